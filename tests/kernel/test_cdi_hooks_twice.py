@@ -6,8 +6,10 @@ import os
 from typing import Any
 
 import pytest
+from support import REPO
 from support.builds import kept
 from support.cdi import mount
+from support.covered import uncover
 from support.faults import Call, build_tool, read_calls
 from support.plans import snapshot
 from support.rootfs import multiarch
@@ -21,14 +23,14 @@ STEPS = (
 )  # fmt: skip
 #: Runs the hook with a fault, which must happen; exits as the hook does.
 TRACED = """#!/bin/sh
-said=$({tool} {words} {hook} "$@") || exit 99
+said=$('{tool}' {words} '{hook}' "$@") || exit 99
 said=${{said##*end }}
 exit ${{said%% *}}
 """
 SEEN = "cut -d' ' -f5,6 /proc/self/mountinfo"
 #: Starts the runtime where nvc has no place for the record of what it does.
 NO_RUN = tuple("unshare --mount --propagation=slave /bin/sh -c".split()) + (
-    'mount -t tmpfs -o ro none /run && exec "$@"',
+    f'{uncover(REPO)}mount -t tmpfs none /run && uncover && mount -o remount,ro /run && exec "$@"',
     "sh",
 )
 

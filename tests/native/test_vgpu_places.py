@@ -7,7 +7,8 @@ import stat
 from collections.abc import Callable
 
 import pytest
-from support import GIB, MIB, need
+from support import GIB, MIB, REPO, need
+from support.covered import uncover
 from support.vgpushim import CONTEXT, OUT_OF_MEMORY, Slice
 
 from nvc.slices.model import layout
@@ -58,7 +59,8 @@ def test_nothing_but_the_ledger_can_be_written(made: Slice) -> None:
         f"{mount} --bind {made.libraries} {made.libraries}",
         f"{mount} --bind {ledger} {ledger}",
         f"{mount} -o remount,bind,ro {made.libraries}",
-        f"{mount} -t tmpfs -o ro,noexec none /dev/shm",
+        uncover(REPO),
+        f"{mount} -t tmpfs -o noexec none /dev/shm && uncover && {mount} -o remount,ro,noexec /dev/shm",
         "",
     )
     process = made.start().do("alloc a 64m")

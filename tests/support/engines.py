@@ -22,6 +22,7 @@ from typing import Any
 
 from . import CLEAN_ENV, PATIENCE, REPO, STAGE, generations, need, run
 from .begun import Begun
+from .covered import uncover
 from .rootfs import make_rootfs
 
 #: Where the simulated driver is on the test's host; its configuration says so.
@@ -68,13 +69,10 @@ overlay "$1" /var/lib lib /var/lib
 overlay "$1" "$2:/usr/local" local /usr/local
 mkdir -p /usr/share/containers
 overlay "$1" /usr/share/containers share /usr/share/containers
-mkdir "$1/checkout"
-mount --rbind "$3" "$1/checkout"
 mount -t tmpfs -o mode=755 tmpfs /run
 mount -t tmpfs -o mode=755 tmpfs /srv
-# The stage refers to the checkout by its path, which may be below one of these.
-[ -e "$3" ] || { mkdir -p "$3" && mount --move "$1/checkout" "$3"; }
 mount -t tmpfs -o mode=1777 tmpfs /dev/shm
+uncover # the stage refers to the checkout by its path
 mkdir -p /run/lock /usr/local/sbin
 for name in docker dockerd containerd containerd-shim-runc-v2 ctr crictl crio runc crun podman conmon systemctl; do
     rm -f "/usr/local/bin/$name" "/usr/local/sbin/$name" # the distribution's are wanted
@@ -105,9 +103,9 @@ class Host:
         self._begun: Begun | None = None
 
     def __enter__(self) -> Host:
-        command = [need("unshare"), "--mount", "--propagation", "private", "/bin/sh", "-c", MOUNTS, "sh"]
+        command = [need("unshare"), "--mount", "--propagation", "private", "/bin/sh", "-c"]
         self._holder = subprocess.Popen(
-            [*command, self.directory, STAGE, REPO],
+            [*command, uncover(REPO) + MOUNTS, "sh", self.directory, STAGE],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

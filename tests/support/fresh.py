@@ -1,14 +1,16 @@
 """A machine that has just started, as far as programs can tell: `make test-fresh`.
 
-    python3 tests/support/fresh.py [--rounds 3] [COMMAND...]
+    python3 tests/support/fresh.py [--rounds 3] [--built] [COMMAND...]
 
 Each round starts a container of this host's root, clones HEAD into it under a path with a space, and runs there the
 commands that README.md begins with, or each COMMAND. In the last of several rounds each processor has a busy loop.
-The last lines say how long everything took.
+The last lines say how long everything took. `make test-elsewhere` is one round of the tests that depend on clocks
+and places, with --built.
 
 The container has namespaces of its own for mounts, processes, IPC, names and cgroups, and clocks that say a minute
 of uptime. Its changes to the root are a layer that goes with it; /run, /tmp, /var/tmp, /srv, /home, the engines'
-storage and root's caches are empty. It has the host's network, devices and kernel settings.
+storage and root's caches are empty, apart from this checkout, read-only at its own place, and with --built what
+tests have fetched and built. It has the host's network, devices and kernel settings.
 
 It ends with this program, however that ends. What a killed one leaves on the host (its layer, its cgroups,
 addresses and bridges of clusters) is removed by the next one.
@@ -23,22 +25,24 @@ import glob
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from support import REPO, need, run, until
+from support.cache import cache
 
 #: Seconds for which the container's kernel claims to run when it starts.
 UPTIME = 60
-#: A checkout may be anywhere but below /srv, of which each node of a cluster of tests has its own.
-CLONE = "/home/a clone/nvc"
+#: The commands run in a checkout here: hosts and nodes of tests cover /srv, and the shell splits at spaces.
+CLONE = "/srv/some place/nvc"
 #: Lines of output that say how tests ended.
 CLOSING = re.compile(r"fresh: |\d+ (passed|failed|error).* in |(FAILED|ERROR) |.*\*\*\* ")
 CGROUPS = "/sys/fs/cgroup"
@@ -50,7 +54,6 @@ CLUSTERS = "disk/var/tmp/*/state.json"
 PR_SET_PDEATHSIG = 1  # prctl(2)
 #: Empty, and on the disk itself: an overlay takes no other overlay as the layer that it writes.
 EMPTY = "tmp var/tmp srv home var/lib/docker var/lib/containers var/lib/containerd root/.cache"
-NAMES = {"empty": EMPTY, "cgroups": CGROUPS}
 
 #: The first process of the namespaces. Standard input is the caller's socket.
 START = """
@@ -75,6 +78,17 @@ mount --bind "$root/dev/pts/ptmx" "$root/dev/ptmx"
 mount -t tmpfs -o mode=1777,nosuid,nodev tmpfs "$root/dev/shm"
 mount -t tmpfs -o mode=755,nosuid,nodev tmpfs "$root/run"
 mkdir "$root/run/lock"
+show() {
+    mkdir -p "$root$1"
+    mount --rbind "$1" "$root$1"
+}
+for name in %(shown)s; do
+    show "$name"
+done
+# The layer has what no other mount of the host covers.
+for name in %(fixed)s; do
+    [ "$(ls -A "$root$name" 2>/dev/null)" ] || { show "$name" && mount -o remount,bind,ro "$root$name"; }
+done
 # The host's hierarchies of cgroups, at the same places: this group is the root of each.
 findmnt -rn -R -o TARGET,FSTYPE,FS-OPTIONS %(cgroups)s | while read -r at kind options; do
     case $kind in
@@ -202,11 +216,26 @@ def _offset() -> int:
         return next(int(line.split()[1]) for line in file if line.startswith("boottime"))
 
 
-def run_in_container(place: str, *argv: str) -> tuple[int, list[str]]:
+def of_checkout() -> list[str]:
+    """What this program needs in a container: this checkout, its history, its interpreter."""
+    history = run(need("git"), "-C", REPO, "rev-parse", "--path-format=absolute", "--git-common-dir").stdout
+    return [
+        REPO,
+        history.removesuffix("\n"),
+        os.path.realpath(sys.prefix),
+        os.path.realpath(sys.base_prefix),
+    ]
+
+
+def run_in_container(
+    place: str, *argv: str, fixed: Sequence[str] = (), shown: Sequence[str] = ()
+) -> tuple[int, list[str]]:
     """Run a program in a new container, whose files are in the empty directory `place`.
 
-    Returns its exit status, and what it printed that sums up: the rest was shown.
+    It has the host's directories `shown`, and `fixed`, which it cannot change. Returns its exit status, and what it
+    printed that sums up: the rest was shown.
     """
+    names = {"empty": EMPTY, "cgroups": CGROUPS, "fixed": shlex.join(fixed), "shown": shlex.join(shown)}
     offset = str(_offset() + UPTIME - int(_uptime()))
     namespaces = ("--mount", "--propagation=private", "--pid", "--ipc", "--uts", "--cgroup", "--time")
     clocks = (f"--monotonic={offset}", f"--boottime={offset}")
@@ -221,7 +250,7 @@ def run_in_container(place: str, *argv: str) -> tuple[int, list[str]]:
     with ours, _group() as (roots, groups):
         with theirs:
             unshare = subprocess.Popen(
-                [*words, "/bin/sh", "-c", START % NAMES, "sh", place, *argv],
+                [*words, "/bin/sh", "-c", START % names, "sh", place, *argv],
                 stdin=theirs.fileno(),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -256,15 +285,17 @@ def commands(checkout: str) -> list[str]:
 
 def inside(repository: str, commit: str, loops: int, wanted: list[str]) -> int:
     """Clone the commit, and run the commands there beside this many busy loops; 0 when all succeed."""
-    git = need("git")
-    run(git, "clone", "-q", "--no-checkout", repository, CLONE, timeout=600)
-    run(git, "-C", CLONE, "checkout", "-q", "--detach", commit)
+    git, clone = need("git"), CLONE
+    while os.path.exists(clone):
+        clone += " again"  # where this checkout itself is
+    run(git, "clone", "-q", "--no-checkout", repository, clone, timeout=600)
+    run(git, "-C", clone, "checkout", "-q", "--detach", commit)
     busy = [subprocess.Popen(["/bin/sh", "-c", "while :; do :; done"]) for _ in range(loops)]
     print(f"fresh: up for {_uptime()} s, {loops} busy loops", flush=True)
     failed = False
-    for command in wanted or commands(CLONE):
+    for command in wanted or commands(clone):
         began = time.monotonic()
-        status = subprocess.run(["/bin/sh", "-c", command], cwd=CLONE).returncode
+        status = subprocess.run(["/bin/sh", "-c", command], cwd=clone).returncode
         print(f"fresh: {command}: exit {status} after {time.monotonic() - began:.0f} s", flush=True)
         failed |= status != 0
     for loop in busy:
@@ -276,6 +307,7 @@ def main() -> int:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--built", action="store_true", help="with the cache of what tests fetch and build")
     parser.add_argument("--inside", nargs=2, metavar=("COMMIT", "LOOPS"), help=argparse.SUPPRESS)
     parser.add_argument("command", nargs="*")
     options = parser.parse_args()
@@ -285,6 +317,10 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("fresh: ended by SIGTERM"))  # through what cleans up
     remove_leftovers()
     commit = run(need("git"), "-C", REPO, "rev-parse", "HEAD").stdout.strip()
+    shown = []
+    if options.built:
+        shown = [os.environ.setdefault("NVC_TESTS_CACHE", os.path.abspath(cache()))]
+        os.makedirs(cache(), exist_ok=True)
     failed = 0
     summary = []
     for number in range(1, options.rounds + 1):
@@ -294,7 +330,8 @@ def main() -> int:
         os.mkdir(place, mode=0o700)
         try:
             words = ["--inside", commit, str(loops), "--", *options.command]
-            status, closing = run_in_container(place, sys.executable, os.path.abspath(__file__), *words)
+            program = (sys.executable, os.path.abspath(__file__), *words)
+            status, closing = run_in_container(place, *program, fixed=of_checkout(), shown=shown)
         finally:
             remove_place(place)
         summary += closing

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 
-from .. import cri, need, run, until
+from .. import REPO, STAGE, cri, need, run, until
+from ..cache import cache
+from ..covered import uncover
 from .binaries import crio_load
 from .images import named
 from .processes import make_group, tracked
@@ -68,22 +71,23 @@ def _place(state: State, path: str) -> None:
 
 
 def _mounts(state: State, node: Node) -> str:
-    """The script that makes the mounts of a node and stays."""
-    lines = []
+    """The script that makes the mounts of a node and stays. Its programs are the checkout's, wherever that lies."""
+    own = shlex.quote(node.directory)
+    lines = [uncover(REPO, STAGE, cache(), state.directory)]
     for name in PRIVATE:
         os.makedirs(f"{node.directory}/{name}", exist_ok=True)
         _place(state, f"/{name}")
-        lines.append(f"mount --rbind {node.directory}/{name} /{name}")
+        lines += [f"mount --rbind {own}/{name} /{name}", "uncover"]
     for name in MEMORY:
         _place(state, f"/{name}")
-        lines.append(f"mount -t tmpfs -o mode=755,nosuid,nodev tmpfs /{name}")
+        lines += [f"mount -t tmpfs -o mode=755,nosuid,nodev tmpfs /{name}", "uncover"]
     if state.runtime == CRIO and tracked().endswith("/pids"):  # it takes /proc/cgroups for what is mounted
         with open("/proc/cgroups", encoding="ascii") as text:
             write(f"{node.directory}/cgroups", "".join(line for line in text if line.split()[1] != "0"))
-        lines.append(f"mount --bind {node.directory}/cgroups /proc/cgroups")
+        lines.append(f"mount --bind {own}/cgroups /proc/cgroups")
     lines += [f"mount --bind {CNI} /opt/cni/bin", "mount --make-rshared /"]
     # Without a controlling terminal or children, it ends when it is killed.
-    return "\n".join([*lines, f"touch {node.directory}/mounted", "exec sleep infinity"])
+    return "\n".join([*lines, f"touch {own}/mounted", "exec sleep infinity"])
 
 
 def containerd(state: State, node: Node) -> None:
