@@ -95,6 +95,7 @@ def report_command(
         )
     from nvc.slices.show import plot
     from nvc.slices.show.history import watch
+    from nvc.slices.show.tables import enforcement, tracks_table
     from nvc.slices.store.status import find
 
     kernel = operator_kernel()
@@ -111,9 +112,9 @@ def report_command(
         made = {"seconds": looked, "tracks": [track.document() for track in tracks]}
         output.write(output.document_text(made, form))
     else:
-        from nvc.slices.show.tables import tracks_table
-
         output.write(output.emphasised(tracks_table(tracks, output.columns())))
+    for line in enforcement(everybody(ctx, kernel)).splitlines():
+        output.say(program_of(ctx), line)
     if not tracks:
         why = (
             "no slice was measured: none used a GPU, or none has a cap or a policy of nvcd"

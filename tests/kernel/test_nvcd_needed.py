@@ -13,8 +13,9 @@ import pytest
 from support import CLEAN_ENV, PATIENCE, run
 from support.bundle import Bundle
 from support.hook import Hook, ask
-from support.nvcd import Place
+from support.nvcd import Place, eventually
 from support.vgpu import shares_of
+from support.vgpucap import Worker
 
 pytestmark = [pytest.mark.usefixtures("shim"), pytest.mark.driver(gpus=1)]
 NOT_RUNNING = "(not enforced: nvcd is not running)"
@@ -97,6 +98,40 @@ def test_with_nvcd_and_with_one_that_hangs(place: Place, vgpu: Any, start: Slice
     finally:
         os.kill(daemon.process.pid, signal.SIGCONT)
     assert held.end() == ""
+
+
+def test_nothing_is_shown_that_nobody_measured(
+    place: Place, vgpu: Any, driver: str, busy: Callable[..., Worker]
+) -> None:
+    """A slice with a cap measures its own time; the others do so for nvcd alone, which was killed."""
+    daemon = place.start(f"--root={driver}")
+    names = ("bounded", "free")
+    busy("--policy=weight", "--cores=30", f"--name={names[0]}", seconds=600)
+    busy("--policy=weight", f"--name={names[1]}", seconds=600)
+    eventually(
+        place,
+        lambda s: [bool(t["heldNs"]) for device in s["devices"] for t in device["tenants"]] == [True, True],
+    )
+    daemon.kill()
+    told = f"weight {NOT_RUNNING}: GPU time is not measured\n"
+    shown = vgpu("top", "--once").stdout
+    rows = {line.split()[0]: line.split() for line in reversed(shown.splitlines()) if line.startswith(names)}
+    entitled, utilized, waited, doing = rows["free"][4:8]
+    assert (entitled, utilized, waited, doing) == ("-", "-", "-", "-") and told in shown
+    assert rows["bounded"][3] == "-" and rows["bounded"][4] not in ("-", "0.0%")
+    assert "utilization is not measured: nvcd is not running\n" in vgpu("show", "free").stdout
+    assert told in vgpu("ls").stdout
+    picture = json.loads(vgpu("top", "--once", "--format=json").stdout)
+    found = {one["name"]: one["devices"][0] for one in picture["slices"]}
+    free = found["free"]
+    assert [free[name] for name in ("entitlement", "utilization", "waited", "time")] == [None] * 4
+    assert found["bounded"]["entitlement"] is None and found["bounded"]["utilization"] > 0
+    (device,) = json.loads(vgpu("advise", "--seconds=0.3", "--format=json").stdout)["devices"]
+    loads = {one["name"]: one for one in device["slices"]}
+    assert loads["free"]["utilization"] is None and loads["free"]["work"] == "not measured"
+    report = vgpu("report", "--seconds=0.3")
+    assert "bounded on 0" in report.stdout and "free on 0" not in report.stdout
+    assert told.rstrip() in report.stderr
 
 
 def test_containers_by_variable(hook: Callable[[], Hook], bundle: Bundle) -> None:

@@ -63,7 +63,7 @@ def _load(picture: Picture, tenant: SliceStatus, device: SliceDeviceStatus) -> L
     had: Received | None = picture.received.get((tenant.entry.key, device.uuid))
     # Without nvcd and a cap, nothing is measured; otherwise, what was never used has no figures.
     timed = policy_of(device.policy).leases or device.pace is not None
-    measured = timed and not tenant.problem and (had or not device.not_enforced)
+    measured = timed and not tenant.problem and device.timed
     return Load(
         name=tenant.name,
         share=(had.share if had else 0.0) if measured else None,

@@ -7,7 +7,7 @@ import time
 from nvc.slices.policy.utilization import Reading, received
 from nvc.slices.show.plot import Series
 from nvc.slices.store.liveness import budgets_of
-from nvc.slices.store.status import statuses
+from nvc.slices.store.status import statuses, with_enforcement
 from nvc.value import Value
 
 TYPE_CHECKING = False
@@ -72,7 +72,7 @@ def watch(
             break
         if number == 0 or number * interval - looked >= 1:
             looked = number * interval
-            everybody = statuses(kernel)[0]
+            everybody = with_enforcement(statuses(kernel)[0])
             found.meet(everybody)
         new = _read(kernel, tuple(tenant for tenant in everybody if not keys or tenant.entry.key in keys))
         if old is not None:
@@ -139,9 +139,9 @@ def _read(kernel: Kernel, chosen: tuple[SliceStatus, ...]) -> Reading:
     found = {}
     for tenant in chosen:
         uuids = [device.uuid for device in tenant.devices]
-        hidden = {device.uuid for device in tenant.devices if device.hidden}
+        left_out = {device.uuid for device in tenant.devices if device.hidden or not device.timed}
         use = budgets_of(kernel, tenant.entry, tenant.pids, len(uuids))
         for uuid, budget in zip(uuids, use.budgets):
-            if uuid not in hidden:
+            if uuid not in left_out:
                 found[tenant.entry.key, uuid] = budget
     return Reading(time.monotonic_ns(), found)

@@ -138,9 +138,10 @@ def tracks_table(tracks: tuple[Track, ...], width: int = 0) -> str:
 
 
 def enforcement(everybody: tuple[SliceStatus, ...]) -> str:
-    """A line for each policy that is not enforced, with the cause; "" where all are."""
+    """A line for each policy that is not enforced, with the cause, and what is not known; "" where all are."""
     found = {
-        enforced_text(device.policy, device.not_enforced): None
+        enforced_text(device.policy, device.not_enforced)
+        + ("" if device.timed else ": GPU time is not measured"): None
         for tenant in everybody
         for device in tenant.devices
         if device.not_enforced
@@ -168,6 +169,8 @@ def time_text(device: SliceDeviceStatus) -> str:
 
 def received_text(device: SliceDeviceStatus, seconds: float) -> str:
     """What the slice has had of the device's time since it was made, as its processes say."""
+    if not device.timed:
+        return f"utilization is not measured: {device.not_enforced}"
     if device.budget is None:
         return "utilization unknown"
     budget = device.budget

@@ -64,6 +64,11 @@ class SliceDeviceStatus(Value):
         """Whether the slice cannot use it: it is listed because CUDA_VISIBLE_DEVICES alone does not deny it."""
         return self.limit == 0
 
+    @property
+    def timed(self) -> bool:
+        """Whether its time is measured: of a slice without a cap only while nvcd enforces its policy."""
+        return not self.not_enforced or bool(self.cores)
+
 
 class SliceStatus(Value):
     """One slice."""
@@ -193,18 +198,23 @@ def named(found: tuple[SliceStatus, ...]) -> tuple[SliceStatus, ...]:
 
 
 def with_enforcement(found: tuple[SliceStatus, ...]) -> tuple[SliceStatus, ...]:
-    """The slices, with what only nvcd knows: why a policy is not enforced. Asks it only if a policy needs it."""
-    if not any(_needs(tenant, device) for tenant in found for device in tenant.devices):
+    """The slices, with what only nvcd knows: why a policy is not enforced. Asks it only if a policy needs it.
+
+    Such a slice has no entitlement that holds, and without a cap nobody measures its time.
+    """
+    needing = any(_needs(tenant, device) for tenant in found for device in tenant.devices)
+    cause = silence() if needing else ""
+
+    def of(tenant: SliceStatus, device: SliceDeviceStatus) -> SliceDeviceStatus:
+        if not _needs(tenant, device):
+            return device
+        changed: SliceDeviceStatus = device.replace(not_enforced=cause, entitlement=None)
+        return changed if changed.timed else changed.replace(budget=None)
+
+    if not cause:
         return found
-    cause = silence()
     return tuple(
-        tenant.replace(
-            devices=tuple(
-                device.replace(not_enforced=cause) if _needs(tenant, device) else device
-                for device in tenant.devices
-            )
-        )
-        for tenant in found
+        tenant.replace(devices=tuple(of(tenant, device) for device in tenant.devices)) for tenant in found
     )
 
 
