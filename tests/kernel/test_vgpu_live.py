@@ -90,6 +90,9 @@ def test_what_is_seen_from_outside(sliced: Any, launcher: str) -> None:
     free, total = inside.ask("info")
     assert (device["limit"], device["used"]) == (4 * GIB, total - free)
     assert seen["running"] and seen["processes"][0]["name"] == "vgpu_tool"
+    # As `ps` and `kill` on the host have it: the one that it has inside is somebody else's there.
+    (pid,) = [number for number in seen["pids"] if number != container.pid]
+    assert seen["processes"][0]["pid"] == pid and seen["processes"][0]["pidInside"] < pid
     short = seen["name"]
     shown = cli(launcher, "show", short).stdout
     assert "limit 4 GiB of 81559 MiB" in shown and "1 of 2 use a GPU" in shown
@@ -97,7 +100,9 @@ def test_what_is_seen_from_outside(sliced: Any, launcher: str) -> None:
         json.loads(cli(launcher, "show", str(container.pid), "--format=json").stdout)["key"] == seen["key"]
     )
     once = cli(launcher, "top", "--once").stdout
-    assert short in once and "vgpu_tool" in once and "\x1b" not in once
+    assert short in once and "\x1b" not in once
+    for text in (once, shown):
+        assert [line.split()[1] for line in text.splitlines() if line.endswith(" vgpu_tool")] == [str(pid)]
     assert short in cli(launcher, "ls").stdout
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 
 from nvc.daemon.audit.nvml_client import NOT_ASKED
-from nvc.daemon.io.identity import pid_inside, slice_of
+from nvc.daemon.io.identity import slice_of
 from nvc.daemon.schedule.slice_index import LOCK_TIME
 from nvc.slices.model import layout, ledger, quota
 from nvc.slices.model.ledger import LedgerError
 from nvc.slices.store import registry
 from nvc.slices.store.liveness import LOCKS_TIME, held_slots
-from nvc.slices.store.process_info import ENDED, is_ending, start_of
+from nvc.slices.store.process_info import ENDED, is_ending, pid_inside, start_of
 from nvc.slices.store.process_view import CpuLimit, ProcessView
 from nvc.value import Value
 

@@ -18,12 +18,11 @@ from collections import Counter, deque
 from nvc.daemon.audit.accountant import cause_of
 from nvc.daemon.audit.last_word import last_word, place_of
 from nvc.daemon.audit.nvml_client import USE_PERIOD
-from nvc.daemon.io.identity import pid_inside
 from nvc.daemon.io.peer_exit import unwatch, watch_on
 from nvc.daemon.schedule.unseen import MOST, owe
 from nvc.slices.model import layout
 from nvc.slices.model.ledger import LedgerError
-from nvc.slices.store.process_info import ENDED
+from nvc.slices.store.process_info import ENDED, pid_inside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import select
 import socket
 import struct
 
-from nvc.daemon.io.lineage import slice_by_lineage, status_number
-from nvc.slices.store.process_info import namespace_link, start_of
+from nvc.daemon.io.lineage import slice_by_lineage
+from nvc.slices.store.process_info import namespace_link, start_of, status_number
 from nvc.slices.store.process_view import ProcessView
 from nvc.value import Value
 
@@ -98,11 +98,6 @@ def _is_living(kernel: Kernel, entry: Entry) -> bool:
     from nvc.slices.store.liveness import living_of
 
     return entry.key in living_of(kernel, (entry,))
-
-
-def pid_inside(pid: int) -> int:
-    """The number of a process in its own pid namespace (proc(5), NSpid). Raises OSError."""
-    return status_number(pid, b"NSpid:") or pid
 
 
 def parent_of(pid: int) -> int:

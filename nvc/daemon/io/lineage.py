@@ -16,7 +16,7 @@ import fcntl
 import os
 
 from nvc.cgroup.find import below, named_after
-from nvc.slices.store.process_info import is_here, namespace_link
+from nvc.slices.store.process_info import is_here, namespace_link, status_number
 from nvc.slices.store.process_view import ProcessView
 
 TYPE_CHECKING = False
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 #: ioctl_nsfs(2): the pid namespace above one; the number that its process has here, since Linux 6.11.
 NS_GET_PARENT, NS_GET_PID_FROM_PIDNS = 0xB702, 0x8004B706
 ANCESTORS = 256
-_PART = 1 << 16  # bytes that are read at a time
 
 
 def slice_by_lineage(kernel: Kernel, pid: int, entries: list[Entry]) -> Entry | None:
@@ -131,21 +130,3 @@ def _cgroups(pid: str) -> dict[str, str]:
     with open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="surrogateescape") as file:
         lines = [line.rstrip("\n").split(":", 2) for line in file]
     return {words[0]: words[2] for words in lines if len(words) == 3}
-
-
-def status_number(pid: int, name: bytes) -> int:
-    """The last number of a line of /proc/PID/status; 0: there is no such line. Raises OSError.
-
-    A process can have 65,536 groups, whose line is some hundred KiB long.
-    """
-    fd = os.open(f"/proc/{pid}/status", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        rest = b""
-        while part := os.read(fd, _PART):
-            *lines, rest = (rest + part).split(b"\n")
-            for line in lines:
-                if line.startswith(name):
-                    return int(line.split()[-1])
-    finally:
-        os.close(fd)
-    return 0

@@ -26,6 +26,7 @@ class Account(Value):
     pid: int  # in the container's pid namespace
     name: str
     used: tuple[int, ...]  # bytes, by position of the device in the quota
+    host_pid: int = 0  # as /proc of the host has it; 0: not known, or not asked
 
 
 class Budget(Value):

@@ -17,6 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nvc.slices.model.ledger import Account
     from nvc.slices.policy.utilization import Received
     from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
 
@@ -153,6 +154,11 @@ def use_text(tenant: SliceStatus, device: SliceDeviceStatus) -> str:
 def processes_text(tenant: SliceStatus) -> str:
     """How many processes use a GPU, of all that there are."""
     return f"{len(tenant.accounts)} of {len(tenant.pids)}" if tenant.alive else "gone"
+
+
+def pid_text(account: Account) -> str:
+    """The number of a process on the host; `?` where it is not known."""
+    return str(account.host_pid or "?")
 
 
 def age_text(seconds: float) -> str:

@@ -8,7 +8,7 @@ from nvc.slices.model.layout import POLICY_NATIVE
 from nvc.slices.model.policy import policy_of
 from nvc.slices.policy.utilization import percent
 from nvc.slices.show.bars import bar, cut, fitted_text, short_size, sparkline
-from nvc.slices.show.rows import CELLS, sums_of
+from nvc.slices.show.rows import CELLS, pid_text, sums_of
 from nvc.slices.show.tables import enforcement
 from nvc.slices.show.view import ordered
 from nvc.value import Value
@@ -193,7 +193,7 @@ def _processes(rows: list[Row], width: int) -> list[Line]:
         for account in tenant.accounts:
             for device, used in zip(tenant.devices, account.used):
                 if used:
-                    text = f"{account.pid:>7} {device.index:<4} {short_size(used):>6}  "
+                    text = f"{pid_text(account):>7} {device.index:<4} {short_size(used):>6}  "
                     text += f"{fitted_text(tenant.name, min(cells, width // 2))}  {account.name}"
                     found.append(((fitted_text(text, width), ""),))
     head = fitted_text(

@@ -9,7 +9,7 @@ from nvc.slices.model.policy import policy_of
 from nvc.slices.model.sizes import size_text
 from nvc.slices.model.time_settings import enforced_text, time_settings_text
 from nvc.slices.policy.utilization import percent
-from nvc.slices.show.rows import cells, reserved_text, rows_of, sums_of
+from nvc.slices.show.rows import cells, pid_text, reserved_text, rows_of, sums_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,13 +36,13 @@ def slices(everybody: tuple[SliceStatus, ...], now: float, width: int = 0) -> st
 
 
 def processes(everybody: tuple[SliceStatus, ...], width: int = 0) -> str:
-    """One line for each process that holds something; ids are those inside its container."""
+    """One line for each process that holds something; ids are those of the host."""
     rows: list[tuple[str, ...]] = [("SLICE", "PID", "DEVICE", "USED", "NAME")]
     for tenant in everybody:
         for account in tenant.accounts:
             for device, used in zip(tenant.devices, account.used):
                 if used:
-                    rows.append((tenant.name, str(account.pid), device.index, size_text(used), account.name))
+                    rows.append((tenant.name, pid_text(account), device.index, size_text(used), account.name))
     return fitted(rows, width, middle=("SLICE",))
 
 

@@ -15,6 +15,7 @@ NS_GET_MNTNS_ID = 0x8008B705
 #: What /proc answers for a process that has ended.
 ENDED = (errno.ENOENT, errno.ESRCH)
 _ANCESTORS_MAX = 64
+_STATUS_PART = 1 << 16  # bytes of /proc/PID/status that are read at a time
 _PF_EXITING = 4  # of a process's flags (linux/sched.h)
 
 
@@ -168,3 +169,26 @@ def _stat(directory: str) -> list[bytes]:
         return os.read(fd, 4096).rpartition(b")")[2].split()
     finally:
         os.close(fd)
+
+
+def status_number(pid: int, name: bytes) -> int:
+    """The last number of a line of /proc/PID/status; 0: there is no such line. Raises OSError.
+
+    A process can have 65,536 groups, whose line is some hundred KiB long.
+    """
+    fd = os.open(f"/proc/{pid}/status", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        rest = b""
+        while part := os.read(fd, _STATUS_PART):
+            *lines, rest = (rest + part).split(b"\n")
+            for line in lines:
+                if line.startswith(name):
+                    return int(line.split()[-1])
+    finally:
+        os.close(fd)
+    return 0
+
+
+def pid_inside(pid: int) -> int:
+    """The number of a process in its own pid namespace (proc(5), NSpid). Raises OSError."""
+    return status_number(pid, b"NSpid:") or pid

@@ -20,6 +20,7 @@ from nvc.slices.model.ledger import Budget
 from nvc.slices.model.policy import policy_of
 from nvc.slices.policy import policies
 from nvc.slices.policy.entitlement import entitlements, in_force
+from nvc.slices.store.host_pids import with_host_pids
 from nvc.slices.store.limits import demand_of
 from nvc.slices.store.liveness import Life, use_of
 from nvc.slices.store.registry import Entry
@@ -253,7 +254,7 @@ def _slice_status(
         for device, limit, used, budget in zip(entry.devices, now, totals, budgets)
     )  # fmt: skip
     problem = doubt or (use.problem if pids else "")
-    return SliceStatus(entry, short, pids, devices, use.accounts, problem, doubt=doubt)
+    return SliceStatus(entry, short, pids, devices, with_host_pids(use.accounts, pids), problem, doubt=doubt)
 
 
 def find(everybody: tuple[SliceStatus, ...], name: str) -> SliceStatus:
@@ -332,7 +333,12 @@ def document(tenant: SliceStatus) -> dict[str, Any]:
             for device in tenant.devices
         ],
         "processes": [
-            {"pid": account.pid, "name": account.name, "used": list(account.used)}
+            {
+                "pid": account.host_pid or None,
+                "pidInside": account.pid,
+                "name": account.name,
+                "used": list(account.used),
+            }
             for account in tenant.accounts
         ],
     }
