@@ -29,6 +29,7 @@ class Library(Value):
     arch: str  # x86_64, i386, aarch64, arm
     counted: bool  # a slice counts all memory that it takes of a GPU
     identity: Identity
+    link: str = ""  # a name without a version that the driver gives it too, such as libcuda.so
 
 
 class Binary(Value):

@@ -204,4 +204,5 @@ class _Search:
             self.warnings.append(f"library {path} is left out: its SONAME is not a file name")
             return None
         row = ROWS[name]
-        return Library(path, soname, row.kind, self.arch, row.counted, identity)
+        link = f"{row.name}.so" if row.dev_link and soname else ""
+        return Library(path, soname, row.kind, self.arch, row.counted, identity, link)

@@ -48,7 +48,7 @@ TABLE = (
     DriverLibrary("libnvidia-ngx", "ngx", NOT),
     DriverLibrary("libvdpau_nvidia", "video", NOT, compat32=True, dev_link=True),
     DriverLibrary("libnvidia-encode", "video", NOT, compat32=True, dev_link=True),
-    DriverLibrary("libnvidia-opticalflow", "video", NOT, compat32=True),
+    DriverLibrary("libnvidia-opticalflow", "video", NOT, compat32=True, dev_link=True),
     DriverLibrary("libnvcuvid", "video", NOT, compat32=True, dev_link=True),
     DriverLibrary("libnvidia-eglcore", "graphics", NOT, "", compat32=True),
     DriverLibrary("libnvidia-glcore", "graphics", NOT, "", compat32=True),

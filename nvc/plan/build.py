@@ -26,12 +26,8 @@ LIBRARY_KINDS = {
     "ngx": ("ngx",),
     "compat32": (),
 }
-#: Links that programs expect and no SONAME gives: (library prefix, link name, text or None for the library).
-EXTRA_LINKS = (
-    ("libcuda.so.", "libcuda.so", "libcuda.so.1"),
-    ("libnvidia-opticalflow.so.", "libnvidia-opticalflow.so", "libnvidia-opticalflow.so.1"),
-    ("libGLX_nvidia.so.", "libGLX_indirect.so.0", None),
-)
+#: The name by which libGLX of older images looks for NVIDIA's: no SONAME gives it.
+INDIRECT = ("libGLX_nvidia.so.", "libGLX_indirect.so.0")
 
 
 def build_plan(
@@ -160,15 +156,16 @@ def _ipc_ops(facts: HostFacts, request: Request) -> list[Op]:
 
 
 def _links(library: Library, directory: str) -> list[Op]:
-    """The SONAME link, always: an image without a loader cache is searched by name."""
+    """The SONAME link, always, since an image without a loader cache is searched by name, and the driver's own."""
     name = _name(library.path)
     target = f"{directory}/{name}"
     links: list[Op] = []
     if library.soname and library.soname != name:
         links.append(Symlink(name, f"{directory}/{library.soname}", target))
-    for prefix, link, text in EXTRA_LINKS:
-        if name.startswith(prefix):
-            links.append(Symlink(text or name, f"{directory}/{link}", target))
+    if library.link:
+        links.append(Symlink(library.soname, f"{directory}/{library.link}", target))
+    if name.startswith(INDIRECT[0]):
+        links.append(Symlink(name, f"{directory}/{INDIRECT[1]}", target))
     return links
 
 
@@ -177,8 +174,9 @@ def _loader_cache(placed: list[tuple[Library, str]], compat: tuple[CompatLibrary
     entries = [LoaderEntry(library.soname, library.path, native) for library in compat if native]
     taken = {(entry.soname, entry.arch) for entry in entries}
     for library, directory in placed:
-        if library.soname and (library.soname, library.arch) not in taken:
-            entries.append(LoaderEntry(library.soname, f"{directory}/{library.soname}", library.arch))
+        for name in filter(None, (library.soname, library.link)):
+            if (name, library.arch) not in taken:
+                entries.append(LoaderEntry(name, f"{directory}/{name}", library.arch))
     return UpdateLoaderCache(tuple(entries))
 
 

@@ -55,6 +55,7 @@ def test_links_and_loader_cache(
     )
     assert done.stdout.split() == ["libcuda.so.1", f"libcuda.so.{VERSION}", f"libnvidia-ml.so.{VERSION}"]
     assert cached(bundle.rootfs, "libcuda.so.1") == [f"{LIBS}/libcuda.so.1"]
+    assert cached(bundle.rootfs, "libcuda.so") == [f"{LIBS}/libcuda.so"]
     assert cached(bundle.rootfs, "libc.so.6"), "the image's own entries stay"
     before = snapshot(bundle.rootfs)
     bundle.run(runtime, "true")

@@ -94,7 +94,8 @@ def gpus() -> tuple[Gpu, Gpu]:
 def library(stem: str, kind: str, arch: str = "x86_64", directory: str = LIBS) -> Library:
     """A driver library by the beginning of its name."""
     counted = stem not in ROWS or ROWS[stem].counted
-    return Library(f"{directory}/{stem}.so.{VERSION}", f"{stem}.so.1", kind, arch, counted, IDENTITY)
+    link = f"{stem}.so" if stem in ("libcuda", "libnvidia-opticalflow") else ""
+    return Library(f"{directory}/{stem}.so.{VERSION}", f"{stem}.so.1", kind, arch, counted, IDENTITY, link)
 
 
 def facts(**changes: Any) -> HostFacts:

@@ -84,6 +84,8 @@ def test_soname_links_always_and_extra_links() -> None:
     links = {op.target: op.text for op in of(plan(), Symlink)}
     assert links[f"{LIBS}/libcuda.so.1"] == f"libcuda.so.{VERSION}"
     assert links[f"{LIBS}/libcuda.so"] == "libcuda.so.1"
+    entries = of(plan(), UpdateLoaderCache)[0].entries
+    assert [entry.path for entry in entries if entry.soname == "libcuda.so"] == [f"{LIBS}/libcuda.so"]
     assert links[f"{LIBS}/libnvidia-ml.so.1"] == f"libnvidia-ml.so.{VERSION}"
 
 

@@ -101,6 +101,28 @@ static void set_entry(struct found *found, const char *soname, const char *path,
         found->left_out++;
 }
 
+/* ldconfig's cache also names the link without a version, such as libcuda.so, by which some programs open a library. */
+static void take_link(struct found *found, const struct folder *folder, const char *name,
+                      const struct elf *elf)
+{
+    struct nvc_steps *s = found->s;
+    char link[NVC_STEPS_PATH], target[NVC_STEPS_PATH], text[NVC_STEPS_PATH];
+    size_t length = (size_t)(strstr(name, ".so") - name) + 3; /* examine() has looked for it */
+
+    if (name[length] == '\0' || length >= sizeof(link))
+        return;
+    memcpy(link, name, length);
+    link[length] = '\0';
+    if (!steps_join(s, target, folder->path, link))
+        return;
+    const struct row *planned = find(&s->links, target);
+    ssize_t size = planned ? -1 : readlinkat(folder->fd, link, text, sizeof(text) - 1);
+    text[size > 0 ? size : 0] = '\0';
+    const char *to = planned ? planned->a : text; /* the SONAME's own link may be yet to be made */
+    if (to[0] && (strcmp(to, elf->soname) == 0 || strcmp(to, name) == 0))
+        set_entry(found, link, target, elf_arch(elf));
+}
+
 static void take_library(struct found *found, const struct folder *folder, const char *name,
                          const struct elf *elf)
 {
@@ -134,6 +156,7 @@ static void take_library(struct found *found, const struct folder *folder, const
         path = own;
     }
     set_entry(found, soname, path, elf_arch(elf));
+    take_link(found, folder, name, elf);
 }
 
 /* Of two files with one SONAME the later name wins, as libx.so.10 over libx.so.9. */
