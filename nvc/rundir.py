@@ -23,7 +23,8 @@ def in_user_namespace() -> bool:
 def runtime_directory(*below: str) -> str:
     """The path of a private directory (0700, ours), made when missing; "" when there is nowhere to keep anything.
 
-    Root has /run/nvc. A rootless runtime calls hooks as root of its user namespace, where /run/nvc is not
+    Others have made it 0755 where a kubelet mounts it into a pod or systemd makes a socket in it: it is closed then,
+    since slices of claims have files in it that any user may write. Root has /run/nvc. A rootless runtime calls hooks as root of its user namespace, where /run/nvc is not
     writable: there it is /run/user/UID/nvc with the uid outside. Raises InitializationError when the directory
     is not ours: whoever owns it could plant a journal.
     """
@@ -70,7 +71,20 @@ def _private(base: str, below: tuple[str, ...]) -> str:
             raise InitializationError(
                 "open runtime directory", path, "not a directory of this user alone", f"remove {path}"
             )
+        if path == base and st.st_mode & 0o077:
+            _close(path)
     return path
+
+
+def _close(path: str) -> None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.fchmod(fd, 0o700)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise InitializationError.of("close runtime directory", path, error, f"chmod 700 {path}") from None
 
 
 def _is_host_root() -> bool:

@@ -104,6 +104,17 @@ bool cdi_is_host_root(void)
     return geteuid() == 0 && outer_uid() == 0;
 }
 
+/* Nobody else is to enter a directory of ours that others have made open, as the kubelet makes a hostPath. */
+static bool close_directory(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    bool closed = fd >= 0 && fchmod(fd, 0700) == 0;
+
+    if (fd >= 0)
+        close(fd);
+    return closed;
+}
+
 /* Makes a private directory if need be. 0, -1 where there can be none, -2 where it is not safe or the host fails. */
 static int make_private(const char *path)
 {
@@ -114,7 +125,7 @@ static int make_private(const char *path)
                                                                                                         : -1;
     if (lstat(path, &st) < 0 || !S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 022))
         return -2;
-    return 0;
+    return !(st.st_mode & 077) || close_directory(path) ? 0 : -2;
 }
 
 int cdi_directory(char path[PATH_MAX])
