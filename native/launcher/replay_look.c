@@ -17,7 +17,7 @@
 #define CONTENT_MAX 65536
 #define LINES_MAX (1 << 20) /* of /proc/devices */
 #define ENTRIES_MAX 1024
-#define SOURCES "itv" /* kinds whose descriptors are mounted; of these, `t` and `v` do not follow a link */
+#define SOURCES "iotv" /* kinds whose descriptors are mounted; of these, only `i` follows a link */
 
 struct text {
     char bytes[CONTENT_MAX + 2];
@@ -74,6 +74,9 @@ static bool status(int fd, char kind, struct text *out)
         break;
     case 't':
         size = sprintf(out->bytes, "%o", type);
+        break;
+    case 'o':
+        size = sprintf(out->bytes, "%o %u", st.st_mode, st.st_uid);
         break;
     case 'f':
         size = sprintf(out->bytes, "%o %u %llu %llu %lld %lld %lld", st.st_mode, st.st_uid, device, inode,
@@ -168,7 +171,7 @@ static bool entries(int fd, struct text *out)
     return made;
 }
 
-/* The kind of a socket's file and where it really is below the root. A link is Python's. */
+/* Mode and owner of a socket's file and where it really is below the root. A link is Python's. */
 static bool place_of_socket(int fd, int root, struct text *out)
 {
     char link[64], base[PATH_MAX], path[PATH_MAX];
@@ -186,7 +189,7 @@ static bool place_of_socket(int fd, int root, struct text *out)
     size_t skipped = strlen(base);
     if (strncmp(path, base, skipped) != 0 || path[skipped] != '/')
         return false;
-    out->size = (size_t)sprintf(out->bytes, "%o ", st.st_mode & S_IFMT);
+    out->size = (size_t)sprintf(out->bytes, "%o %u ", st.st_mode, st.st_uid);
     return add(out, path + skipped, strlen(path + skipped));
 }
 
@@ -197,7 +200,7 @@ static int open_place(int root, const char *path, char kind)
                                         : O_PATH;
     const char *below = path + strspn(path, "/");
 
-    if (strchr("tvs", kind))
+    if (strchr("otvs", kind))
         flags |= O_NOFOLLOW;
     return nvc_openat2(root, *below ? below : ".", flags, 0, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS);
 }

@@ -22,7 +22,7 @@ from nvc.discovery.find import kept_looks
 from nvc.discovery.hostroot import HostRoot
 from nvc.discovery.key import ABSENT
 from nvc.discovery.proc import PROC
-from nvc.discovery.sockets import SOCKETS, look
+from nvc.discovery.sockets import SOCKETS, look, parents
 from nvc.plan.ops import AllowDevice, UpdateLoaderCache
 from nvc.replace import replace_file
 from nvc.rundir import SYSTEM, in_user_namespace, runtime_directory
@@ -60,7 +60,8 @@ def record(
     if kept is None:
         raise Unfit
     wants_compat = request.cuda_compat_mode != "disabled" and "compute" in request.capabilities
-    sources = Places()
+    seen, services = _seen_looks(kernel, options, facts)
+    sources = Places(services)
     program = build_program(plan, sources, b"").packed()  # type: ignore[arg-type]
     rules = tuple((op.major, op.minor) for op in plan.ops if isinstance(op, AllowDevice))
     caps = privileges.PERMITTED["configure"] | (privileges.LOAD_KMODS if options.load_kmods else 0)
@@ -75,7 +76,7 @@ def record(
     ]
     looks: list[Look] = [("H", "f", path, state) for path, state in configuration]
     looks += kept
-    looks += _seen_looks(kernel, options, facts)
+    looks += seen
     return [
         *(text.encode("utf-8", "surrogateescape") for text in head),
         *_listed(looks),
@@ -88,8 +89,9 @@ def record(
 class Places:
     """Stands for the open sources of a plan: a source's number instead of its descriptor, and how it must look."""
 
-    def __init__(self) -> None:
+    def __init__(self, services: dict[str, bytes]) -> None:
         self.looks: list[Look] = []
+        self.services = services  # what is at the path of a socket or of a service's directory
 
     def _add(self, root: str, kind: str, path: str, answer: bytes) -> int:
         self.looks.append((root, kind, path, answer))
@@ -101,7 +103,7 @@ class Places:
 
     def socket(self, op: BindSocket) -> int:
         """A socket, or a service's directory."""
-        return self._add("D", "t", op.source, b"%o" % (stat.S_IFDIR if op.is_directory else stat.S_IFSOCK))
+        return self._add("D", "o", op.source, self.services[op.source])
 
     def proc(self, op: BindProc) -> int:
         """An entry of /proc/driver/nvidia."""
@@ -128,28 +130,40 @@ def _names_compat(plan: Plan) -> bool:
     return any(entry.path.startswith(COMPAT + "/") for op in caches for entry in op.entries)
 
 
-def _seen_looks(kernel: Kernel, options: DriverOptions, facts: HostFacts) -> list[Look]:
-    """What every start looks at anew: files of /proc and sockets. Raises Unfit where they have changed since."""
+def _seen_looks(
+    kernel: Kernel, options: DriverOptions, facts: HostFacts
+) -> tuple[list[Look], dict[str, bytes]]:
+    """What every start looks at anew: files of /proc and sockets; and the mode and owner of each socket by its path.
+
+    Raises Unfit where they have changed since.
+    """
     contents = {file.name: b"+" + file.content for file in facts.proc_files}
     looks: list[Look] = [
         ("S", "c", f"{PROC}/{name}", contents.get(name, ABSENT))
         for name in ("params", "version", "registry")
     ]
     root = HostRoot.at(kernel, options.root)
-    found = set()
+    found: dict[str, bytes] = {}
     try:
         paths = [f"{base}/{name}" for _, name in SOCKETS for base in ("/run", "/var/run")]
         for path in (*paths, *filter(None, (options.mps_directory,))):
-            mode, real = look(root, path)
-            state = b"%o %b" % (stat.S_IFMT(mode), real.encode("utf-8", "surrogateescape"))
-            looks.append(("D", "s", path, state if mode else ABSENT))
-            if mode:
-                found.add(real)
+            status, real = look(root, path)
+            state = ABSENT if status is None else _owned(status)
+            if status is not None:
+                found[real] = state
+                state += b" " + real.encode("utf-8", "surrogateescape")
+            looks.append(("D", "s", path, state))
+        for path in dict.fromkeys(above for ipc in facts.ipcs if ipc.is_directory for above in parents(ipc.path)):
+            looks.append(("D", "o", path, _owned(root.stat(path))))
     finally:
         root.close()
-    if {ipc.path for ipc in facts.ipcs} != found:
+    if {ipc.path for ipc in facts.ipcs} != set(found):
         raise Unfit
-    return looks
+    return looks, found
+
+
+def _owned(status: os.stat_result) -> bytes:
+    return b"%o %d" % (status.st_mode, status.st_uid)
 
 
 def _listed(looks: list[Look]) -> list[bytes]:

@@ -90,6 +90,9 @@ class Sources:
         if not (stat.S_ISDIR if op.is_directory else stat.S_ISSOCK)(st.st_mode):
             self.warnings.append(f"{op.source}: unexpected source file mode; left out")
             return -1
+        if op.is_directory and not op.writable and (st.st_uid != 0 or st.st_mode & 0o022):
+            self.warnings.append(f"{op.source}: no longer a directory of root's alone; left out")
+            return -1
         return fd
 
     def proc(self, op: ops.BindProc) -> int:

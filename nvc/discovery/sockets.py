@@ -8,11 +8,13 @@ import stat
 
 from nvc.errors import DetectionError, of_host
 from nvc.model import Ipc
+from nvc.rundir import in_user_namespace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.discovery.hostroot import HostRoot
 
+_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 #: Each service with its socket's name below /run.
 SOCKETS = (
     ("persistenced", "nvidia-persistenced/socket"),
@@ -26,27 +28,29 @@ def find_ipcs(root: HostRoot, mps_directory: str) -> tuple[tuple[Ipc, ...], tupl
     warnings = []
     for service, name in SOCKETS:
         for base in ("/run", "/var/run"):
-            mode, path = look(root, f"{base}/{name}")
-            if stat.S_ISSOCK(mode):
+            status, path = look(root, f"{base}/{name}")
+            if status is None:
+                continue
+            if path and stat.S_ISSOCK(status.st_mode):
                 found.append(Ipc(path, service, "utility"))
-                break
-            if mode:
+            else:
                 warnings.append(f"socket {base}/{name} is left out: not a socket")
-                break
+            break
     if mps_directory:
-        mode, path = look(root, mps_directory)
-        if stat.S_ISDIR(mode):
-            found.append(Ipc(path, "mps", "compute", True))
-        elif mode:
-            warnings.append(f"MPS directory {mps_directory} is left out: not a directory")
+        status, path = look(root, mps_directory)
+        if status is not None:
+            why = unsafe(root, status, path)
+            if why:
+                warnings.append(f"MPS directory {mps_directory} is left out: {why}")
+            else:
+                found.append(Ipc(path, "mps", "compute", True))
     return tuple(found), tuple(warnings)
 
 
-def look(root: HostRoot, path: str) -> tuple[int, str]:
-    """Mode and resolved path of the file at `path`; mode 0 if it is missing, a dangling link or not accessible.
+def look(root: HostRoot, path: str) -> tuple[os.stat_result | None, str]:
+    """Status and resolved path of the file at `path`; None if it is missing, a dangling link or not accessible.
 
-    A final link is followed only if it belongs to root: anyone can create one in /tmp, and its target would be
-    mounted writable in containers.
+    A final link is followed only if it belongs to root: anyone can create one in /tmp. The path is "" for others.
     """
     try:
         fd = root.open(path, follow=False)
@@ -54,17 +58,47 @@ def look(root: HostRoot, path: str) -> tuple[int, str]:
         if stat.S_ISLNK(st.st_mode):
             os.close(fd)
             if st.st_uid != 0:
-                return st.st_mode, ""
+                return st, ""
             fd = root.open(path)
     except OSError as error:
         of_host(error, "look for sockets", path)
-        return 0, ""
+        return None, ""
     try:
-        return os.fstat(fd).st_mode, root.real_path(fd)
+        return os.fstat(fd), root.real_path(fd)
     except OSError as error:
         of_host(error, "look for sockets", path)
-        return 0, ""
+        return None, ""
     except DetectionError:
-        return 0, ""
+        return None, ""
     finally:
         os.close(fd)
+
+
+def unsafe(root: HostRoot, status: os.stat_result, path: str) -> str:
+    """Why a service's directory is not mounted into containers; "" if only root decides what is in it.
+
+    Anyone can make /tmp/nvidia-mps. Programs of containers would connect to a server of that user's.
+    """
+    if not path or not stat.S_ISDIR(status.st_mode):
+        return "not a directory"
+    if status.st_uid != 0:
+        return f"it belongs to user {status.st_uid}, and not to root"
+    if status.st_mode & _OTHERS:
+        return f"others can write it (mode {status.st_mode & 0o7777:04o}): chmod 755 {path}"
+    for parent in parents(path):
+        try:
+            above = root.stat(parent)
+        except OSError as error:
+            of_host(error, "look for sockets", parent)
+            return f"{parent}: {(error.strerror or str(error)).lower()}"
+        if above.st_mode & _OTHERS and not above.st_mode & stat.S_ISVTX:
+            return f"others can replace it, since they can write {parent}"
+        if above.st_uid != 0 and not in_user_namespace():  # where the host's root has no number
+            return f"{parent} belongs to user {above.st_uid}, and not to root"
+    return ""
+
+
+def parents(path: str) -> tuple[str, ...]:
+    """The directories above an absolute path, from the root on."""
+    parts = path.strip("/").split("/")[:-1]
+    return ("/", *("/" + "/".join(parts[: count + 1]) for count in range(len(parts))))

@@ -79,13 +79,17 @@ class BindInside(Value):
 
 
 class BindSocket(Value):
-    """Bind a socket or a service's directory, writable."""
+    """Bind a socket or a service's directory. Programs connect through a read-only mount too (unix(7))."""
 
     source: str
     target: str
     is_directory: bool = False
+    writable: bool = False  # the ledger of the slice around this container only
 
-    attributes = DATA
+    @property
+    def attributes(self) -> int:
+        """The mount's options, MOUNT_ATTR_*."""
+        return DATA | (0 if self.writable else RDONLY)
 
 
 class BindProc(Value):

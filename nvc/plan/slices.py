@@ -71,7 +71,7 @@ def slice_ops(directory: str, slice: Slice, mps: str = MPS_PIPES) -> list[Op]:
     ops: list[Op] = [BindHostFile(slice.quota, f"{directory}/{layout.QUOTA_FILE}", None)]
     place = f"{directory}/{layout.LEDGER_DIRECTORY}"
     if slice.outer is not None:
-        ops.append(BindSocket(slice.outer.ledger, place, True))
+        ops.append(BindSocket(slice.outer.ledger, place, True, True))
     elif slice.ledger:
         ops.append(BindHostFile(slice.ledger, place, None, True, True))
     else:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 from typing import Any
 
 import pytest
@@ -237,3 +239,29 @@ def test_an_mps_directory_by_way_of_a_link_must_be_roots(
         assert os.path.exists(f"{held.rootfs}/opt/private") is mounted is (owner == 0)
         assert ("MPS directory /tmp/nvidia-mps is left out" in done.stderr) is (owner != 0)
         held.release()
+
+
+def test_programs_connect_to_services_and_change_nothing(
+    runc_bundle: Any, debian: str, sim_root: Any, launcher: str
+) -> None:
+    """The container's root owns these files on the host too: what it writes there, others could run."""
+    driver = sim_root(gpus=1, mps=True)
+    places = (f"{driver}/tmp/nvidia-mps/control", f"{driver}/run/nvidia-persistenced/socket")
+    with contextlib.ExitStack() as stack:
+        for place in places:
+            listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(place)
+            listener.bind(place)
+            listener.listen()
+        with at_prestart(runc_bundle(debian), "runc", "true") as held:
+            Configure(launcher, driver)(held.pid, held.rootfs)
+            inside = f"/proc/{held.pid}/root{held.rootfs}"
+            for path in ("/tmp/nvidia-mps/control", "/run/nvidia-persistenced/socket"):
+                with socket.socket(socket.AF_UNIX) as client:
+                    client.connect(f"{inside}{path}")
+                with pytest.raises(OSError, match="Read-only file system"):
+                    os.chmod(f"{inside}{path}", 0o4777)
+            with pytest.raises(OSError, match="Read-only file system"):
+                os.mkdir(f"{inside}/tmp/nvidia-mps/x")
+            held.release()

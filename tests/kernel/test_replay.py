@@ -75,6 +75,26 @@ CHANGES: dict[str, Callable[[str], Any]] = {
 }
 
 
+#: Of a driver with MPS: others could decide who answers there.
+OPENED: dict[str, Callable[[str], Any]] = {
+    "another owner": lambda root: os.chown(f"{root}/tmp/nvidia-mps", 65534, 0),
+    "a mode": lambda root: os.chmod(f"{root}/tmp/nvidia-mps", 0o777),
+    "a mode above it": lambda root: os.chmod(f"{root}/tmp", 0o777),
+    "an owner above it": lambda root: os.chown(f"{root}/tmp", 65534, 0),
+}
+
+
+@pytest.mark.driver(gpus=2, mps=True)
+@pytest.mark.parametrize("change", OPENED)
+def test_an_mps_directory_that_is_not_roots_alone_any_more(starts: Starts, change: str) -> None:
+    done = starts.start(starts.whole)
+    assert any("/tmp/nvidia-mps ro," in line for line in done[0])
+    assert starts.start(starts.alone) == done
+    OPENED[change](starts.driver)
+    starts.refused()
+    assert not any("nvidia-mps" in line for line in starts.start(starts.whole)[0])
+
+
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_host_that_has_changed(starts: Starts, done: Any, change: str) -> None:
     CHANGES[change](starts.driver)

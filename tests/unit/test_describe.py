@@ -48,7 +48,7 @@ bind     /usr/lib/x86_64-linux-gnu/nvc/real-libcuda.so.1  ro,nosuid,nodev
 bind     /usr/lib/x86_64-linux-gnu/nvc/quota              ro,nosuid,nodev,noexec
            from /run/nvc/vgpu/1-2-3-4/quota
 ledger   /usr/lib/x86_64-linux-gnu/nvc/ledger      nosuid,nodev,noexec,size=8192
-socket   /run/nvidia-persistenced/socket                  nosuid,nodev,noexec
+socket   /run/nvidia-persistenced/socket                  ro,nosuid,nodev,noexec
 device   /dev/nvidia0                               c 195:0     ro,nosuid,noexec
 devices  /dev/nvidia-caps                                 nosuid,noexec
 allow    c 195:0 rw

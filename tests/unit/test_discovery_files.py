@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 
 import pytest
@@ -195,6 +196,33 @@ def test_what_a_dead_service_left_is_left_out(tree: DriverTree) -> None:
         "socket /run/nvidia-persistenced/socket is left out: not a socket",
         "MPS directory /tmp/nvidia-mps is left out: not a directory",
     )
+
+
+@pytest.mark.parametrize(
+    ("path", "mode", "owner", "why"),
+    [
+        ("/tmp/nvidia-mps", 0o755, 65534, "it belongs to user 65534, and not to root"),
+        ("/tmp/nvidia-mps", 0o777, 0, r"others can write it \(mode 0777\): chmod 755 /tmp/nvidia-mps"),
+        ("/tmp/nvidia-mps", 0o1777, 0, r"others can write it \(mode 1777\)"),
+        ("/tmp/nvidia-mps", 0o770, 0, r"others can write it \(mode 0770\)"),
+        ("/tmp", 0o777, 0, "others can replace it, since they can write /tmp"),
+        ("/tmp", 0o755, 65534, "/tmp belongs to user 65534, and not to root"),
+        ("/", 0o777, 0, "others can replace it, since they can write /"),
+    ],
+)
+@pytest.mark.parametrize("link", [False, True])
+def test_an_mps_directory_is_roots_alone(
+    tree: DriverTree, path: str, mode: int, owner: int, why: str, link: bool
+) -> None:
+    tree.directory("/tmp/nvidia-mps")
+    tree.link("/tmp/nvidia-mps", "/run/mps")
+    os.chmod(tree.full("/tmp"), 0o1777)
+    named = "/run/mps" if link else "/tmp/nvidia-mps"
+    assert [ipc.path for ipc in ipcs(tree, named)[0]] == ["/tmp/nvidia-mps"]
+    os.chmod(tree.full(path), mode)
+    os.chown(tree.full(path), owner, 0)
+    found, (warning,) = ipcs(tree, named)
+    assert found == () and re.match(f"MPS directory {named} is left out: {why}", warning)
 
 
 def test_manifests_of_the_driver_alone(tree: DriverTree) -> None:
