@@ -23,6 +23,7 @@ from nvc.daemon.server import Server
 from nvc.errors import NvcError
 from nvc.kernel.handover import HandoverWaiter
 from nvc.kernel.probe import reap
+from nvc.slices.build.held_files import HeldFiles
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class Daemon:
         )
         self.nvml = NvmlClient(self.loop, self._told, log)
         self.mps = Servers(self.loop, kernel, log)
+        self.held = HeldFiles(kernel)
         self.shared = SharedServers(self.mps, self.slices, self.verifier.fault)
         self.watcher: Watcher | None = None
         self.notified = False  # the kernel tells of changes of slices and policies
@@ -73,6 +75,7 @@ class Daemon:
         self._searched = 0
         self._soon = False
         self._problem = ""
+        self._unheld = ""
         self.driver = ""  # its version, "" while it was not found
         waiter = HandoverWaiter(self.loop.epoll.fileno(), self.server.ahead)
         self.handovers = Handovers(self.board, waiter, self.server.fail)
@@ -102,6 +105,7 @@ class Daemon:
         if census:
             self._census = now
             self.accountant.open_again()
+            self._say_of_files(self.held.look())
         if (
             census or self.polls or self.slices.broken
         ):  # the kernel does not tell when a lease on a file ends
@@ -137,6 +141,12 @@ class Daemon:
             self._problem = problem
             self.log(problem)
 
+    def _say_of_files(self, problem: str) -> None:
+        if problem != self._unheld:
+            self._unheld = problem
+            if problem:
+                self.log(problem)
+
     def look(self, now: int) -> bool:
         """Ask NVML unless it is being asked. Returns whether it was asked."""
         if self.nvml.libraries is None and not self.search(now):
@@ -161,6 +171,7 @@ class Daemon:
             facts = discover(self.kernel, options)
             self.nvml.libraries = libraries_of(facts)
             self.driver = facts.driver_label
+            self._say_of_files(self.held.hold(facts))
             paths = [one.path for one in facts.binaries if one.path.endswith(f"/{CONTROL}")]
             if facts.simulated:
                 paths = [facts.driver_root + path for path in paths]
@@ -227,3 +238,4 @@ class Daemon:
         """End the helper processes, and clear denials."""
         self._guarded(self.verifier.release)
         self.nvml.close()
+        self.held.close()

@@ -98,6 +98,7 @@ def _examine(root: HostRoot, path: str, kind: str, arch: str) -> tuple[Binary | 
         return Binary(root.real_path(fd), kind, identity_of(status)), None
     except OSError as error:
         of_host(error, "look for driver programs", path)
+        root.note(error)
         return None, None
     except DetectionError:
         return None, None

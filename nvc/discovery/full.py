@@ -76,7 +76,7 @@ def find_facts(
 ) -> tuple[HostFacts, tuple[str, ...] | None]:
     """The facts, and the directories in the driver root on which they rest.
 
-    None for those where NVML or the kernel left something out: the next to ask may be told of all, so that nobody
+    None for those where NVML or the kernel left something out, or a file could not be read: the next to ask may be told of all, so that nobody
     should keep this answer.
 
     `probe` is the running one, if it could be started without a look at the loader cache; `meanwhile` is
@@ -117,7 +117,7 @@ def find_facts(
             "run ldconfig in the driver root, or reinstall the driver",
         )
     warnings = cache_warnings + files.warnings + reply.warnings + kernel.warnings
-    settled = not (reply.warnings or kernel.warnings)
+    settled = not (reply.warnings or kernel.warnings or host.driver.unread)
     facts = _assemble(host, options, reply, files, kernel, warnings)
     return facts, files.directories if settled else None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 import stat
 
-from nvc.errors import DetectionError, InitializationError, of_host
+from nvc.errors import DetectionError, HostError, InitializationError, of_host
 from nvc.kernel import O_PATH
 from nvc.model import Identity
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 #: Largest file of /proc or /sys that is read, bytes. mig-minors of a big host has 300 KiB.
 PROC_LIMIT = 1 << 20
 
+#: Seconds that one search waits in all for who holds leases on files. A file server gives one back at once.
+PATIENCE = 5.0
+_ENOENT, _ENOTDIR, _ELOOP = 2, 20, 40
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 
@@ -31,12 +34,14 @@ class HostRoot:
     Methods raise OSError where the file system refuses, and DetectionError where an answer is out of bounds.
     """
 
-    __slots__ = ("kernel", "fd", "path", "_prefix")
+    __slots__ = ("kernel", "fd", "path", "patience", "unread", "_prefix")
 
     def __init__(self, kernel: Kernel, fd: int, path: str) -> None:
         self.kernel = kernel
         self.fd = fd
         self.path = path  # as the caller named it, for messages and HostFacts
+        self.patience = PATIENCE
+        self.unread = False  # something is there that could not be read: what was found may lack it
         self._prefix: str | None = None
 
     @classmethod
@@ -79,16 +84,41 @@ class HostRoot:
     def open_regular(self, path: str) -> tuple[int, os.stat_result]:
         """A readable descriptor of a regular file, and its status. A device or pipe is never opened.
 
-        Raises OSError, or DetectionError for another kind of file.
+        Raises OSError, DetectionError for another kind of file, or HostError where a process keeps a lease on it.
         """
-        fd = self.kernel.open_in_root(self.fd, path, O_PATH)
         try:
-            status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode):
-                raise DetectionError("open", path, "not a regular file")
-            return os.open(f"/proc/self/fd/{fd}", _READ | os.O_CLOEXEC), status
+            fd = self.kernel.open_in_root(self.fd, path, O_PATH)
+            try:
+                status = os.fstat(fd)
+                if not stat.S_ISREG(status.st_mode):
+                    raise DetectionError("open", path, "not a regular file")
+                return os.open(f"/proc/self/fd/{fd}", _READ | os.O_CLOEXEC), status
+            except BlockingIOError:
+                return self._leased(fd, path), status
+            finally:
+                os.close(fd)
+        except OSError as error:
+            self.note(error)
+            raise
+
+    def note(self, error: OSError | DetectionError) -> None:
+        """Take down that something could not be read, unless the error says that it is not there, or what it is."""
+        if isinstance(error, OSError) and error.errno not in (_ENOENT, _ENOTDIR, _ELOOP):
+            self.unread = True
+
+    def _leased(self, fd: int, path: str) -> int:
+        """Open a file on which a process holds a lease (fcntl(2), F_SETLEASE), as root of a container can."""
+        import time
+
+        from nvc.slices.model import filelease
+
+        end = time.monotonic() + self.patience
+        try:
+            return filelease.opened(os.dup(fd), path, os.O_RDONLY, self.patience)
+        except BlockingIOError as error:
+            raise HostError.of("open", path, error, "nvcd keeps others from such leases while it runs") from None
         finally:
-            os.close(fd)
+            self.patience = max(end - time.monotonic(), 0.0)
 
     def read(self, path: str, limit: int = PROC_LIMIT) -> bytes:
         """The content of a file of /proc or /sys, or of a small regular one, at most `limit` bytes."""
@@ -115,7 +145,8 @@ class HostRoot:
         """Names in a directory with their inode numbers, sorted; [] where there is no such directory."""
         try:
             fd = self.kernel.open_in_root(self.fd, path, _DIRECTORY)
-        except OSError:
+        except OSError as error:
+            self.note(error)
             return []
         found: list[tuple[str, int]] = []
         try:

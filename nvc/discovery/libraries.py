@@ -54,6 +54,7 @@ def read_cache(root: HostRoot, path: str) -> tuple[list[tuple[int, str, str]], t
         data = os.pread(fd, min(status.st_size, CACHE_LIMIT + 1), 0)
         return parse_cache(data, _PREFIXES), ()
     except (OSError, DetectionError) as error:
+        root.note(error)
         return [], (f"loader cache {path} is not used: {_why(error, path)}",)
     finally:
         os.close(fd)
@@ -186,6 +187,7 @@ class _Search:
                 return None  # of another driver, or not NVIDIA's at all
             elf = read_elf(fd, real)
         except (OSError, DetectionError) as error:
+            self.root.note(error)
             self.warnings.append(f"library {path} is left out: {_why(error, path)}")
             return None
         finally:

@@ -44,8 +44,10 @@ EXPLANATIONS = (
     Explanation(
         "NVC-1102", "HostError", "host", "The host failed: out of memory or file descriptors, or a disk error.",
         ("A limit of the caller is too low, such as LimitNOFILE= of a unit.", "A disk fails.",
-         "A file of the installation is damaged or missing."),
-        "host", ("Check the kernel log (dmesg).", "Raise the limit.", "Reinstall nvc."),
+         "A file of the installation is damaged or missing.",
+         "A process holds a lease on a driver file (F_SETLEASE), as root of a container can without nvcd."),
+        "host", ("Check the kernel log (dmesg).", "Raise the limit.", "Reinstall nvc.",
+                 "End the process that the message names, and run nvcd."),
     ),
     Explanation(
         "NVC-1201", "InitializationError", "initialization",
@@ -53,6 +55,7 @@ EXPLANATIONS = (
         ("No driver is installed, or its kernel module is not loaded.",
          "The configuration names the wrong driver root.",
          "NVML does not answer in time, because the persistence daemon does not run or a GPU hangs (Xid).",
+         "NVML does not answer in time, because a process holds a lease on its library (`LEASE` in /proc/locks).",
          "The kernel is older than 5.12.", "/run/nvc does not belong to root."),
         "driver", ("`nvc-cli doctor driver` finds the cause and the remedy.",),
     ),

@@ -36,6 +36,7 @@ from nvc.kubernetes.topology import places
 from nvc.kubernetes.web import Web
 from nvc.slices.build.calibrate import libraries_of
 from nvc.slices.build.confine import die_with
+from nvc.slices.build.held_files import HeldFiles
 from nvc.wake import Wake
 
 TYPE_CHECKING = False
@@ -94,6 +95,7 @@ class Plugin:
         self.monitor = Monitor(
             channel, self.board, self._gpus, self._wake.call, log, settings.health_quiet, settings.health_interval
         )
+        self._held = HeldFiles(self.kernel)
         self._known: tuple[Device, ...] = ()
         self._problem = self._names = ""
         self._monitored = False
@@ -169,7 +171,7 @@ class Plugin:
             # Not "no devices": pods that have some would be evicted for a driver that is just being replaced.
             self._say(f"look for devices: {_line(error)}")
             return
-        self._say("")
+        self._say(self._held.hold(facts))
         found = tuple(
             tainted(device, self.board.of(device.parent or device.uuid)) for device in devices.values()
         )

@@ -12,7 +12,9 @@ import pytest
 from support import PATIENCE, run, until
 from support.apiserver import CLAIMS, CLOSE, HANG, ApiServer, claim, parameters, result
 from support.cdi import schema_problems
+from support.fileleases import Lease
 from support.kubelet import DRIVER, NODE, Kubelet, Plugin, add
+from support.rootfs import LIBS
 
 from nvc.cdi.store import read_spec
 from nvc.kubernetes import record
@@ -77,6 +79,12 @@ def test_a_slice_a_whole_gpu_and_back(plugin: Plugin, kubelet: Kubelet, api: Api
     assert [entry.error for entry in answer.values()] == ["", ""] and len(answer) == 2
     assert plugin.files() == [] and plugin.claims() == []
     assert kubelet.unprepare(part)[uid].error == ""
+
+
+def test_no_container_gets_a_lease_on_a_driver_file(plugin: Plugin, kubelet: Kubelet, driver: str) -> None:
+    kubelet.register()
+    with Lease(f"{driver}{LIBS}/libcuda.so.1") as lease:
+        assert "temporarily unavailable" in lease.refused
 
 
 def test_killed_and_started_again(plugin: Plugin, kubelet: Kubelet, api: ApiServer) -> None:

@@ -70,6 +70,16 @@ def current() -> tuple[tuple[str, str, Identity], ...]:
     )
 
 
+def paths() -> frozenset[str]:
+    """The files of every version that is installed: containers that run may have an older one. Raises OSError."""
+    base = directory()
+    try:
+        versions = os.listdir(base)
+    except FileNotFoundError:
+        return frozenset()
+    return frozenset(f"{base}/{version}/{name}" for version in versions for _, name in FILES)
+
+
 def _is_ours(uid: int) -> bool:
     """Whether a file belongs to root or to us; in a user namespace the host's root shows as nobody."""
     return uid in (0, os.geteuid()) or uid == _OVERFLOW_ID and in_user_namespace()
