@@ -23,10 +23,11 @@ def in_user_namespace() -> bool:
 def runtime_directory(*below: str) -> str:
     """The path of a private directory (0700, ours), made when missing; "" when there is nowhere to keep anything.
 
-    Others have made it 0755 where a kubelet mounts it into a pod or systemd makes a socket in it: it is closed then,
-    since slices of claims have files in it that any user may write. Root has /run/nvc. A rootless runtime calls hooks as root of its user namespace, where /run/nvc is not
-    writable: there it is /run/user/UID/nvc with the uid outside. Raises InitializationError when the directory
-    is not ours: whoever owns it could plant a journal.
+    Root has /run/nvc. It is closed if others have made it open to everybody, as a kubelet makes a hostPath and
+    systemd the directories above a socket: any user may write the ledgers of claims below it. A rootless runtime
+    calls hooks as root of its user namespace, where /run/nvc is not writable: there it is /run/user/UID/nvc with
+    the uid outside. Raises InitializationError when the directory is not ours: whoever owns it could plant a
+    journal.
     """
     return _private(_base(), below)
 

@@ -133,7 +133,7 @@ def _names_compat(plan: Plan) -> bool:
 def _seen_looks(
     kernel: Kernel, options: DriverOptions, facts: HostFacts
 ) -> tuple[list[Look], dict[str, bytes]]:
-    """What every start looks at anew: files of /proc and sockets; and the mode and owner of each socket by its path.
+    """What every start looks at anew: files of /proc and sockets. And mode and owner of each socket by its path.
 
     Raises Unfit where they have changed since.
     """

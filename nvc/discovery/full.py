@@ -76,8 +76,8 @@ def find_facts(
 ) -> tuple[HostFacts, tuple[str, ...] | None]:
     """The facts, and the directories in the driver root on which they rest.
 
-    None for those where NVML or the kernel left something out, or a file could not be read: the next to ask may be told of all, so that nobody
-    should keep this answer.
+    None for those where NVML or the kernel left something out, or a file could not be read: the next to ask may be
+    told of all, so that nobody should keep this answer.
 
     `probe` is the running one, if it could be started without a look at the loader cache; `meanwhile` is
     called while NVML starts. Raises InitializationError when NVML cannot be started, DetectionError when an

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support import GIB
 from support.bundle import RUNTIMES, Bundle
+from support.fileleases import Lease
 from support.hook import ask
 from support.loader import needing_libcuda, places
 from support.rootfs import LIBS
@@ -218,6 +219,23 @@ def test_wherever_the_loader_of_the_image_looks_first(
         said = container.exec(loading).stdout
         assert os.path.samefile(f"/proc/{container.pid}/root{found_libcuda(said)}", f"{shim}/libcuda.so")
         assert "nvc/real-libcuda.so.1" in said and "not found" not in said
+
+
+@pytest.mark.parametrize("lock", ["F_WRLCK", "F_RDLCK"])
+def test_a_copy_that_cannot_be_read_is_not_passed_over(
+    hook: Any, bundle: Bundle, shim: str, scratch: str, lock: str
+) -> None:
+    """The start went on without a shim over it. A lease for reading keeps nobody from reading."""
+    _, library = needing_libcuda(scratch)
+    os.makedirs(f"{bundle.rootfs}/vol")
+    copy = shutil.copy(library, f"{bundle.rootfs}/vol")
+    ask(bundle, NVIDIA_VISIBLE_DEVICES="all", NVC_VGPU_MEMORY="1g", LD_LIBRARY_PATH="/vol")
+    hook().add(bundle)
+    with Lease(copy, lock=lock):
+        done = bundle.run("runc", "grep -c ' /vol/libcuda' /proc/self/mountinfo", check=False)
+        refused = "/vol/libcuda.so.1: resource temporarily unavailable" in done.stderr.lower()
+        assert refused is (lock == "F_WRLCK") and (done.stdout == "1\n") is not refused, done
+    assert bundle.run("runc", "grep -c ' /vol/libcuda' /proc/self/mountinfo").stdout == "1\n"
 
 
 def found_libcuda(said: str) -> str:

@@ -9,9 +9,17 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from support import CLEAN_ENV, run
+from support.fileleases import Lease
+from support.host import host
 from support.nvcd import Place, ask, eventually
 from support.nvcd_programs import METRICS, Program, one, started
 from support.rootfs import LIBS
+
+from nvc.kernel import LinuxKernel
+from nvc.slices.model import filelease
+from nvc.slices.model.entry import FILE_LEASE_TIME
+from nvc.slices.store import registry
+from nvc.slices.store.snapshot import snapshot
 
 pytestmark = pytest.mark.driver(gpus=1)
 
@@ -106,6 +114,25 @@ def test_who_keeps_a_lease_is_named(
     holder.end()
     eventually(place, lambda state: not state["broken"] and one(state)["pids"])
     run(*words, env=CLEAN_ENV)
+
+
+def test_all_leases_together_are_waited_for_as_long_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each was waited for by itself, under the registry's lock: with 55 of them other starts gave up."""
+    waits = []
+    real = filelease.opened
+    monkeypatch.setattr(filelease, "opened", lambda *words: (waits.append(words[3]), real(*words))[1])
+    with host() as made:
+        for _ in range(20):
+            made.arrive(0, 5, 1)
+        paths = [f"{registry.base_directory()}/{key}/quota" for key in made.keys]
+        with Lease(":".join(paths[:-1])) as lease:
+            assert not lease.refused
+            known = snapshot(LinuxKernel(), locked=True)
+    assert {one.entry.key for one in known.broken} == set(made.keys[:-1])
+    assert all(f"process {lease.pid};" in one.cause for one in known.broken)
+    assert [one.entry.key for one in known.slices] == made.keys[-1:]
+    assert len(waits) == 19 and waits.count(0.0) == 18 and waits[0] <= FILE_LEASE_TIME
+    assert known.broken_on("GPU-ffffffff-1111-2222-3333-444444444440") is None
 
 
 def test_a_lease_does_not_keep_nvcd_from_denying(

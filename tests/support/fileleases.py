@@ -12,8 +12,9 @@ HOLDER = """
 import fcntl, os, signal, sys
 signal.signal(signal.SIGIO, signal.SIG_IGN if sys.argv[2] == "keeps" else
               lambda *_: fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK))
-fd = os.open(sys.argv[1], os.O_RDONLY)
-fcntl.fcntl(fd, fcntl.F_SETLEASE, getattr(fcntl, sys.argv[3]))
+for path in sys.argv[1].split(":"):
+    fd = os.open(path, os.O_RDONLY)
+    fcntl.fcntl(fd, fcntl.F_SETLEASE, getattr(fcntl, sys.argv[3]))
 print("leased", flush=True)
 while True:
     signal.pause()
@@ -23,7 +24,10 @@ LEAST = "cap_lease,cap_sys_admin,cap_sys_ptrace,cap_dac_override,cap_dac_read_se
 
 
 class Lease:
-    """The process, with its lease; `refused` is what the kernel says where it has none."""
+    """The process, with its lease on a path, or on several with `:` between them.
+
+    `refused` is what the kernel says where it has none.
+    """
 
     def __init__(self, path: str, kind: str = "keeps", lock: str = "F_WRLCK", around: tuple[str, ...] = ()) -> None:
         words = [*around, "capsh", f"--drop={LEAST}", f"--shell={sys.executable}", "--", "-c", HOLDER]

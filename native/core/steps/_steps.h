@@ -57,9 +57,9 @@ bool is_plain(const char *text);
 /* look.c: everything in the rootfs is opened here. Where the host fails, that is a failure of the steps. */
 int look(struct nvc_steps *s, int root, const char *path, uint64_t flags);
 int look_regular(struct nvc_steps *s, int root, const char *path);
-int reopen(struct nvc_steps *s, int fd);
+int reopen(struct nvc_steps *s, int fd, const char *path);
 bool follow(struct nvc_steps *s, const char *path, char out[NVC_STEPS_PATH]);
-bool is_of_host(int error);
+bool tells_nothing(int error);
 enum kind { MISSING, LINK, OTHER };
 enum kind kind_at(struct nvc_steps *s, int root, const char *path);
 uint64_t mount_of(struct nvc_steps *s, int fd);

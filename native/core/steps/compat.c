@@ -119,7 +119,7 @@ static bool is_for(struct nvc_steps *s, int fd, const struct elf *elf, const cha
     char *note;
 
     int result = elf_forward_note(fd, elf, &note, &size);
-    if (result < 0 && is_of_host(-result))
+    if (result < 0 && tells_nothing(-result))
         steps_fail(s, -result, "read library of the image", "");
     int fits = result == 0 ? nvc_steps_suits(strstr(name, ".so.") + 4, note, size, driver, cuda) : 0;
     free(note);
@@ -138,7 +138,7 @@ static int open_library(struct nvc_steps *s, const char *path, struct elf *elf)
     int result = elf_read(fd, elf);
     if (result == 0)
         return fd;
-    if (is_of_host(-result))
+    if (tells_nothing(-result))
         steps_fail(s, -result, "read library of the image", path);
     close(fd);
     return -1;

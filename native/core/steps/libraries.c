@@ -41,14 +41,14 @@ static bool examine(struct nvc_steps *s, const struct folder *folder, const char
     if (!known)
         steps_fail(s, mounted < 0 ? -mounted : errno, "look at library", name);
     bool ours = known && S_ISREG(st.st_mode) && mounted;
-    int readable = ours ? reopen(s, fd) : -1;
+    int readable = ours ? reopen(s, fd, name) : -1;
     close(fd);
     if (readable < 0)
         return false;
     int result = elf_read(readable, elf);
     close(readable);
     if (result < 0) {
-        if (is_of_host(-result))
+        if (tells_nothing(-result))
             steps_fail(s, -result, "read library", name);
         return false;
     }

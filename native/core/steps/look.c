@@ -16,10 +16,22 @@
 #define MOUNTS_MAX (64u << 20) /* bytes of mountinfo */
 enum { PARTS_MAX = 128 };      /* of a path and of the links in it; Linux follows 40 links */
 
-/* Errors that tell nothing of what was looked at: nobody may take them for "not there". */
-bool is_of_host(int error)
+/* Whether an error tells nothing of what was looked at: nobody may take it for "not there". A process of the same tenant
+ * can have a lease on a library (EWOULDBLOCK), and FUSE can keep its files from the host's root (EACCES). */
+bool tells_nothing(int error)
 {
-    return error == EIO || error == ENOMEM || error == ENFILE || error == EMFILE || error == ENOSPC;
+    switch (error) {
+    case 0:
+    case ENOENT:
+    case ENOTDIR:
+    case ELOOP:
+    case ENAMETOOLONG: /* no loader finds it by this path */
+    case EBADMSG:      /* it is no library, or damaged */
+    case EFBIG:
+        return false;
+    default:
+        return true;
+    }
 }
 
 /* A descriptor of `path` below `root`, links resolved inside it; -1 with errno. `flags` are open(2)'s. */
@@ -31,7 +43,7 @@ int look(struct nvc_steps *s, int root, const char *path, uint64_t flags)
     if (fd >= 0)
         return fd;
     errno = -fd;
-    if (is_of_host(errno))
+    if (tells_nothing(errno))
         steps_fail(s, errno, "open", path);
     return -1;
 }
@@ -77,14 +89,14 @@ bool follow(struct nvc_steps *s, const char *path, char out[NVC_STEPS_PATH])
     return fits;
 }
 
-/* The file that an O_PATH descriptor stands for, to be read. */
-int reopen(struct nvc_steps *s, int fd)
+/* The file that an O_PATH descriptor stands for, to be read; `path` is for messages. */
+int reopen(struct nvc_steps *s, int fd, const char *path)
 {
-    char path[32];
+    char link[32];
 
-    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-    int readable = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    if (readable < 0 && is_of_host(errno))
+    snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+    int readable = open(link, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (readable < 0 && tells_nothing(errno))
         steps_fail(s, errno, "open", path);
     return readable;
 }
@@ -101,7 +113,7 @@ int look_regular(struct nvc_steps *s, int root, const char *path)
     if (fstat(seen, &st) < 0)
         steps_fail(s, errno, "open", path);
     else if (S_ISREG(st.st_mode))
-        fd = reopen(s, seen);
+        fd = reopen(s, seen, path);
     close(seen);
     return fd;
 }

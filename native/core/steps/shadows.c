@@ -102,7 +102,7 @@ static void names_of(struct nvc_steps *s, int directory, const char *path, bool 
             rows_add(s, names, entry->d_name, NULL, NULL);
     if (entry != NULL)
         steps_fail(s, EFBIG, "read directory of the image", path);
-    else if (is_of_host(errno))
+    else if (tells_nothing(errno))
         steps_fail(s, errno, "read directory of the image", path);
     if (entries != NULL)
         closedir(entries);
@@ -131,7 +131,7 @@ static bool library_at(struct nvc_steps *s, const char *path, struct stat *st, c
     if (fd < 0)
         return false;
     ssize_t got = fstat(fd, st) < 0 ? -1 : pread(fd, magic, sizeof(magic), 0);
-    if (got < 0 && is_of_host(errno))
+    if (got < 0 && tells_nothing(errno))
         steps_fail(s, errno, "read library of the image", path);
     snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
     ssize_t length = readlink(link, name, NVC_STEPS_PATH);
@@ -217,7 +217,7 @@ static void add_cached(struct search *in)
     if (fd < 0)
         return;
     bool whole = read_some(s, fd, &content, NVC_LDCACHE_MAX);
-    if (!whole && is_of_host(errno))
+    if (!whole && tells_nothing(errno))
         steps_fail(s, errno, "read loader cache of the image", CACHE);
     close(fd);
     int result =

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from nvc.slices.model import quota
-from nvc.slices.model.entry import announce, open_own
+from nvc.slices.model.entry import FILE_LEASE_TIME, announce, open_own
 from nvc.slices.model.quota import QuotaDevice, QuotaError
 from nvc.slices.policy.entitlement import Demand
 from nvc.slices.store import registry
@@ -20,9 +20,12 @@ if TYPE_CHECKING:
 LOCK_TIME = 0.2  # seconds
 
 
-def read_quota(entry: Entry) -> tuple[QuotaDevice, ...]:
-    """Read the current limits of a slice, with the registry's UUIDs. Raises QuotaError, OSError."""
-    fd = open_own(entry.quota)
+def read_quota(entry: Entry, patience: float = FILE_LEASE_TIME) -> tuple[QuotaDevice, ...]:
+    """Read the current limits of a slice, with the registry's UUIDs. Raises QuotaError, OSError.
+
+    `patience`: seconds for who holds a lease on the file.
+    """
+    fd = open_own(entry.quota, seconds=patience)
     try:
         return named(quota.read(fd), entry)
     finally:
@@ -49,7 +52,9 @@ def demand_of(entry: Entry, device: QuotaDevice | SliceDeviceStatus, stopped: bo
     return Demand(entry.key, device.policy, device.cores, device.weight, stopped, age)
 
 
-def sound_quota(kernel: Kernel, entry: Entry, locked: bool) -> tuple[tuple[QuotaDevice, ...], bool]:
+def sound_quota(
+    kernel: Kernel, entry: Entry, locked: bool, patience: float = FILE_LEASE_TIME
+) -> tuple[tuple[QuotaDevice, ...], bool]:
     """Read the current limits, and end the unfinished change of a writer that was killed; whether there was one.
 
     `locked`: the caller holds the registry's lock; otherwise this waits up to LOCK_TIME for it. nvcd repairs quotas
@@ -58,15 +63,15 @@ def sound_quota(kernel: Kernel, entry: Entry, locked: bool) -> tuple[tuple[Quota
     Raises QuotaError for a quota that cannot be repaired, OSError.
     """
     try:
-        return read_quota(entry), False
+        return read_quota(entry, patience), False
     except QuotaError:
-        fd = open_own(entry.quota, os.O_RDWR)
+        fd = open_own(entry.quota, os.O_RDWR, patience)
         try:
             if not finish(kernel, fd, 0 if locked else LOCK_TIME):
                 raise
         finally:
             os.close(fd)
-    return read_quota(entry), True
+    return read_quota(entry, patience), True
 
 
 def finish(kernel: Kernel, fd: int, seconds: float) -> bool:

@@ -8,6 +8,9 @@ slice that needs none of these starts without the check: see registry.check_room
 
 from __future__ import annotations
 
+import time
+
+from nvc.slices.model.entry import FILE_LEASE_TIME
 from nvc.slices.model.quota import QuotaError, uuid_bytes
 from nvc.slices.store import registry
 from nvc.slices.store.limits import read_quota, sound_quota
@@ -82,7 +85,8 @@ def snapshot(
 
     `locked`: the caller holds the registry's lock. With `processes`, each life has all processes of its slice,
     which takes examining every process of the host. With `repair`, the unfinished change of a quota is ended;
-    without the lock this waits for it a little. Remains of interrupted removals are not slices.
+    without the lock this waits for it a little. Remains of interrupted removals are not slices. Tenants may hold
+    leases on their quotas: all together are waited for as long as one is, since others wait for the lock.
 
     Raises OSError for the registry itself.
     """
@@ -98,15 +102,16 @@ def snapshot(
     found: list[SliceRecord] = []
     broken: list[Broken] = []
     repaired: list[str] = []
+    end = time.monotonic() + FILE_LEASE_TIME
     for entry in entries:
         life, cause, torn = lives.get(entry.key), wrong.get(entry.key), False
         limits: tuple[QuotaDevice, ...] = ()
         try:
             if repair:
-                limits, ended = sound_quota(kernel, entry, locked)
+                limits, ended = sound_quota(kernel, entry, locked, max(end - time.monotonic(), 0.0))
                 repaired += [entry.quota] if ended else []
             else:
-                limits = read_quota(entry)
+                limits = read_quota(entry, max(end - time.monotonic(), 0.0))
         except (OSError, QuotaError) as error:
             torn = isinstance(error, QuotaError) and error.torn
             text = error.strerror if isinstance(error, OSError) else str(error.cause)
