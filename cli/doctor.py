@@ -170,7 +170,7 @@ class _Shown(Value):
             return output.document_text(_document(self.results, context, self.reason), form)
         if form == "table":
             return output.emphasised(text.table(self.results, output.columns()))
-        return self.report(output.coloured(), output.columns() if os.isatty(1) else 0)
+        return self.report(output.coloured(), output.columns())
 
 
 def _context(values: Values, node: Node | None) -> Context:

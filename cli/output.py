@@ -76,11 +76,11 @@ def one_of_many(document: dict[str, Any], form: str) -> str:
 
 
 def columns(fd: int = 1) -> int:
-    """The width of the terminal that standard output, or `fd`, is; 80 for anything else."""
+    """The width of the terminal that standard output, or `fd`, is; 0 for anything else, which gets whole tables."""
     try:
         return posix.get_terminal_size(fd).columns or WIDTH  # a terminal may not know its size
     except OSError:
-        return WIDTH
+        return 0
 
 
 def emphasised(text: str) -> str:

@@ -7,32 +7,48 @@ import time
 
 import click
 
-from nvc_cli import completion, output
-from nvc_cli.main import Seconds, program_of
+from nvc.errors import NvcError
+from nvc_cli import arguments, completion, output
+from nvc_cli.main import Seconds, format_option, program_of
 from nvc_cli.vgpu_group import ALL, FORMAT, command, everybody, operator_kernel, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from nvc.kernel import Kernel
+    from nvc.slices.model.slice import SliceDevice
     from nvc.slices.store.status import SliceStatus
 
 FIRST = 0.25  # seconds until the first table of `top`
 
 
-@command("ls", "nvc-cli vgpu ls", "nvc-cli vgpu ls --all --format json")
+@command("ls", "nvc-cli vgpu ls", "nvc-cli vgpu ls --all --format json", "nvc-cli vgpu ls -q")
 @ALL
-@FORMAT
+@format_option("table", "wide", "name")
+@click.option("--quiet", "-q", "form", flag_value="name", help="Names only, as --format name.")
+@click.option("--no-headers", is_flag=True, help="Rows only.")
 @click.pass_context
-def ls_command(ctx: click.Context, everything: bool, form: str) -> None:
-    """List slices, their limits, and the use that their processes report."""
+def ls_command(ctx: click.Context, everything: bool, form: str, no_headers: bool) -> None:
+    """List slices, their limits, and the use that their processes report.
+
+    On a terminal, the table leaves out columns for which there is no room; --format wide has all of them.
+    """
     found = shown(everybody(ctx, operator_kernel()), everything)
-    if form != "table":
+    if form == "name":
+        output.write("".join(f"{tenant.name}\n" for tenant in found))
+        return
+    if form in ("json", "yaml"):
         from nvc.slices.store.status import document
 
         output.write(output.document_text({"slices": [document(tenant) for tenant in found]}, form))
         return
     from nvc.slices.show import tables
 
-    output.write(output.emphasised(tables.slices(found, time.time(), output.columns())))
+    width = 0 if form == "wide" else output.columns()
+    if no_headers:
+        output.write(tables.slices(found, time.time(), width).partition("\n")[2])
+        return
+    text = tables.slices(found, time.time(), width) + tables.enforcement(found)
+    output.write(output.emphasised(text))
 
 
 @command("show", "nvc-cli vgpu show web", "nvc-cli vgpu show 4242 --format json")
@@ -66,12 +82,12 @@ def show_command(ctx: click.Context, slice_name: str, form: str) -> None:
     ]  # fmt: skip
     for device in tenant.devices:
         memory = size_text(device.memory) if device.memory else "unknown"
-        used = rows.used_text(tenant, device)
+        used = rows.used_text(tenant, device, size_text)
         lines.append((f"device {device.index}", f"{device.uuid}  {device.name}"))
         if device.hidden:
             lines.append(("", "hidden: it was not asked for"))
             continue
-        lines.append(("", f"limit {rows.limit_text(device)} of {memory}, used {used}"))
+        lines.append(("", f"limit {rows.limit_text(device, size_text)} of {memory}, used {used}"))
         if device.reserved:
             lines.append(("", f"{size_text(device.reserved)} reserved"))
         if keepers := tenant.keepers(device):
@@ -129,12 +145,16 @@ def top_command(
     from nvc.slices.show.live import LiveView, document
     from nvc.slices.show.tables import plain_top
 
-    watcher = LiveView(operator_kernel(), interval)
+    kernel = operator_kernel()
+    host, notes = _host_devices(ctx, kernel)
+    watcher = LiveView(kernel, interval, host)
     if form == "table" and not once and _interactive(ctx):
         from nvc_cli.vgpu_screen import run
 
+        watcher.notes = notes
         run(watcher.look, interval, count or 0, output.coloured(), everything)
         return
+    output.warn(program_of(ctx), notes)
     picture = watcher.look()
     left, pause = 1 if once else count or 0, min(interval, FIRST)
     while True:
@@ -144,7 +164,7 @@ def top_command(
         found = shown(picture.everybody, everything)
         if form == "table":
             gone = len(picture.everybody) - len(found)
-            output.write(plain_top(found, picture.now, picture.received, output.columns(), gone))
+            output.write(plain_top(found, picture.now, picture.received, output.columns(), gone, host))
         else:
             output.write(output.one_of_many(document(picture.replace(everybody=found)), form))
         left -= 1
@@ -152,6 +172,18 @@ def top_command(
             return
         if form == "table":
             output.write("\n")
+
+
+def _host_devices(ctx: click.Context, kernel: Kernel) -> tuple[tuple[SliceDevice, ...], tuple[str, ...]]:
+    """The devices of the host, or why they are not known: then those of slices are shown."""
+    from nvc.discovery import discover
+    from nvc.slices.admin.device_policy import devices_named
+
+    try:
+        facts = discover(kernel, arguments.driver_options(ctx.obj["globals"]))
+        return devices_named(facts, ("all",)), ()
+    except NvcError as error:
+        return (), (f"GPUs without slices are not shown: {error}",)
 
 
 def _interactive(ctx: click.Context) -> bool:

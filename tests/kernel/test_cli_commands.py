@@ -13,6 +13,8 @@ import pytest
 from support import CLEAN_ENV, PATIENCE, run
 from support.completion import offers as completed
 
+from nvc.slices.show.tables import LS
+
 Root = Callable[..., str]
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 #: A level, the time, a thread, and where in the code.
@@ -64,7 +66,23 @@ def test_info(cli: Cli, root: str) -> None:
     table = cli("info", "--format", "table").stdout
     assert "\x1b" not in table  # no terminal, no colour
     assert [line.split()[0] for line in table.splitlines()] == ["DEVICE", "0", "1", "1:0", "1:1", "1:2"]
-    assert max(map(len, table.splitlines())) <= 80
+    assert all(gpu["uuid"] in table and gpu["model"].removeprefix("NVIDIA ") in table for gpu in found)
+
+
+def test_top_shows_gpus_without_slices_or_says_why_not(cli: Cli, launcher: str, scratch: str) -> None:
+    uuids = [row[4] for row in csv.reader(cli("info", "--csv").stdout.splitlines()) if len(row) > 4][1:]
+    shown = cli("vgpu", "top", "--once").stdout
+    assert shown.splitlines()[2].split()[:3] == ["DEVICE", "UUID", "SLICES"]
+    assert uuids[0] in shown and uuids[1] not in shown and shown.count(" MIG-") == 3  # what slices can have
+    done = run(launcher, "--root", scratch, "vgpu", "top", "--once")
+    assert "warning: GPUs without slices are not shown: " in done.stderr
+
+
+def test_names_of_slices_for_scripts(cli: Cli) -> None:
+    assert cli("vgpu", "ls", "-q").stdout == cli("vgpu", "ls", "-o", "name").stdout
+    head, _, rows = cli("vgpu", "ls").stdout.partition("\n")
+    assert head.split() == [*LS] and cli("vgpu", "ls", "-o", "wide").stdout.splitlines()[0] == head
+    assert cli("vgpu", "ls", "--no-headers").stdout in rows
 
 
 def test_everything_that_list_prints_is_there(cli: Cli, root: str) -> None:

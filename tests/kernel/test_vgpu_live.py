@@ -178,7 +178,7 @@ def test_numbers_of_a_liar_stay_numbers(sliced: Any, launcher: str) -> None:
         ledger.write(b"\xff" * 24)
     assert listed(launcher, container.pid)["devices"][0]["used"] == (1 << 63) - 1
     lines = cli(launcher, "ls").stdout.splitlines()
-    assert "8796093022208 MiB" in "".join(lines) and max(map(len, lines)) <= 80
+    assert "  8192P  " in "".join(lines)
 
 
 def test_a_change_that_was_never_finished(sliced: Any, launcher: str) -> None:

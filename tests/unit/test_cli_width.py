@@ -14,6 +14,7 @@ from support.terminal import Terminal
 
 from nvc import listing
 from nvc.cdi.hooks.arguments import OPTIONS
+from nvc.containers import ContainerName
 from nvc.doctor import UNKNOWN, Finding, Result, text
 from nvc.doctor.catalog import CHECKS
 from nvc.listing import Row
@@ -32,7 +33,7 @@ from nvc.slices.show import advice, tables
 from nvc.slices.show.history import Track
 from nvc.slices.store.registry import Entry as SliceEntry
 from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
-from nvc_cli import boot, daemon, sim
+from nvc_cli import boot, daemon, output, sim
 from nvc_cli.main import CONTEXT, tree
 from nvc_hooks import boot as hook_boot
 from nvc_hooks import cdi as hook_cdi
@@ -201,7 +202,10 @@ def test_doctor_on_a_terminal(launcher: str, scratch: str) -> None:
 
 
 @pytest.mark.parametrize("words", ["version", "config show", "config get nvc.timeout", "explain"])
-def test_tables_of_nvc_itself(words: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_tables_of_nvc_itself(
+    words: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "columns", lambda: WIDTH)
     assert boot.run("nvc-cli", [*words.split(), "-o", "table"]) == 0
     shown = capfd.readouterr().out
     assert shown.count("\n") > 1 and "\x1b" not in shown
@@ -216,9 +220,35 @@ def test_what_is_copied_from_a_table_is_whole() -> None:
     shown = listing.list_table(entries(), WIDTH)
     assert all(entry.path in shown for entry in entries())
     shown = tables.slices(tenants(), 1e9, WIDTH)
-    assert "LIMIT" in shown and "USED" in shown and "POLICY" in shown and shown.count("fixed, paused\n") == 9
+    assert "LIMIT" in shown and "USED" in shown and "POLICY" in shown and shown.count("fixed, paused") == 9
     shown = sim.table(simulated(), WIDTH)
     assert shown.count(MIG_UUID_0) == 56
+
+
+def test_a_program_gets_whole_tables(capfd: pytest.CaptureFixture[str]) -> None:
+    """Columns depend neither on the data nor on a width; nothing is cut."""
+    assert output.columns() == 0  # capfd is no terminal
+    one, other = tenants()
+    reserving = one.replace(devices=(one.devices[0].replace(reserved=1 << 30),))
+    origin = other.replace(name="train", container=ContainerName("docker", "", "1234", "web"))
+    for show in (
+        lambda some: tables.slices(some, 1e9),
+        lambda some: tables.plain_top(some, 1e9, {}).partition("\nSLICE ")[2],
+        lambda some: tables.plain_top(some, 1e9, {}).partition("\n\n")[2],
+    ):
+        titles = [tuple(show(some).splitlines()[0].split()) for some in ((one,), (other,), (reserving,), (origin,))]
+        assert len(set(titles)) == 1 and "RESERVED" in titles[0]
+    assert LONG not in tables.slices((one,), 1e9) and one.name in tables.slices((one,), 1e9)
+
+
+@pytest.mark.parametrize("width", [24, 30, 40, 50, 60])
+def test_a_narrow_terminal_leaves_out_what_it_would_cut(width: int) -> None:
+    """A part of a number is another number."""
+    other = tenants()[1]
+    for shown in (tables.slices((other,), 1e9, width), tables.plain_top((other,), 1e9, {}, width)):
+        table = shown.partition("\n\n")[2] or shown
+        rows = [line for line in table.splitlines() if line.startswith(("SLICE", "train"))]
+        assert rows and not [line for line in rows if line.endswith("…")], shown
 
 
 def test_a_wide_terminal_has_every_column() -> None:

@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 from support import GIB
 
 from nvc.slices.model.ledger import Account
+from nvc.slices.model.slice import SliceDevice
 from nvc.slices.policy.utilization import Received
+from nvc.slices.show import tables
 from nvc.slices.show.bars import ASCII, BLOCKS, bar, fitted_text, short_size, sparkline
 from nvc.slices.show.screen import KEYS, body_length, frame
+from nvc.slices.show.tables import plain_top
 from nvc.slices.show.view import SORTS, Picture, View, pressed
 from nvc.slices.store.registry import Entry
 from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
@@ -144,7 +147,7 @@ def test_what_80_columns_show() -> None:
     text = lines(shown)
     assert text[1] == "GPU 0  H100  80.0G, policy fixed, 2 slices"
     assert " 4.0G/80.0G " in text[2] and " 75.0% " in text[2] and text[2].count("|") == 2
-    assert text[4].split() == "SLICE GPU MEMORY USED/LIMIT GPU TIME HISTORY STATE".split()
+    assert text[4].split() == "SLICE DEVICE MEMORY USED/LIMIT UTILIZED HISTORY STATE".split()
     assert text[5].split()[3:] == ["1.0G/4.0G", "###|........", "25.0%", "_-", "capped"]
     assert text[6].split()[2:4] == ["##..........", "3.0G/16.0G"]
     assert text[9].split() == ["7", "0", "1.0G", "f0000001", "python1"]
@@ -156,7 +159,7 @@ def test_wider_terminals_show_more() -> None:
     titles = [
         next(line for line in lines(shown, width=width) if "STATE" in line) for width in (45, 100, 160)
     ]
-    assert "GPU TIME" not in titles[0] and "USED/LIMIT" in titles[0]
+    assert "UTILIZED" not in titles[0] and "USED/LIMIT" in titles[0]
     assert "ASKED" in titles[1] and "CONTAINER" not in titles[1]
     assert "POLICY" in titles[2] and "CONTAINER" in titles[2]
 
@@ -167,6 +170,43 @@ def test_gpus_take_no_more_than_half_the_lines() -> None:
     assert sum(line.startswith("GPU ") for line in tall) == 8 and "  memory " in tall[2]
     assert sum(line.startswith("GPU ") for line in low) == 8 and "  memory " not in low[2]
     assert sum(line.startswith("GPU ") for line in lowest) == 4 and "... 4 GPUs more" in lowest
+
+
+@pytest.mark.parametrize("width", range(40, 70))
+def test_no_number_is_cut(width: int) -> None:
+    """Of a line that is too long, whole parts are left out; the percentage stays longest."""
+    shown = picture(tenant(1, used=79 * GIB, limit=80 * GIB), received=(0.999,))
+    text = lines(shown, width=width, height=40)
+    assert " 99.9%" in text[2] and len(text[2]) <= width, text[2]
+    assert ("79.0G/80.0G" in text[2]) == (width >= 43), text[2]
+    row = next(line for line in text if line.startswith("f0000001"))
+    assert " 99.9%" in row and ("79.0G/80.0G" in row or "/" not in row), row
+
+
+def host(*indices: str) -> tuple[SliceDevice, ...]:
+    return tuple(SliceDevice(f"GPU-{index}", index, "H100", 80 * GIB, 0, 0, 0) for index in indices)
+
+
+def test_gpus_without_slices_are_shown() -> None:
+    text = lines(picture(devices=host("0", "1")))
+    assert [line for line in text if line.startswith("GPU ")] == [
+        f"GPU {index}  H100  80.0G, no slice" for index in "01"
+    ]
+    assert any("There are no slices." in line for line in text)
+    text = lines(picture(tenant(1, gpu=1), devices=host("0", "1", "10", "2")))
+    heads = [line for line in text if line.startswith("GPU ")]
+    assert [line.split()[1] for line in heads] == ["0", "1", "2", "10"] and "1 slice" in heads[1]
+    shown = plain_top((), 1e9, {}, host=host("0", "1"))
+    assert [line.split()[:3] for line in shown.splitlines()[-2:]] == [["0", "GPU-0", "0"], ["1", "GPU-1", "0"]]
+
+
+def test_live_and_plain_tables_have_the_same_words() -> None:
+    """Each title of a column is one of `ls`, `top` and their processes, but for the three that are drawn."""
+    shown = lines(picture(tenant(1), received=(0.3,)), width=250, height=40)
+    titles = [line.split() for line in shown if "SLICE" in line]
+    plain = {*tables.LS, *tables.TOP, "PID", "NAME"}
+    assert {title for line in titles for title in line} - plain == {"MEMORY", "USED/LIMIT", "HISTORY"}
+    assert "1.0G" in plain_top((tenant(1),), 1e9, {}) and "MiB" not in plain_top((tenant(1),), 1e9, {})
 
 
 def test_orders() -> None:

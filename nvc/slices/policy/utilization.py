@@ -87,6 +87,9 @@ def state(tenant: SliceStatus, device: SliceDeviceStatus, had: Received | None) 
     return "busy" if had.launches or had.share > 0 else "idle"
 
 
-def percent(part: float | None) -> str:
-    """A fraction as a percentage; `-` for None."""
-    return "-" if part is None else f"{part * 100:.1f}%"
+def percent(part: float | None, most: float = 1.0) -> str:
+    """A fraction as a percentage, `-` for None.
+
+    Shown as `most` at most: time and its use are not read in the same moment, and waits of several threads add up.
+    """
+    return "-" if part is None else f"{min(part, most) * 100:.1f}%"

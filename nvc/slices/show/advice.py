@@ -10,6 +10,7 @@ from nvc.slices.model.sizes import size_text
 from nvc.slices.model.time_settings import enforced_text
 from nvc.slices.policy.advice import Load, Situation
 from nvc.slices.policy.utilization import percent
+from nvc.slices.show.bars import short_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def _load(picture: Picture, tenant: SliceStatus, device: SliceDeviceStatus) -> L
 
 
 def text(advices: tuple[Advice, ...], width: int) -> str:
-    """For people, in at most `width` columns."""
+    """For people, in at most `width` columns; 0: tables as wide as they are, sentences folded at 80."""
     return "\n".join(_one(advice, width) for advice in advices)
 
 
@@ -96,13 +97,13 @@ def _one(advice: Advice, width: int) -> str:
             (
                 one.name, percent(one.share), percent(one.waited),
                 "-" if one.step is None else f"{one.step * 1000:.1f}ms", f"{one.cores}%" if one.cores else "-",
-                str(one.weight), "?" if one.used is None else size_text(one.used), str(one.processes), one.kind,
+                str(one.weight), "?" if one.used is None else short_size(one.used), str(one.processes), one.kind,
             )
         )  # fmt: skip
     lines = [*_folded(f"{head}; {busy}, {memory}", width, 0), ""]
     lines += [
         f"  {line}"
-        for line in fitted(rows, width - INDENT, ("PROCESSES", "CAP"), (), ("SLICE",)).splitlines()
+        for line in fitted(rows, width and width - INDENT, ("PROCESSES", "CAP"), (), ("SLICE",)).splitlines()
     ]
     lines += ["", "  POLICY       BY        WHAT IT WOULD GIVE"]
     for outlook in advice.outlooks:
@@ -138,7 +139,7 @@ def sources(advice: Advice) -> str:
 
 def _folded(words: str, width: int, indent: int) -> list[str]:
     margin = " " * indent
-    return wrap(words, max(width, indent + 20), initial_indent=margin, subsequent_indent=margin) or [""]
+    return wrap(words, max(width or 80, indent + 20), initial_indent=margin, subsequent_indent=margin) or [""]
 
 
 def document(advices: tuple[Advice, ...], seconds: float) -> dict[str, Any]:

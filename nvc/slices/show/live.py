@@ -13,6 +13,7 @@ from nvc.slices.store.status import statuses, with_enforcement
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.kernel import Kernel
+    from nvc.slices.model.slice import SliceDevice
     from nvc.slices.policy.utilization import Received
     from nvc.slices.store.status import SliceStatus
 
@@ -22,9 +23,11 @@ KEPT = 240  # looks
 class LiveView:
     """Reads slices repeatedly. The first picture has no utilization: that takes two readings."""
 
-    def __init__(self, kernel: Kernel, interval: float) -> None:
+    def __init__(self, kernel: Kernel, interval: float, devices: tuple[SliceDevice, ...] = ()) -> None:
         self._kernel = kernel
         self._interval = interval
+        self._devices = devices
+        self.notes: tuple[str, ...] = ()  # told with each picture
         self._names = Lookup()
         self._old = reading((), time.monotonic_ns())
         self._past: dict[tuple[str, str], deque[float]] = {}
@@ -38,7 +41,7 @@ class LiveView:
         self._old = new
         self._remember(everybody, had)
         past = {place: tuple(parts) for place, parts in self._past.items()}
-        return Picture(everybody, had, past, time.time(), self._interval, warnings)
+        return Picture(everybody, had, past, time.time(), self._interval, (*self.notes, *warnings), self._devices)
 
     def _remember(self, everybody: tuple[SliceStatus, ...], had: dict[tuple[str, str], Received]) -> None:
         """The shares of slices that live, and of all slices of each device under the key ""."""

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from nvc.slices.model.layout import NO_LIMIT
 from nvc.slices.model.policy import policy_of
-from nvc.slices.model.sizes import size_text
-from nvc.slices.policy.utilization import percent, state
+from nvc.slices.policy.utilization import MOST, percent, state
 from nvc.slices.show.bars import short_size
 from nvc.value import Value
 
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nvc.slices.model.ledger import Account
+    from nvc.slices.model.slice import SliceDevice
     from nvc.slices.policy.utilization import Received
     from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
 
@@ -63,13 +63,21 @@ class Row(Value):
 class DeviceSums(Value):
     """What the living slices of one device have together; amounts in bytes, times as parts of the device's."""
 
-    device: SliceDeviceStatus  # of one of them
-    rows: tuple[Row, ...]
+    index: str
+    uuid: str
+    name: str
+    memory: int  # 0: not known
+    rows: tuple[Row, ...]  # none: no slice uses it
     promised: int
     reserved: int
     used: int
     entitled: float | None  # None: no slice has an entitlement
     utilized: float | None  # None: no slice's use is known
+
+    @property
+    def most(self) -> float:
+        """What `utilized` can be: more than the whole where slices have work at the same time."""
+        return MOST if any(policy_of(row.device.policy).server for row in self.rows) else 1.0
 
 
 def rows_of(
@@ -91,20 +99,32 @@ def rows_of(
     return found
 
 
-def sums_of(rows: list[Row]) -> list[DeviceSums]:
-    """The sums of the living slices of each device, in the order in which `rows` name the devices."""
-    by_device: dict[str, list[Row]] = {}
+def sums_of(rows: list[Row], devices: tuple[SliceDevice, ...] = ()) -> list[DeviceSums]:
+    """The sums of the living slices of each device, by its index. `devices` of the host need no slice."""
+    by_device: dict[str, list[Row]] = {device.uuid: [] for device in devices}
+    known: dict[str, SliceDevice | SliceDeviceStatus] = {device.uuid: device for device in devices}
     for row in rows:
         if row.tenant.alive:
             by_device.setdefault(row.device.uuid, []).append(row)
-    return [_sums(tuple(found)) for found in by_device.values()]
+            known.setdefault(row.device.uuid, row.device)
+    found = [_sums(known[uuid], tuple(rows)) for uuid, rows in by_device.items()]
+    return sorted(found, key=lambda sums: numbers_of(sums.index))
 
 
-def _sums(rows: tuple[Row, ...]) -> DeviceSums:
+def numbers_of(index: str) -> tuple[int, int]:
+    """GPU and MIG device of an index such as `1` or `0:3`, by which devices are ordered."""
+    gpu, _, mig = index.partition(":")
+    return (int(gpu) if gpu.isdigit() else 0, int(mig) if mig.isdigit() else -1)
+
+
+def _sums(device: SliceDevice | SliceDeviceStatus, rows: tuple[Row, ...]) -> DeviceSums:
     entitled = [row.device.entitlement for row in rows if row.device.entitlement is not None]
     utilized = [row.received for row in rows if row.received is not None]
     return DeviceSums(
-        rows[0].device,
+        device.index,
+        device.uuid,
+        device.name,
+        device.memory,
         rows,
         sum(row.limit for row in rows),
         sum(row.device.reserved for row in rows),
@@ -127,21 +147,21 @@ def policy_text(device: SliceDeviceStatus) -> str:
     return f"{name}, paused" if device.paused else name
 
 
-def limit_text(device: SliceDeviceStatus) -> str:
-    """The limit for people."""
-    return "none" if device.limit == NO_LIMIT else size_text(device.limit)
+def limit_text(device: SliceDeviceStatus, size: Callable[[int], str] = short_size) -> str:
+    """The limit for people; short in tables."""
+    return "none" if device.limit == NO_LIMIT else size(device.limit)
 
 
 def reserved_text(count: int) -> str:
-    """Bytes that are reserved, for people; `-` for none."""
-    return size_text(count) if count else "-"
+    """Bytes that are reserved, for tables; `-` for none."""
+    return short_size(count) if count else "-"
 
 
-def used_text(tenant: SliceStatus, device: SliceDeviceStatus) -> str:
-    """What is in use, `?` where it is not known, `-` where nobody is left."""
+def used_text(tenant: SliceStatus, device: SliceDeviceStatus, size: Callable[[int], str] = short_size) -> str:
+    """What is in use, short in tables; `?` where it is not known, `-` where nobody is left."""
     if not tenant.alive:
         return "-"
-    return "?" if tenant.problem else size_text(device.used)
+    return "?" if tenant.problem else size(device.used)
 
 
 def use_text(tenant: SliceStatus, device: SliceDeviceStatus) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 
-from nvc.slices.model.layout import POLICY_NATIVE
 from nvc.slices.model.policy import policy_of
 from nvc.slices.policy.utilization import percent
 from nvc.slices.show.bars import bar, cut, fitted_text, short_size, sparkline
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from nvc.slices.show.view import Picture, View
 
 LEAST_WIDTH, LEAST_HEIGHT = 40, 8
+LEAST_BAR = 4
 MOST_WARNINGS = 2
 KEYS = "q quit  ? help  m memory  t time  n name  r reverse  a gone  p processes"
 STATE_STYLES = {
@@ -65,7 +65,7 @@ class Column(Value):
 def frame(picture: Picture, view: View, width: int, height: int) -> tuple[Line, ...]:
     """At most `height` lines of at most `width` cells."""
     if width < LEAST_WIDTH or height < LEAST_HEIGHT:
-        text = f"top needs {LEAST_WIDTH}x{LEAST_HEIGHT} characters"
+        text = f"needs {LEAST_WIDTH}x{LEAST_HEIGHT}"
         return (((text[:width], "bad"),),) if height else ()
     head = [_title(picture, view, width)]
     notes = (*picture.warnings, *enforcement(picture.everybody).splitlines())
@@ -113,8 +113,8 @@ def _nothing(picture: Picture) -> str:
 
 
 def _devices(picture: Picture, view: View, width: int, room: int) -> list[Line]:
-    """Two lines for each GPU with a living slice; one if space is short; none if there is no space."""
-    sharing = sums_of(ordered(picture, view.replace(sort="GPU", reverse=False, gone=False)))
+    """Two lines for each GPU; one if space is short; none if there is no space."""
+    sharing = sums_of(ordered(picture, view.replace(gone=False)), picture.devices)
     lines: list[Line] = []
     short = len(sharing) * 2 > room
     for place, sums in enumerate(sharing):
@@ -126,42 +126,40 @@ def _devices(picture: Picture, view: View, width: int, room: int) -> list[Line]:
 
 
 def _device(sums: DeviceSums, picture: Picture, chars: Characters, width: int, short: bool) -> list[Line]:
-    device = sums.device
     time_part = None if sums.utilized is None else min(sums.utilized, 1.0)
-    memory_part = sums.used / device.memory if device.memory else None
-    memory = f"{short_size(sums.used)}/{short_size(device.memory) if device.memory else '?'}"
-    head = f"GPU {device.index}"
-    # Slices with leases have one policy in force; beside them others may have `native` or `concurrent`.
-    known = [policy_of(row.device.policy) for row in sums.rows]
-    policy = max(known, key=lambda one: (one.leases, one.server), default=policy_of(POLICY_NATIVE))
-    count = f"{len(sums.rows)} slice{'s' if len(sums.rows) > 1 else ''}"
+    memory_part = sums.used / sums.memory if sums.memory else None
+    total = short_size(sums.memory) if sums.memory else "?"
+    memory = f"{short_size(sums.used)}/{total}"
+    count = f"{len(sums.rows)} slice{'' if len(sums.rows) == 1 else 's'}"
+    head = f"GPU {sums.index}"
+    before = f"{head:<8}" if short else "  memory "
+    after = f"  {count}" if short else " "
+    # What is left out where it does not fit: a part of a number would be another number.
+    ends = [before, f" {memory:<11}", "  time ", f" {percent(time_part):>6}", after]
+    while len("".join(ends)) + 2 * LEAST_BAR > width and len(ends) > 3:
+        del ends[-1 if ends[-1] is after else 1]
+    bars = 2 if short or ends[-1] is not after else 3
+    cells = max((width - len("".join(ends))) // bars, LEAST_BAR)
+    promised = sums.promised / sums.memory if sums.memory else None
+    line: list[tuple[str, str]] = [(before, "head" if short else "")]
+    line += bar(memory_part, promised, cells, _fullness(memory_part), chars)
+    line.append(("".join(ends[1 : ends.index("  time ") + 1]), ""))
+    line += bar(time_part, sums.entitled, cells, "good", chars)
+    line.append(("".join(ends[ends.index("  time ") + 1 :]), ""))
     if short:
-        cells = max((width - 45) // 2, 4)
-        ends = (f"{head:<8}", f" {memory:>11}  time ", f" {percent(time_part):>6}  {count}")
-    else:
-        cells = max((width - 42) // 3, 4)
-        ends = ("  memory ", f" {memory:<11}  time ", f" {percent(time_part):>6} ")
-    line: Line = (
-        (ends[0], "head" if short else ""),
-        *bar(
-            memory_part,
-            sums.promised / device.memory if device.memory else None,
-            cells,
-            _fullness(memory_part),
-            chars,
-        ),
-        (ends[1], ""),
-        *bar(time_part, sums.entitled, cells, "good", chars),
-        (ends[2], ""),
-    )
-    if short:
-        return [line]
-    name = f"{head}  {device.name or '?'}  "
-    rest = f"{short_size(device.memory) if device.memory else '?'}, policy {policy.name}, {count}"
+        return [tuple(line)]
+    rest = f"{total}, policy {_policy(sums)}, {count}" if sums.rows else f"{total}, no slice"
     rest += f", {short_size(sums.reserved)} reserved" if sums.reserved else ""
-    title = ((fitted_text(name, min(len(name), width - len(rest))), "head"), (rest, ""))
-    past = sparkline(picture.past.get(("", device.uuid), ()), cells, chars)
+    name = f"{head}  {sums.name or '?'}  "
+    title = ((fitted_text(name, min(len(name), max(width - len(rest), len(head) + 2))), "head"), (rest, ""))
+    past = sparkline(picture.past.get(("", sums.uuid), ()), cells, chars) if bars == 3 else ""
     return [title, (*line, (past, "good"))]
+
+
+def _policy(sums: DeviceSums) -> str:
+    """Slices with leases have one policy in force; beside them others may have `native` or `concurrent`."""
+    known = [policy_of(row.device.policy) for row in sums.rows]
+    return max(known, key=lambda one: (one.leases, one.server)).name
 
 
 def _fullness(part: float | None) -> str:
@@ -193,11 +191,11 @@ def _processes(rows: list[Row], width: int) -> list[Line]:
         for account in tenant.accounts:
             for device, used in zip(tenant.devices, account.used):
                 if used:
-                    text = f"{pid_text(account):>7} {device.index:<4} {short_size(used):>6}  "
+                    text = f"{pid_text(account):>7} {device.index:<6} {short_size(used):>6}  "
                     text += f"{fitted_text(tenant.name, min(cells, width // 2))}  {account.name}"
                     found.append(((fitted_text(text, width), ""),))
     head = fitted_text(
-        f"{'PID':>7} {'GPU':<4} {'MEMORY':>6}  {'SLICE':<{min(cells, width // 2)}}  PROCESS", width
+        f"{'PID':>7} {'DEVICE':<6} {'USED':>6}  {'SLICE':<{min(cells, width // 2)}}  NAME", width
     )
     return [(), ((head, "head"),), *found] if found else []
 
@@ -226,20 +224,20 @@ def _columns(rows: list[Row], picture: Picture, chars: Characters) -> list[Colum
     names = max((len(row.tenant.name) for row in rows), default=0)
     origins = max((len(row.tenant.origin) for row in rows), default=0)
     return [
-        Column("SLICE", 0, 10, max(min(names, 32), 10), text("SLICE")),
-        Column("GPU", 1, 3, 5, text("DEVICE")),
-        Column("MEMORY", 4, 10, 30, memory),
-        Column("USED/LIMIT", 2, 11, 11, lambda row, cells: ((fitted_text(row.memory_text, cells)[:cells], ""),)),
-        Column("GPU TIME", 3, 10, 30, gpu_time),
+        Column("SLICE", 0, 8, max(min(names, 32), 10), text("SLICE")),
+        Column("DEVICE", 1, 6, 6, text("DEVICE")),
+        Column("MEMORY", 5, 10, 30, memory),
+        Column("USED/LIMIT", 3, 11, 11, lambda row, cells: ((fitted_text(row.memory_text, cells)[:cells], ""),)),
+        Column("UTILIZED", 4, 10, 30, gpu_time),
         Column("", 2, 6, 6, text("UTILIZED", True)),
-        Column("HISTORY", 5, 8, 60, lambda row, cells: ((sparkline(row.past, cells, chars), "good"),)),
+        Column("HISTORY", 6, 8, 60, lambda row, cells: ((sparkline(row.past, cells, chars), "good"),)),
         Column("STATE", 1, 7, 7, doing),
-        Column("ASKED", 6, 9, 12, text("ASKED")),
-        Column("WAITED", 7, 6, 6, text("WAITED", True)),
-        Column("POLICY", 8, 7, 15, text("POLICY")),
-        Column("PROCESSES", 9, 9, 9, text("PROCESSES")),
-        Column("AGE", 10, 4, 4, text("AGE", True)),
-        Column("CONTAINER", 11, 16, max(origins, 16), text("CONTAINER")),
+        Column("ASKED", 7, 9, 12, text("ASKED")),
+        Column("WAITED", 8, 6, 6, text("WAITED", True)),
+        Column("POLICY", 9, 7, 15, text("POLICY")),
+        Column("PROCESSES", 10, 9, 9, text("PROCESSES")),
+        Column("AGE", 11, 4, 4, text("AGE", True)),
+        Column("CONTAINER", 12, 16, max(origins, 16), text("CONTAINER")),
     ]
 
 

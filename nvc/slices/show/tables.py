@@ -6,14 +6,15 @@ import time
 
 from nvc.columns import fitted
 from nvc.slices.model.policy import policy_of
-from nvc.slices.model.sizes import size_text
 from nvc.slices.model.time_settings import enforced_text, time_settings_text
-from nvc.slices.policy.utilization import percent
+from nvc.slices.policy.utilization import MOST, percent
+from nvc.slices.show.bars import short_size
 from nvc.slices.show.rows import cells, pid_text, reserved_text, rows_of, sums_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.slices.admin.device_policy import SharedDevice
+    from nvc.slices.model.slice import SliceDevice
     from nvc.slices.policy.utilization import Received
     from nvc.slices.show.history import Track
     from nvc.slices.show.rows import DeviceSums
@@ -21,18 +22,20 @@ if TYPE_CHECKING:
 
 
 #: The columns of `ls` and of `top`, and those that are left out where there is little room, the first ones first.
-LS = ("SLICE", "DEVICE", "LIMIT", "RESERVED", "USED", "USE", "CORES", "WEIGHT", "POLICY", "PROCESSES", "AGE",
+LS = ("SLICE", "DEVICE", "USED", "LIMIT", "USE", "RESERVED", "CORES", "WEIGHT", "POLICY", "PROCESSES", "AGE",
       "CONTAINER")  # fmt: skip
-LS_SPARE = ("AGE", "CONTAINER", "WEIGHT", "PROCESSES", "USE")
-TOP = ("SLICE", "DEVICE", "ASKED", "ENTITLED", "UTILIZED", "WAITED", "STATE", "LIMIT", "RESERVED", "USED", "USE",
+LS_SPARE = ("AGE", "CONTAINER", "WEIGHT", "PROCESSES", "USE", "RESERVED", "CORES", "POLICY", "LIMIT")
+TOP = ("SLICE", "DEVICE", "USED", "LIMIT", "USE", "RESERVED", "UTILIZED", "ENTITLED", "STATE", "ASKED", "WAITED",
        "POLICY", "PROCESSES", "AGE", "CONTAINER")  # fmt: skip
-TOP_SPARE = ("AGE", "USE", "POLICY", "CONTAINER", "PROCESSES", "ENTITLED", "LIMIT", "RESERVED")
+TOP_SPARE = ("AGE", "USE", "POLICY", "CONTAINER", "PROCESSES", "ENTITLED", "LIMIT", "RESERVED", "WAITED", "ASKED",
+             "USED", "STATE")  # fmt: skip
+DEVICES_SPARE = ("MEMORY", "RESERVED", "UUID", "ENTITLED", "PROMISED", "SLICES", "USED")
 
 
 def slices(everybody: tuple[SliceStatus, ...], now: float, width: int = 0) -> str:
-    """One line for each device of each slice, in at most `width` columns unless that is 0."""
-    found = _filled(cells(LS, rows_of(everybody), now), "RESERVED")
-    return fitted(found, width, LS_SPARE, ("CONTAINER",), ("SLICE",)) + enforcement(everybody)
+    """One line for each device of each slice, in at most `width` columns; 0: every column, whole."""
+    found = _filled(cells(LS, rows_of(everybody), now), "RESERVED", width)
+    return fitted(found, width, LS_SPARE, ("CONTAINER",), ("SLICE",))
 
 
 def processes(everybody: tuple[SliceStatus, ...], width: int = 0) -> str:
@@ -42,7 +45,7 @@ def processes(everybody: tuple[SliceStatus, ...], width: int = 0) -> str:
         for account in tenant.accounts:
             for device, used in zip(tenant.devices, account.used):
                 if used:
-                    rows.append((tenant.name, pid_text(account), device.index, size_text(used), account.name))
+                    rows.append((tenant.name, pid_text(account), device.index, short_size(used), account.name))
     return fitted(rows, width, middle=("SLICE",))
 
 
@@ -52,19 +55,23 @@ def plain_top(
     received: dict[tuple[str, str], Received],
     width: int = 0,
     gone: int = 0,
+    host: tuple[SliceDevice, ...] = (),
 ) -> str:
     """What `top` prints: devices with their tenants' sums, slices with what they received, processes.
 
-    `width` is that of the terminal, 0 where there is none. `gone` slices that have ended are left out.
+    `width` is that of the terminal, 0 where there is none. `gone` slices that have ended are left out. `host` has
+    the devices that are shown without slices, too.
     """
     clock = time.strftime("%H:%M:%S", time.localtime(now))
     running = sum(tenant.alive for tenant in everybody)
     parts = [f"nvc-cli vgpu top, {clock}, {running} running of {len(everybody) + gone} slices\n"]
     everybody = tuple(sorted(everybody, key=lambda tenant: not tenant.alive))
-    if everybody:
-        rows = rows_of(everybody, received)
-        found = _filled(cells(TOP, rows, now), "RESERVED")
-        parts += [devices(sums_of(rows), width), fitted(found, width, TOP_SPARE, ("CONTAINER",))]
+    rows = rows_of(everybody, received)
+    if sums := sums_of(rows, host):
+        parts.append(devices(sums, width))
+    if rows:
+        found = _filled(cells(TOP, rows, now), "RESERVED", width)
+        parts.append(fitted(found, width, TOP_SPARE, ("CONTAINER",), ("SLICE",)))
     parts += [enforcement(everybody)] if enforcement(everybody) else []
     if any(tenant.accounts for tenant in everybody):
         parts.append(processes(everybody, width))
@@ -74,23 +81,23 @@ def plain_top(
 def devices(sums: list[DeviceSums], width: int = 0) -> str:
     """One line for each device: what its slices may take and do take together."""
     rows: list[tuple[str, ...]] = [
-        ("DEVICE", "UUID", "MEMORY", "SLICES", "PROMISED", "RESERVED", "USED", "ENTITLED", "UTILIZED")
+        ("DEVICE", "UUID", "SLICES", "USED", "PROMISED", "RESERVED", "MEMORY", "UTILIZED", "ENTITLED")
     ]
-    for one in sorted(sums, key=lambda one: one.device.index):
+    for one in sums:
         rows.append(
             (
-                one.device.index,
-                one.device.uuid,
-                size_text(one.device.memory) if one.device.memory else "?",
+                one.index,
+                one.uuid,
                 str(len(one.rows)),
-                size_text(one.promised),
+                short_size(one.used),
+                short_size(one.promised),
                 reserved_text(one.reserved),
-                size_text(one.used),
-                percent(one.entitled),
-                percent(one.utilized),
+                short_size(one.memory) if one.memory else "?",
+                percent(one.utilized, one.most),
+                percent(one.entitled, MOST),
             )
         )
-    return fitted(_filled(rows, "RESERVED"), width, ("MEMORY",), ("UUID",))
+    return fitted(_filled(rows, "RESERVED", width), width, DEVICES_SPARE, ("UUID",))
 
 
 def policies_table(shared: tuple[SharedDevice, ...], width: int = 0) -> str:
@@ -149,10 +156,13 @@ def enforcement(everybody: tuple[SliceStatus, ...]) -> str:
     return "".join(f"{text}\n" for text in found)
 
 
-def _filled(rows: list[tuple[str, ...]], title: str) -> list[tuple[str, ...]]:
-    """The rows of a table without the column of this title, if no row has something in it."""
+def _filled(rows: list[tuple[str, ...]], title: str, width: int) -> list[tuple[str, ...]]:
+    """The rows of a table for a terminal without the column of this title, if no row has something in it.
+
+    For a program (`width` is 0) the columns are always the same.
+    """
     at = rows[0].index(title)
-    if any(row[at] != "-" for row in rows[1:]):
+    if not width or any(row[at] != "-" for row in rows[1:]):
         return rows
     return [(*row[:at], *row[at + 1 :]) for row in rows]
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from nvc.slices.show.bars import ASCII
-from nvc.slices.show.rows import rows_of
+from nvc.slices.show.rows import numbers_of, rows_of
 from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from nvc.slices.model.slice import SliceDevice
     from nvc.slices.policy.utilization import Received
     from nvc.slices.show.bars import Characters
     from nvc.slices.show.rows import Row
@@ -48,6 +49,7 @@ class Picture(Value):
     now: float  # seconds since the epoch
     interval: float  # seconds
     warnings: tuple[str, ...] = ()  # what could not be read
+    devices: tuple[SliceDevice, ...] = ()  # of the host, with slices and without
 
 
 def ordered(picture: Picture, view: View) -> list[Row]:
@@ -69,19 +71,13 @@ def _order(row: Row, sort: str) -> tuple[float | str, ...]:
     if sort == "name":
         return (row.tenant.name, row.device.index)
     if sort == "GPU":
-        return (*_numbers(row.device.index), row.tenant.entry.created)
+        return (*numbers_of(row.device.index), row.tenant.entry.created)
     return (
         row.tenant.entry.created,
         row.tenant.entry.start,
         row.tenant.entry.key,
-        *_numbers(row.device.index),
+        *numbers_of(row.device.index),
     )
-
-
-def _numbers(index: str) -> tuple[int, int]:
-    """GPU and MIG device of an index such as `1` or `0:3`."""
-    gpu, _, mig = index.partition(":")
-    return (int(gpu) if gpu.isdigit() else 0, int(mig) if mig.isdigit() else -1)
 
 
 def pressed(view: View, key: str, lines: int) -> View | None:
