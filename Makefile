@@ -8,6 +8,8 @@ PYTHON  ?= /usr/bin/python3
 PREFIX  ?= /usr/local
 DESTDIR ?=
 CFLAGS  ?= -O2
+# Only clang compiles for the kernel's virtual machine on every distribution that nvc is built on.
+CLANG   ?= clang
 
 VENV   := .venv
 BUILD  := build
@@ -29,7 +31,7 @@ PARTS  = --launcher $(BUILD)/launcher --spin $(BUILD)/nvc-spin --simdriver $(BUI
 HARDEN := -fstack-protector-strong -D_FORTIFY_SOURCE=2 -Wl,-z,noexecstack
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build native stubs stage man simdriver shim install uninstall demo test test-fresh nightly nightly-shares nightly-builds nightly-packages nightly-explore nightly-faults bench bundle packages image chart tables test-kubernetes test-engines fuzz faults stress clean
+.PHONY: help setup build native tracer stubs stage man simdriver shim install uninstall demo test test-fresh nightly nightly-shares nightly-builds nightly-packages nightly-explore nightly-faults bench bundle packages image chart tables test-kubernetes test-engines fuzz faults stress clean
 
 # What cannot be made, for lack of rights, is said before anything is built.
 WHY_NOT := $(shell packaging/can-make "$(DESTDIR)$(PREFIX)" $(MAKECMDGOALS))
@@ -62,6 +64,17 @@ nvc/_syscalls.abi3.so: $(wildcard native/core/* native/core/*/*) native/vgpu/pro
 	$(RUN) setup.py -q build_ext --inplace
 	@touch $@
 
+# The tracer for both machines, flattened: it lies beside the code, and every installation has it.
+TRACERS := $(foreach machine,x86_64 aarch64,nvc/tracer-$(machine).bin)
+
+tracer: $(TRACERS)
+
+$(TRACERS): nvc/tracer-%.bin: native/tracer/tracer.bpf.c native/tracer/flatten.py $(VENV)/.ready
+	@mkdir -p $(BUILD)/tracer
+	$(CLANG) -std=c11 -O2 -Wall -Wextra -Wshadow -Werror -target bpf -mcpu=v2 -DNVC_$(shell echo $* | tr a-z A-Z) \
+	    -c -o $(BUILD)/tracer/$*.o $<
+	$(RUN) native/tracer/flatten.py $(BUILD)/tracer/$*.o $@
+
 # Messages of kubelet's interfaces, for nvc-kubelet-plugin, and of NRI, for nvc-nri.
 stubs: $(BUILD)/.stubs
 
@@ -85,7 +98,7 @@ shim: | $(BUILD)/.packages-build ## the libcuda and libnvidia-ml of containers w
 	@mkdir -p $(BUILD)/vgpu
 	@$(MAKE) -s --no-print-directory -C native/vgpu OUT=../../$(BUILD)/vgpu
 
-stage: native stubs $(STAGE)/lib/nvc/launch.conf simdriver shim
+stage: native tracer stubs $(STAGE)/lib/nvc/launch.conf simdriver shim
 	@$(RUN) packaging/shim.py $(BUILD)/vgpu $(STAGE)/lib/nvc/vgpu
 	@$(RUN) -m compileall -q nvc cli hooks
 
@@ -208,5 +221,5 @@ stress: $(BUILD)/.packages-test stage ## kill processes of a slice at random for
 	NVC_STRESS_SECONDS=$(or $(STRESS),60) $(PYTEST) -m nightly tests/native/test_vgpu_stress.py
 
 clean: ## remove what was built; the Python environment stays
-	rm -rf $(BUILD) nvc/_syscalls.abi3.so nvc/kubernetes/protocol/*_pb2.py* *.egg-info
+	rm -rf $(BUILD) nvc/_syscalls.abi3.so nvc/tracer-*.bin nvc/kubernetes/protocol/*_pb2.py* *.egg-info
 	find nvc cli hooks tests packaging native -name __pycache__ -prune -exec rm -rf {} +

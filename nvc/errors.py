@@ -5,6 +5,8 @@
     |  `- UsageError        input         the words of a command line are wrong
     |- PermissionDenied     permission    a right is missing
     |- InitializationError  initialization  driver helper, driver root, kernel floor, unsafe installation
+    |  |- TracerError       initialization  what processes make of the driver cannot be seen
+    |  `- RmError           initialization  the driver's resource manager refuses a call
     |- ContainerError       container     pid, namespaces, rootfs
     |- DetectionError       detection     driver files, NVML, device nodes
     |  `- SourceChanged     detection     what a plan rests on has changed
@@ -88,6 +90,18 @@ class PermissionDenied(NvcError, code="NVC-1101", stage="permission", hint="run 
 
 class InitializationError(NvcError, code="NVC-1201", stage="initialization", doctor="driver"):
     """nvc cannot begin: driver helper, driver root, kernel, installation."""
+
+
+class TracerError(
+    InitializationError, code="NVC-1202", hint="time is kept by the shim meanwhile", doctor="slices"
+):
+    """What processes make of the driver cannot be seen from outside: a right, a kernel feature or a file is missing."""
+
+
+class RmError(
+    InitializationError, code="NVC-1203", hint="time is kept by the shim meanwhile", doctor="driver"
+):
+    """The driver's resource manager refuses a call."""
 
 
 class ContainerError(NvcError, code="NVC-1301", stage="container", doctor="host"):

@@ -1,5 +1,6 @@
 /* bpf(2) for the device programs of cgroup v2: query, dump, load, replace. */
 #include "bpf.h"
+#include "_bpf.h"
 
 #include <errno.h>
 #include <linux/bpf.h>
@@ -10,7 +11,7 @@
 
 _Static_assert(sizeof(struct bpf_insn) == 8, "an instruction has 8 bytes");
 
-static int bpf(int command, union bpf_attr *attr)
+int nvc_bpf(int command, union bpf_attr *attr)
 {
     long result;
     int tries = 0;
@@ -22,11 +23,6 @@ static int bpf(int command, union bpf_attr *attr)
     return result < 0 ? -errno : (int)result;
 }
 
-static uint64_t address(const void *pointer)
-{
-    return (uint64_t)(uintptr_t)pointer;
-}
-
 int nvc_bpf_query(int cgroup, int effective, uint32_t *ids, uint32_t *count, uint32_t *attach_flags)
 {
     union bpf_attr attr;
@@ -36,9 +32,9 @@ int nvc_bpf_query(int cgroup, int effective, uint32_t *ids, uint32_t *count, uin
     attr.query.target_fd = (uint32_t)cgroup;
     attr.query.attach_type = BPF_CGROUP_DEVICE;
     attr.query.query_flags = effective ? BPF_F_QUERY_EFFECTIVE : 0;
-    attr.query.prog_ids = address(ids);
+    attr.query.prog_ids = nvc_bpf_address(ids);
     attr.query.prog_cnt = *count;
-    result = bpf(BPF_PROG_QUERY, &attr);
+    result = nvc_bpf(BPF_PROG_QUERY, &attr);
     *count = attr.query.prog_cnt;
     *attach_flags = attr.query.attach_flags;
     return result;
@@ -50,7 +46,7 @@ int nvc_bpf_program_open(uint32_t id)
 
     memset(&attr, 0, sizeof(attr));
     attr.prog_id = id;
-    return bpf(BPF_PROG_GET_FD_BY_ID, &attr);
+    return nvc_bpf(BPF_PROG_GET_FD_BY_ID, &attr);
 }
 
 static int object_info(int object, void *info, uint32_t size)
@@ -60,8 +56,8 @@ static int object_info(int object, void *info, uint32_t size)
     memset(&attr, 0, sizeof(attr));
     attr.info.bpf_fd = (uint32_t)object;
     attr.info.info_len = size;
-    attr.info.info = address(info);
-    return bpf(BPF_OBJ_GET_INFO_BY_FD, &attr);
+    attr.info.info = nvc_bpf_address(info);
+    return nvc_bpf(BPF_OBJ_GET_INFO_BY_FD, &attr);
 }
 
 int nvc_bpf_program_info(int program, struct nvc_bpf_program *info, void *instructions, uint32_t room)
@@ -70,7 +66,7 @@ int nvc_bpf_program_info(int program, struct nvc_bpf_program *info, void *instru
     int result;
 
     memset(&reply, 0, sizeof(reply));
-    reply.xlated_prog_insns = address(instructions);
+    reply.xlated_prog_insns = nvc_bpf_address(instructions);
     reply.xlated_prog_len = room;
     /* The part that every kernel since 4.15 knows; the rest is of no interest. */
     result = object_info(program, &reply, offsetof(struct bpf_prog_info, ifindex));
@@ -90,17 +86,17 @@ int nvc_bpf_program_load(const void *instructions, uint32_t size, char *log, uin
 
     memset(&attr, 0, sizeof(attr));
     attr.prog_type = BPF_PROG_TYPE_CGROUP_DEVICE;
-    attr.insns = address(instructions);
+    attr.insns = nvc_bpf_address(instructions);
     attr.insn_cnt = size / sizeof(struct bpf_insn);
-    attr.license = address("Apache-2.0");
+    attr.license = nvc_bpf_address("Apache-2.0");
     memcpy(attr.prog_name, "nvc_devices", sizeof("nvc_devices"));
     if (log != NULL && log_size > 0) {
         log[0] = '\0';
-        attr.log_buf = address(log);
+        attr.log_buf = nvc_bpf_address(log);
         attr.log_size = log_size;
         attr.log_level = 1;
     }
-    return bpf(BPF_PROG_LOAD, &attr);
+    return nvc_bpf(BPF_PROG_LOAD, &attr);
 }
 
 int nvc_bpf_attach(int cgroup, int program, uint32_t flags, int replaced)
@@ -114,7 +110,7 @@ int nvc_bpf_attach(int cgroup, int program, uint32_t flags, int replaced)
     attr.attach_flags = flags;
     if (replaced >= 0)
         attr.replace_bpf_fd = (uint32_t)replaced;
-    return bpf(BPF_PROG_ATTACH, &attr);
+    return nvc_bpf(BPF_PROG_ATTACH, &attr);
 }
 
 int nvc_bpf_link_next(uint32_t *id)
@@ -124,7 +120,7 @@ int nvc_bpf_link_next(uint32_t *id)
 
     memset(&attr, 0, sizeof(attr));
     attr.start_id = *id;
-    result = bpf(BPF_LINK_GET_NEXT_ID, &attr);
+    result = nvc_bpf(BPF_LINK_GET_NEXT_ID, &attr);
     *id = attr.next_id;
     return result;
 }
@@ -135,7 +131,7 @@ int nvc_bpf_link_open(uint32_t id)
 
     memset(&attr, 0, sizeof(attr));
     attr.link_id = id;
-    return bpf(BPF_LINK_GET_FD_BY_ID, &attr);
+    return nvc_bpf(BPF_LINK_GET_FD_BY_ID, &attr);
 }
 
 int nvc_bpf_link_info(int link, struct nvc_bpf_link *info)
@@ -165,5 +161,5 @@ int nvc_bpf_link_update(int link, int program, int old)
     attr.link_update.new_prog_fd = (uint32_t)program;
     attr.link_update.flags = BPF_F_REPLACE;
     attr.link_update.old_prog_fd = (uint32_t)old;
-    return bpf(BPF_LINK_UPDATE, &attr);
+    return nvc_bpf(BPF_LINK_UPDATE, &attr);
 }

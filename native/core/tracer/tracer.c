@@ -1,0 +1,161 @@
+/* bpf(2) for programs on raw tracepoints, their maps, and what is pinned. */
+#include "tracer.h"
+#include "_bpf.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#define BPF_FS 0xcafe4a11 /* linux/magic.h: BPF_FS_MAGIC */
+
+int nvc_bpf_mount(const char *directory)
+{
+    return mount("bpf", directory, "bpf", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=0700") ? -errno : 0;
+}
+
+int nvc_bpf_is_mounted(const char *directory)
+{
+    struct statfs found;
+
+    if (statfs(directory, &found))
+        return -errno;
+    return (uint32_t)found.f_type == BPF_FS;
+}
+
+static void copy_name(char *to, size_t room, const char *name)
+{
+    size_t length = strnlen(name, room - 1);
+
+    memcpy(to, name, length);
+    to[length] = '\0';
+}
+
+int nvc_bpf_map_create(uint32_t type, uint32_t key_size, uint32_t value_size, uint32_t entries, uint32_t flags, const char *name)
+{
+    union bpf_attr attr;
+
+    memset(&attr, 0, sizeof(attr));
+    attr.map_type = type;
+    attr.key_size = key_size;
+    attr.value_size = value_size;
+    attr.max_entries = entries;
+    attr.map_flags = flags;
+    copy_name(attr.map_name, sizeof(attr.map_name), name);
+    return nvc_bpf(BPF_MAP_CREATE, &attr);
+}
+
+int nvc_bpf_tracing_load(
+    const void *instructions,
+    uint32_t size,
+    const char *name,
+    const char *license,
+    char *log,
+    uint32_t log_size
+)
+{
+    union bpf_attr attr;
+
+    memset(&attr, 0, sizeof(attr));
+    attr.prog_type = BPF_PROG_TYPE_RAW_TRACEPOINT;
+    attr.insns = nvc_bpf_address(instructions);
+    attr.insn_cnt = size / sizeof(struct bpf_insn);
+    attr.license = nvc_bpf_address(license);
+    copy_name(attr.prog_name, sizeof(attr.prog_name), name);
+    if (log != NULL && log_size > 0) {
+        log[0] = '\0';
+        attr.log_buf = nvc_bpf_address(log);
+        attr.log_size = log_size;
+        attr.log_level = 1;
+    }
+    return nvc_bpf(BPF_PROG_LOAD, &attr);
+}
+
+int nvc_bpf_tracepoint_open(int program, const char *tracepoint)
+{
+    union bpf_attr attr;
+
+    memset(&attr, 0, sizeof(attr));
+    attr.raw_tracepoint.name = nvc_bpf_address(tracepoint);
+    attr.raw_tracepoint.prog_fd = (uint32_t)program;
+    return nvc_bpf(BPF_RAW_TRACEPOINT_OPEN, &attr);
+}
+
+int nvc_bpf_pin(int object, const char *path)
+{
+    union bpf_attr attr;
+
+    memset(&attr, 0, sizeof(attr));
+    attr.pathname = nvc_bpf_address(path);
+    attr.bpf_fd = (uint32_t)object;
+    return nvc_bpf(BPF_OBJ_PIN, &attr);
+}
+
+int nvc_bpf_pinned(const char *path)
+{
+    union bpf_attr attr;
+
+    memset(&attr, 0, sizeof(attr));
+    attr.pathname = nvc_bpf_address(path);
+    return nvc_bpf(BPF_OBJ_GET, &attr);
+}
+
+static int element(int command, int map, const void *key, const void *value, uint64_t flags)
+{
+    union bpf_attr attr;
+
+    memset(&attr, 0, sizeof(attr));
+    attr.map_fd = (uint32_t)map;
+    attr.key = nvc_bpf_address(key);
+    attr.value = nvc_bpf_address(value);
+    attr.flags = flags;
+    return nvc_bpf(command, &attr);
+}
+
+int nvc_bpf_map_lookup(int map, const void *key, void *value)
+{
+    return element(BPF_MAP_LOOKUP_ELEM, map, key, value, 0);
+}
+
+int nvc_bpf_map_update(int map, const void *key, const void *value, uint64_t flags)
+{
+    return element(BPF_MAP_UPDATE_ELEM, map, key, value, flags);
+}
+
+int nvc_bpf_map_delete(int map, const void *key)
+{
+    return element(BPF_MAP_DELETE_ELEM, map, key, NULL, 0);
+}
+
+int nvc_bpf_map_dump(int map, void *keys, uint32_t key_size, void *values, uint32_t value_size, uint32_t room)
+{
+    uint32_t total = 0, position = 0;
+    union bpf_attr attr;
+
+    while (total < room) {
+        memset(&attr, 0, sizeof(attr));
+        attr.batch.in_batch = total ? nvc_bpf_address(&position) : 0;
+        attr.batch.out_batch = nvc_bpf_address(&position);
+        attr.batch.keys = nvc_bpf_address((char *)keys + (size_t)total * key_size);
+        attr.batch.values = nvc_bpf_address((char *)values + (size_t)total * value_size);
+        attr.batch.count = room - total;
+        attr.batch.map_fd = (uint32_t)map;
+        int result = nvc_bpf(BPF_MAP_LOOKUP_BATCH, &attr);
+
+        if (result < 0 && result != -ENOENT)
+            return result; /* -ENOSPC: a bucket has more entries than there is room for */
+        total += attr.batch.count;
+        if (result == -ENOENT || attr.batch.count == 0)
+            break;
+    }
+    return (int)total;
+}
+
+int nvc_pidfd_getfd(int pidfd, int number)
+{
+    long result = syscall(SYS_pidfd_getfd, pidfd, number, 0);
+
+    return result < 0 ? -errno : (int)result;
+}

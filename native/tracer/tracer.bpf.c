@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
+ *
+ * Sees which objects of the NVIDIA driver's resource manager each process makes, and kills a guarded process that starts
+ * or stops channels. It runs after every system call of the host, so that what is not an ioctl ends after one read.
+ *
+ * Nothing is included: the program needs a dozen definitions, and no headers of another machine. The helpers that read
+ * memory are for programs under the GPL only (kernel/trace/bpf_trace.c), hence the second licence of this file.
+ *
+ * Numbers and layouts: nvos.h, nv_escape.h, nv-ioctl.h, cl0080.h, alloc_channel.h of open-gpu-kernel-modules 595.45.04.
+ * The driver looks at the number and the size of an ioctl and not at its type (nvidia_ioctl in nv.c): so does this.
+ */
+typedef unsigned int u32;
+typedef int s32;
+typedef unsigned long long u64;
+typedef long long s64;
+
+#define SEC(name) __attribute__((section(name), used))
+#define INLINE static __attribute__((always_inline)) inline
+
+/* Helpers by number: linux/bpf.h. */
+static void *(*const map_lookup)(void *map, const void *key) = (void *)1;
+static long (*const map_update)(void *map, const void *key, const void *value, u64 flags) = (void *)2;
+static long (*const map_delete)(void *map, const void *key) = (void *)3;
+static u64 (*const current_pid_tgid)(void) = (void *)14;
+static u64 (*const current_task)(void) = (void *)35;
+static long (*const send_signal)(u32 signal) = (void *)109;
+static long (*const read_user)(void *to, u32 size, const void *from) = (void *)112;
+static long (*const read_kernel)(void *to, u32 size, const void *from) = (void *)113;
+static u64 (*const boot_ns)(void) = (void *)125;
+static long (*const ring_output)(void *ring, void *data, u64 size, u64 flags) = (void *)130;
+
+/* What flatten.py reads of each map. */
+struct map {
+    u32 type, key_size, value_size, entries, flags;
+};
+
+enum { HASH = 1, ARRAY = 2, RING = 27 };
+enum { GUARDED = 1, EXEMPT = 2 };
+/* As in nvc/kernel/tracer.py. */
+enum { NEW = 1, FREED, CLIENT_FREED, TIMESLICE, KILLED, EXITED, MEDDLED, UNREADABLE };
+enum { LOST_NEWS, LOST_OBJECTS, LOST_GUARDS, COUNTS };
+
+struct key {
+    u32 client, handle;
+};
+
+struct object {
+    u64 serial; /* CLOCK_BOOTTIME, ns, when the call returned */
+    u32 pid, parent, class;
+    s32 fd;
+    s32 device;
+    u32 engine;
+};
+
+struct news {
+    u32 kind, pid, client, handle;
+    struct object object;
+};
+
+_Static_assert(sizeof(struct object) == 32 && sizeof(struct news) == 48, "nvc/kernel/tracer.py unpacks these");
+
+struct map objects SEC("maps") = {HASH, sizeof(struct key), sizeof(struct object), 65536, 0};
+struct map owners SEC("maps") = {HASH, sizeof(u32), sizeof(u64), 32768, 0};
+struct map guards SEC("maps") = {HASH, sizeof(u32), sizeof(u32), 32768, 0};
+/* Tasks that a guarded process made and that have not yet been seen: their process id cannot be read portably here, but
+ * the address of their task can be looked up once they run. */
+struct map births SEC("maps") = {HASH, sizeof(u64), sizeof(u32), 65536, 0};
+struct map counts SEC("maps") = {ARRAY, sizeof(u32), sizeof(u64), COUNTS, 0};
+struct map ring SEC("maps") = {RING, 0, 0, 1 << 19, 0};
+
+char terms[] SEC("license") = "GPL";
+
+INLINE void count(u32 which)
+{
+    u64 *value = map_lookup(&counts, &which);
+
+    if (value)
+        __sync_fetch_and_add(value, 1);
+}
+
+INLINE void tell(u32 kind, u32 pid, u32 client, u32 handle, const struct object *object)
+{
+    struct news news = {kind, pid, client, handle, {0}};
+
+    if (object)
+        news.object = *object;
+    if (ring_output(&ring, &news, sizeof(news), 0))
+        count(LOST_NEWS);
+}
+
+/* Flags of the current process. Who was made by a guarded process is guarded from its first call on. */
+INLINE u32 flags_of(u32 pid)
+{
+    u32 *known = map_lookup(&guards, &pid), flags;
+    u64 task;
+
+    if (known)
+        return *known;
+    task = current_task();
+    known = map_lookup(&births, &task);
+    if (!known)
+        return 0;
+    flags = *known;
+    if (map_update(&guards, &pid, &flags, 0))
+        count(LOST_GUARDS);
+    else
+        map_delete(&births, &task);
+    return flags;
+}
+
+enum { ESC_FREE = 0x29, ESC_CONTROL = 0x2A, ESC_ALLOC = 0x2B, ESC_XFER = 211 };
+enum { NVOS00_SIZE = 16, NVOS21_SIZE = 32, NVOS54_SIZE = 32, NVOS64_SIZE = 48, XFER_SIZE = 16, FINN_SERIALIZED = 1 };
+enum { DISABLE_CHANNELS = 0x2080110b, SET_TIMESLICE = (int)0xa06c0103 };
+enum { CLASS_CLIENT = 0x41, CLASS_DEVICE = 0x80, CLASS_SUBDEVICE = 0x2080, CLASS_GROUP = 0xa06c };
+/* NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS and NV_CHANNEL_ALLOC_PARAMS: engineType. */
+enum { GROUP_ENGINE = 12, CHANNEL_ENGINE = 136 };
+
+/* One ioctl: `size` and `at` are of its structure in the process's memory. */
+struct call {
+    u32 nr, size, pid;
+    s32 fd;
+    s64 result;
+    u64 at;
+};
+
+INLINE int is_channel(u32 class)
+{
+    return (class & 0xff) == 0x6f && class >= 0x906f && class <= 0xffff;
+}
+
+INLINE void on_alloc(const struct call *call)
+{
+    struct object object = {0}, client = {0};
+    u32 words[NVOS64_SIZE / 4] = {0}, status, known;
+    struct key key, root;
+    u64 parameters;
+
+    /* The device opens files too; only what the driver says it made counts. */
+    if (call->result != 0)
+        return;
+    if (call->size == NVOS64_SIZE) {
+        if (read_user(words, NVOS64_SIZE, (void *)call->at))
+            return;
+        status = words[10];
+    } else if (call->size == NVOS21_SIZE) {
+        if (read_user(words, NVOS21_SIZE, (void *)call->at))
+            return;
+        status = words[7];
+    } else {
+        return;
+    }
+    if (status)
+        return;
+    object.class = words[3];
+    known = object.class == CLASS_CLIENT || object.class == CLASS_DEVICE || object.class == CLASS_SUBDEVICE ||
+            object.class == CLASS_GROUP || is_channel(object.class);
+    if (!known)
+        return;
+    key.client = object.class == CLASS_CLIENT ? words[2] : words[0];
+    key.handle = words[2];
+    object.serial = boot_ns();
+    object.pid = call->pid;
+    object.parent = words[1];
+    object.fd = call->fd;
+    object.device = -1;
+    parameters = (u64)words[5] << 32 | words[4];
+    if (call->size == NVOS64_SIZE && words[9] & FINN_SERIALIZED)
+        parameters = 0;
+    if (object.class == CLASS_DEVICE) {
+        if (!parameters || read_user(&object.device, sizeof(object.device), (void *)parameters))
+            object.device = -1;
+    } else if (object.class == CLASS_GROUP && parameters) {
+        read_user(&object.engine, sizeof(object.engine), (void *)(parameters + GROUP_ENGINE));
+    } else if (is_channel(object.class) && parameters) {
+        read_user(&object.engine, sizeof(object.engine), (void *)(parameters + CHANNEL_ENGINE));
+    }
+    if (map_update(&objects, &key, &object, 0))
+        count(LOST_OBJECTS);
+    if (object.class != CLASS_CLIENT) {
+        /* A client that was made before this program was loaded, or by one of its older classes. */
+        root.client = root.handle = key.client;
+        if (!map_lookup(&objects, &root)) {
+            client = object;
+            client.class = CLASS_CLIENT;
+            client.parent = 0;
+            client.device = -1;
+            client.engine = 0;
+            map_update(&objects, &root, &client, 0);
+        }
+    }
+    map_update(&owners, &call->pid, &object.serial, 1 /* BPF_NOEXIST */);
+    tell(NEW, call->pid, key.client, key.handle, &object);
+}
+
+INLINE void on_free(const struct call *call)
+{
+    u32 words[NVOS00_SIZE / 4] = {0};
+    struct key key;
+
+    if (call->result != 0 || call->size != NVOS00_SIZE || read_user(words, NVOS00_SIZE, (void *)call->at) || words[3])
+        return;
+    key.client = words[0];
+    key.handle = words[2];
+    if (map_delete(&objects, &key))
+        return; /* of a class that is of no interest */
+    tell(key.client == key.handle ? CLIENT_FREED : FREED, call->pid, key.client, key.handle, 0);
+}
+
+/* Whatever the call returned: its answer is copied last, and can fail after the driver has done it. */
+INLINE void on_control(const struct call *call)
+{
+    u32 words[NVOS54_SIZE / 4] = {0}, flags;
+
+    if (call->size != NVOS54_SIZE)
+        return;
+    if (read_user(words, NVOS54_SIZE, (void *)call->at)) {
+        if (flags_of(call->pid) & GUARDED)
+            tell(UNREADABLE, call->pid, 0, 0, 0);
+        return;
+    }
+    if (words[2] != DISABLE_CHANNELS && words[2] != (u32)SET_TIMESLICE)
+        return;
+    flags = flags_of(call->pid);
+    if (flags & EXEMPT)
+        return;
+    if (words[2] == (u32)SET_TIMESLICE) {
+        if (call->result == 0 && words[7] == 0)
+            tell(TIMESLICE, call->pid, words[0], words[1], 0);
+    } else if (flags & GUARDED) {
+        send_signal(9);
+        tell(KILLED, call->pid, words[0], words[1], 0);
+    } else if (call->result == 0 && words[7] == 0) {
+        tell(MEDDLED, call->pid, words[0], words[1], 0);
+    }
+}
+
+INLINE int on_call(struct call *call)
+{
+    struct {
+        u32 nr, size;
+        u64 at;
+    } xfer = {0};
+
+    /* The same call with number, size and address in memory. */
+    if (call->nr == ESC_XFER) {
+        if (call->size != XFER_SIZE || read_user(&xfer, sizeof(xfer), (void *)call->at))
+            return 0;
+        call->nr = xfer.nr;
+        call->size = xfer.size;
+        call->at = xfer.at;
+    }
+    if (call->nr == ESC_CONTROL)
+        on_control(call);
+    else if (call->nr == ESC_ALLOC)
+        on_alloc(call);
+    else if (call->nr == ESC_FREE)
+        on_free(call);
+    return 0;
+}
+
+/* Registers of an ioctl. Only 32 bits of a system call's number and of an ioctl's command count for the kernel: a program
+ * may leave anything in the others. */
+#if defined(NVC_X86_64)
+enum { BX = 40, CX = 88, DX = 96, SI = 104, DI = 112, ORIG_AX = 120 }; /* struct pt_regs */
+enum { X32 = 0x40000000, IOCTL = 16, IOCTL_X32 = 514, IOCTL_I386 = 54 };
+
+INLINE int read_ioctl(const char *registers, u32 *fd, u32 *command, u64 *at)
+{
+    u32 nr = 0, wide;
+
+    read_kernel(&nr, sizeof(nr), registers + ORIG_AX);
+    nr &= ~(u32)X32;
+    if (nr == IOCTL || nr == IOCTL_X32) {
+        read_kernel(fd, sizeof(*fd), registers + DI);
+        read_kernel(command, sizeof(*command), registers + SI);
+        read_kernel(at, sizeof(*at), registers + DX);
+        return 1;
+    }
+    /* Also by int 0x80 in a program of 64 bits. 64-bit system call 54 has other registers, and is read for nothing. */
+    if (nr == IOCTL_I386) {
+        read_kernel(fd, sizeof(*fd), registers + BX);
+        read_kernel(command, sizeof(*command), registers + CX);
+        read_kernel(&wide, sizeof(wide), registers + DX);
+        *at = wide;
+        return 1;
+    }
+    return 0;
+}
+#elif defined(NVC_AARCH64)
+/* struct pt_regs: user_pt_regs with regs[31], sp, pc, pstate; then orig_x0, syscallno. regs[0] is the result by then. */
+enum { REGS = 0, ORIG_X0 = 272, SYSCALLNO = 280, IOCTL = 29, IOCTL_ARM = 54 };
+
+INLINE int read_ioctl(const char *registers, u32 *fd, u32 *command, u64 *at)
+{
+    u32 nr = 0;
+
+    read_kernel(&nr, sizeof(nr), registers + SYSCALLNO);
+    if (nr != IOCTL && nr != IOCTL_ARM)
+        return 0;
+    read_kernel(fd, sizeof(*fd), registers + ORIG_X0);
+    read_kernel(command, sizeof(*command), registers + REGS + 8);
+    read_kernel(at, sizeof(*at), registers + REGS + 16);
+    return 1;
+}
+#else
+#error "no registers for this machine"
+#endif
+
+SEC("raw_tp/sys_exit") int after_call(u64 *context)
+{
+    u32 fd = 0, command = 0;
+    struct call call = {0};
+
+    if (!read_ioctl((const char *)context[0], &fd, &command, &call.at))
+        return 0;
+    call.nr = command & 0xff;
+    if (call.nr != ESC_CONTROL && call.nr != ESC_ALLOC && call.nr != ESC_FREE && call.nr != ESC_XFER)
+        return 0;
+    call.size = command >> 16 & 0x3fff;
+    call.pid = current_pid_tgid() >> 32;
+    call.fd = fd;
+    call.result = context[1];
+    return on_call(&call);
+}
+
+SEC("raw_tp/sched_process_fork") int on_fork(u64 *context)
+{
+    u32 flags = flags_of(current_pid_tgid() >> 32) & GUARDED;
+    u64 child = context[1];
+
+    if (flags && map_update(&births, &child, &flags, 0))
+        count(LOST_GUARDS);
+    return 0;
+}
+
+/* Of each thread. That the process is over is for nvcd to find out: the others may go on without the first one. */
+SEC("raw_tp/sched_process_exit") int on_exit(void)
+{
+    u64 id = current_pid_tgid(), task = current_task();
+    u32 pid = id >> 32;
+
+    map_delete(&births, &task);
+    if (pid == (u32)id && (map_lookup(&owners, &pid) || map_lookup(&guards, &pid)))
+        tell(EXITED, pid, 0, 0, 0);
+    return 0;
+}

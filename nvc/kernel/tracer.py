@@ -1,0 +1,387 @@
+"""Who has which objects of the NVIDIA driver's resource manager, seen from outside by native/tracer/tracer.bpf.c.
+
+The program, its maps and its links are pinned, so that what processes make while nobody runs is in the table.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import struct
+from typing import NamedTuple
+
+import nvc
+from nvc.errors import TracerError
+from nvc.kernel import LinuxKernel, tracing
+from nvc.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+NEW, FREED, CLIENT_FREED, TIMESLICE, KILLED, EXITED, MEDDLED, UNREADABLE = range(1, 9)
+#: Words for the kinds of news: something was made; freed; a whole client was; a process set a timeslice; a guarded process
+#: started or stopped channels, and was killed; a process is over; a process that is not guarded started or stopped
+#: channels; a guarded process made a control call that could not be read.
+WORDS = {
+    NEW: "new",
+    FREED: "freed",
+    CLIENT_FREED: "client-freed",
+    TIMESLICE: "timeslice",
+    KILLED: "killed",
+    EXITED: "exited",
+    MEDDLED: "meddled",
+    UNREADABLE: "unreadable",
+}
+
+#: Classes (cl*.h).
+CLIENT, DEVICE, SUBDEVICE, GROUP = 0x41, 0x80, 0x2080, 0xA06C
+#: NV2080_ENGINE_TYPE_GR0 to GR7: graphics and compute.
+COMPUTE_ENGINES = range(1, 9)
+
+_GUARDED, _EXEMPT = 1, 2
+_KEY = struct.Struct("<II")
+_OBJECT = struct.Struct("<QIIIiiI")
+_NEWS = struct.Struct("<IIII" + "QIIIiiI")
+_PID = struct.Struct("<I")
+_COUNT = struct.Struct("<Q")
+_COUNTS = 3
+#: Of struct object and what it means. Maps of another layout are not taken over.
+_LAYOUT = 1
+_TICKS = os.sysconf("SC_CLK_TCK")
+#: /proc/self/ns/pid of the host: PROC_PID_INIT_INO of linux/proc_ns.h.
+_HOST_PIDS = "pid:[4026531836]"
+
+
+class Object(Value):
+    """An object of the resource manager. `pid` is a process of the host's namespace; `serial` when it was made, in ns of
+    CLOCK_BOOTTIME. `engine` is the NV2080_ENGINE_TYPE of groups and channels, 0 where the process did not say.
+    """
+
+    pid: int
+    client: int
+    parent: int
+    handle: int
+    kind: int  # its class
+    fd: int  # the descriptor, of that process, that it was made by
+    device: int  # deviceId of class 0x80, else -1
+    serial: int
+    engine: int = 0
+
+    @property
+    def is_channel(self) -> bool:
+        return self.kind & 0xFF == 0x6F
+
+    @property
+    def computes(self) -> bool:
+        """Whether it is a group, or a channel, of a graphics or compute engine."""
+        return self.engine in COMPUTE_ENGINES
+
+
+class News(NamedTuple):
+    """`object` is given with NEW alone."""
+
+    kind: int
+    pid: int
+    client: int
+    handle: int
+    object: Object | None = None
+
+
+def parse_news(data: bytes) -> News:
+    """One record of the ring buffer: 48 bytes, else ValueError."""
+    if len(data) != _NEWS.size:
+        raise ValueError(f"{len(data)} bytes are not a record")
+    kind, pid, client, handle, *rest = _NEWS.unpack(data)
+    made = _object(client, handle, rest) if kind == NEW else None
+    return News(kind, pid, client, handle, made)
+
+
+def _object(client: int, handle: int, rest: Iterable[int]) -> Object:
+    serial, pid, parent, kind, fd, device, engine = rest
+    return Object(pid, client, parent, handle, kind, fd, device, serial, engine)
+
+
+def parse_object(key: bytes, value: bytes) -> Object:
+    """One entry of the table: 8 and 32 bytes, else ValueError."""
+    if len(key) != _KEY.size or len(value) != _OBJECT.size:
+        raise ValueError(f"{len(key)} and {len(value)} bytes are not an entry")
+    client, handle = _KEY.unpack(key)
+    return _object(client, handle, _OBJECT.unpack(value))
+
+
+def living(objects: Iterable[Object], began: dict[int, int]) -> tuple[Object, ...]:
+    """Those whose process still is the one that made them, and whose parents are there.
+
+    `began`: when each living process began, in ns of CLOCK_BOOTTIME.
+    """
+    table = {(each.client, each.handle): each for each in objects}
+
+    def lives(each: Object) -> bool:
+        for _ in range(8):  # channel, group, device, client: no honest chain is longer
+            if each.serial < began.get(each.pid, each.serial + 1):
+                return False
+            if each.kind == CLIENT:
+                return True
+            parent = table.get((each.client, each.parent))
+            if parent is None:
+                return False
+            each = parent
+        return False
+
+    return tuple(each for each in table.values() if lives(each))
+
+
+def process_began(pid: int, proc: str = "/proc") -> int | None:
+    """When a process began, in ns of CLOCK_BOOTTIME; None when it is over: gone, or a zombie with no other thread."""
+    try:
+        with open(f"{proc}/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        state, threads, began = fields[0], int(fields[17]), int(fields[19])
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    except (ValueError, IndexError):
+        raise OSError(errno.EBADMSG, "cannot be read", f"{proc}/{pid}/stat") from None
+    if state in (b"Z", b"X") and threads <= 1:
+        return None
+    return began * (1_000_000_000 // _TICKS)
+
+
+#: name, number (linux/capability.h), what for.
+_NEEDED = (
+    ("CAP_BPF", 39, "to load the tracer"),
+    ("CAP_PERFMON", 38, "to load the tracer"),
+    ("CAP_SYS_ADMIN", 21, "to mount a file system bpf, and for the switch log"),
+    ("CAP_SYS_PTRACE", 19, "to take a process's descriptor"),
+)
+
+
+def missing_rights(kernel: LinuxKernel | None = None, proc: str = "/proc") -> tuple[str, ...]:
+    """What this process lacks to trace, each in words; none: it lacks nothing. CAP_SYS_ADMIN stands for CAP_BPF and
+    CAP_PERFMON. Raises OSError.
+    """
+    effective, _, _ = (kernel or LinuxKernel()).capget()
+    has = {name for name, number, _ in _NEEDED if effective >> number & 1}
+    if "CAP_SYS_ADMIN" in has:
+        has |= {"CAP_BPF", "CAP_PERFMON"}
+    lacks = [f"{name} ({why})" for name, _, why in _NEEDED if name not in has]
+    if os.readlink(f"{proc}/self/ns/pid") != _HOST_PIDS:
+        lacks.append("the host's pid namespace (the driver and the kernel tell its numbers)")
+    return tuple(lacks)
+
+
+def flat_path() -> str:
+    """The file that the build makes for this machine."""
+    return f"{nvc.__file__.rpartition('/')[0]}/tracer-{os.uname().machine}.bin"
+
+
+class Tracer:
+    """The pinned program's maps. Not for use by several threads."""
+
+    def __init__(self, maps: dict[str, tracing.Map], links: list[int]) -> None:
+        self._maps = maps
+        self._links = links
+        self._ring = tracing.Ring(maps["ring"], _NEWS.size)
+        self._leaving: set[int] = set()
+        self.fd = maps["ring"].fd
+
+    @staticmethod
+    def open(directory: str, program: str = "") -> Tracer:
+        """Take what is pinned below `directory` if it is this version's, else load and pin it.
+
+        A file system bpf is mounted there if there is none. Objects and guards of another version are kept where
+        their layout is the same. Raises TracerError.
+        """
+        path = program or flat_path()
+        try:
+            with open(path, "rb") as file:
+                data = file.read()
+            flat = tracing.parse(data)
+        except OSError as error:
+            raise TracerError.of("read tracer", path, error, "install nvc again") from None
+        except ValueError as error:
+            raise TracerError("read tracer", path, error, "install nvc again") from None
+        lacks = missing_rights()
+        if lacks:
+            raise TracerError("check rights", "", f"missing: {', '.join(lacks)}")
+        _have_bpffs(directory)
+        try:
+            lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise TracerError.of("open", directory, error) from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return _open_pinned(directory, flat, hashlib.sha256(data).hexdigest()[:16])
+        except OSError as error:
+            raise TracerError.of("load tracer", error.filename or directory, error, _hint(error)) from None
+        finally:
+            os.close(lock)
+
+    def news(self) -> tuple[News, ...]:
+        """What happened since the last call, in order. EXITED is told once the last thread of the process is over, and
+        the process's objects and guard are gone from the table; `leaving` says whether to ask again soon.
+        """
+        found = []
+        while True:
+            records = self._ring.read()
+            for each in map(parse_news, records):
+                if each.kind == EXITED:
+                    self._leaving.add(each.pid)
+                else:
+                    found.append(each)
+            if len(records) < tracing.Ring.ROOM:
+                break
+        for pid in sorted(self._leaving):
+            if process_began(pid) is None:
+                self._leaving.discard(pid)
+                self._forget_process(pid)
+                found.append(News(EXITED, pid, 0, 0))
+        return tuple(found)
+
+    @property
+    def leaving(self) -> bool:
+        """Whether a process's first thread is over and others may not be: nothing wakes `fd` when they are."""
+        return bool(self._leaving)
+
+    def objects(self) -> tuple[Object, ...]:
+        """The whole table, without what is over; that is removed from it on the way."""
+        table = [parse_object(key, value) for key, value in self._maps["objects"].dump()]
+        began = {}
+        for pid in {each.pid for each in table}:
+            at = process_began(pid)
+            began[pid] = 1 << 63 if at is None else at
+        alive = living(table, began)
+        kept = {(each.client, each.handle) for each in alive}
+        for each in table:
+            if (each.client, each.handle) not in kept:
+                self.forget(each.client, each.handle)
+        return alive
+
+    def object(self, client: int, handle: int) -> Object | None:
+        """One entry of the table, whether or not its process is over."""
+        key = _KEY.pack(client, handle)
+        value = self._maps["objects"].get(key)
+        return None if value is None else parse_object(key, value)
+
+    def forget(self, client: int, handle: int) -> None:
+        """Remove an entry of the table, or nothing."""
+        self._maps["objects"].remove(_KEY.pack(client, handle))
+
+    def _forget_process(self, pid: int) -> None:
+        for name in ("guards", "owners"):
+            self._maps[name].remove(_PID.pack(pid))
+        for key, value in self._maps["objects"].dump():
+            if parse_object(key, value).pid == pid:
+                self._maps["objects"].remove(key)
+
+    def guard(self, pid: int, on: bool) -> None:
+        """Have a process, and what it makes from now on, killed when it starts or stops channels; or no longer."""
+        if on:
+            self._maps["guards"].put(_PID.pack(pid), _PID.pack(_GUARDED))
+        else:
+            self._maps["guards"].remove(_PID.pack(pid))
+
+    def exempt(self, pid: int) -> None:
+        """Tell nothing of what this process does to channels and timeslices; `guard(pid, False)` ends it."""
+        self._maps["guards"].put(_PID.pack(pid), _PID.pack(_EXEMPT))
+
+    def guarded(self) -> frozenset[int]:
+        """All processes that are guarded; of those that a guarded one made, who has called the driver."""
+        found = self._maps["guards"].dump()
+        return frozenset(_PID.unpack(key)[0] for key, value in found if _PID.unpack(value)[0] & _GUARDED)
+
+    @property
+    def lost(self) -> int:
+        """How many events, objects and guards found no room since the program was loaded."""
+        counts = (self._maps["counts"].get(_PID.pack(index)) for index in range(_COUNTS))
+        return sum(_COUNT.unpack(value)[0] for value in counts if value is not None)
+
+    def close(self) -> None:
+        """Let go of the descriptors. What is pinned goes on."""
+        self._ring.close()
+        for descriptor in (*self._links, *(each.fd for each in self._maps.values())):
+            os.close(descriptor)
+
+
+def _hint(error: OSError) -> str:
+    if error.errno == errno.EPERM:
+        return "run with CAP_BPF and CAP_PERFMON; a kernel in lockdown forbids it"
+    if error.errno == errno.EROFS:
+        return "give nvcd a directory that can be written"
+    return ""
+
+
+def _have_bpffs(directory: str) -> None:
+    try:
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        if not tracing.is_bpffs(directory):
+            tracing.mount_bpffs(directory)
+    except OSError as error:
+        hint = "a file system bpf is needed there: mount -t bpf bpf " + directory
+        raise TracerError.of("mount file system bpf", directory, error, hint) from None
+
+
+def _open_pinned(directory: str, flat: tracing.Flat, version: str) -> Tracer:
+    """`directory` has maps-LAYOUT and links-VERSION; what is of others is removed."""
+    maps_at, links_at = f"{directory}/maps-{_LAYOUT}", f"{directory}/links-{version}"
+    maps: dict[str, tracing.Map] = {}
+    opened: list[int] = []
+    try:
+        os.makedirs(maps_at, mode=0o700, exist_ok=True)
+        for shape in flat.maps:
+            try:
+                made = tracing.Map(tracing.pinned(f"{maps_at}/{shape.name}"), shape)
+                opened.append(made.fd)
+            except FileNotFoundError:
+                made = tracing.Map.create(shape)
+                opened.append(made.fd)
+                tracing.pin(made.fd, f"{maps_at}/{shape.name}")
+            maps[shape.name] = made
+        links = _links(links_at, flat, [maps[shape.name] for shape in flat.maps], opened)
+        for name in os.listdir(directory):
+            own = name in (os.path.basename(maps_at), os.path.basename(links_at))
+            if name.startswith(("maps-", "links-")) and not own:
+                _remove(f"{directory}/{name}")
+        return Tracer(maps, links)
+    except BaseException:
+        for descriptor in opened:
+            os.close(descriptor)
+        raise
+
+
+def _links(links_at: str, flat: tracing.Flat, maps: list[tracing.Map], opened: list[int]) -> list[int]:
+    """Descriptors of all links, those that are pinned or new ones. Each is pinned once all are there."""
+    try:
+        found = []
+        for program in flat.programs:
+            found.append(tracing.pinned(f"{links_at}/{program.tracepoint}"))
+            opened.append(found[-1])
+        return found
+    except FileNotFoundError:
+        _remove(links_at)
+    links = []
+    for program in flat.programs:
+        loaded = tracing.load(program, flat.license, maps)
+        try:
+            links.append(tracing.attach(loaded, program.tracepoint))
+            opened.append(links[-1])
+        finally:
+            os.close(loaded)
+    os.mkdir(links_at, 0o700)
+    for program, link in zip(flat.programs, links):
+        tracing.pin(link, f"{links_at}/{program.tracepoint}")
+    return links
+
+
+def _remove(directory: str) -> None:
+    """A directory of pins, or a pin, or nothing."""
+    try:
+        for name in os.listdir(directory):
+            os.unlink(f"{directory}/{name}")
+        os.rmdir(directory)
+    except FileNotFoundError:
+        pass
+    except NotADirectoryError:
+        os.unlink(directory)

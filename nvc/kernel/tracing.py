@@ -1,0 +1,191 @@
+"""BPF programs on raw tracepoints: loading, maps, the ring buffer, and what is pinned in a file system bpf.
+
+Imported by `nvc.kernel.tracer` alone. Every function raises OSError; descriptors are close-on-exec.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import struct
+
+from nvc.kernel import checked, ffi, lib, strerror
+from nvc.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_LOG_BYTES = 1 << 20
+_INSTRUCTION = 8
+#: src_reg of a 64-bit load whose constant is a map's descriptor (linux/bpf.h: BPF_PSEUDO_MAP_FD).
+_MAP_FD = 1
+
+
+class MapShape(Value):
+    """A map as bpf(2) makes it; `type` is one of enum bpf_map_type."""
+
+    name: str
+    type: int
+    key_size: int
+    value_size: int
+    entries: int
+    flags: int
+
+
+class Program(Value):
+    """`maps`: (number of an instruction, index of the map whose descriptor it loads)."""
+
+    name: str
+    tracepoint: str
+    code: bytes
+    maps: tuple[tuple[int, int], ...]
+
+
+class Flat(Value):
+    """What native/tracer/flatten.py writes."""
+
+    license: str
+    maps: tuple[MapShape, ...]
+    programs: tuple[Program, ...]
+
+
+def parse(data: bytes) -> Flat:
+    """Raises ValueError for bytes that flatten.py has not written whole."""
+    line, newline, code = data.partition(b"\n")
+    try:
+        head = json.loads(line)
+        maps = tuple(MapShape(**{name: each[name] for name in MapShape._fields}) for each in head["maps"])
+        programs = []
+        for each in head["programs"]:
+            start, size = int(each["start"]), int(each["size"])
+            own = code[start : start + size]
+            uses = tuple((int(place), int(index)) for place, index in each["maps"])
+            whole = newline and start >= 0 and size > 0 and len(own) == size and size % _INSTRUCTION == 0
+            if not whole or any(
+                not (0 <= place < size // _INSTRUCTION and 0 <= index < len(maps)) for place, index in uses
+            ):
+                raise ValueError("is not whole")
+            programs.append(Program(str(each["name"]), str(each["tracepoint"]), own, uses))
+        return Flat(str(head["license"]), maps, tuple(programs))
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"is not of this format: {type(error).__name__}: {error}") from None
+
+
+class Map:
+    """A map by its descriptor, which this object owns."""
+
+    def __init__(self, fd: int, shape: MapShape) -> None:
+        self.fd = fd
+        self.shape = shape
+
+    @classmethod
+    def create(cls, shape: MapShape) -> Map:
+        made = lib.nvc_bpf_map_create(
+            shape.type, shape.key_size, shape.value_size, shape.entries, shape.flags, shape.name.encode()
+        )
+        return cls(checked(made, shape.name), shape)
+
+    def get(self, key: bytes) -> bytes | None:
+        value = ffi.new("char[]", self.shape.value_size)
+        result = lib.nvc_bpf_map_lookup(self.fd, key, value)
+        if result == -errno.ENOENT:
+            return None
+        checked(result, self.shape.name)
+        return bytes(ffi.buffer(value))
+
+    def put(self, key: bytes, value: bytes) -> None:
+        checked(lib.nvc_bpf_map_update(self.fd, key, value, 0), self.shape.name)
+
+    def remove(self, key: bytes) -> None:
+        """Nothing happens when it is not there."""
+        result = lib.nvc_bpf_map_delete(self.fd, key)
+        if result != -errno.ENOENT:
+            checked(result, self.shape.name)
+
+    def dump(self) -> list[tuple[bytes, bytes]]:
+        """All entries of a hash map."""
+        shape, room = self.shape, self.shape.entries + 1024
+        keys = ffi.new("char[]", shape.key_size * room)
+        values = ffi.new("char[]", shape.value_size * room)
+        count = checked(
+            lib.nvc_bpf_map_dump(self.fd, keys, shape.key_size, values, shape.value_size, room), shape.name
+        )
+        all_keys, all_values = ffi.buffer(keys), ffi.buffer(values)
+        key, value = shape.key_size, shape.value_size
+        return [
+            (
+                bytes(all_keys[place * key : (place + 1) * key]),
+                bytes(all_values[place * value : (place + 1) * value]),
+            )
+            for place in range(count)
+        ]
+
+
+class Ring:
+    """The reader's side of a ring buffer map, whose descriptor is readable when there is a record."""
+
+    ROOM = 256
+
+    def __init__(self, ring: Map, record: int) -> None:
+        self._ring: Any = ffi.new("struct nvc_ring *")
+        self._record = record
+        self._out: Any = ffi.new("char[]", record * self.ROOM)
+        checked(lib.nvc_ring_open(ring.fd, ring.shape.entries, self._ring), ring.shape.name)
+
+    def read(self) -> list[bytes]:
+        """At most 256 records, in order."""
+        count = checked(lib.nvc_ring_read(self._ring, self._out, self._record, self.ROOM), "ring buffer")
+        data, size = ffi.buffer(self._out), self._record
+        return [bytes(data[place * size : (place + 1) * size]) for place in range(count)]
+
+    def close(self) -> None:
+        lib.nvc_ring_close(self._ring)
+
+
+def load(program: Program, license_text: str, maps: list[Map]) -> int:
+    """Load a program on a raw tracepoint; its descriptor. A refusal quotes the verifier's last words."""
+    code = bytearray(program.code)
+    for place, index in program.maps:
+        at = place * _INSTRUCTION
+        code[at + 1] = code[at + 1] & 0x0F | _MAP_FD << 4
+        struct.pack_into("<i", code, at + 4, maps[index].fd)
+    arguments = (bytes(code), len(code), program.name.encode(), license_text.encode())
+    result = lib.nvc_bpf_tracing_load(*arguments, ffi.NULL, 0)
+    if result < 0:
+        log = ffi.new("char[]", _LOG_BYTES)
+        lib.nvc_bpf_tracing_load(*arguments, log, _LOG_BYTES)
+        text = ffi.string(log).decode("utf-8", "replace")
+        lines = [line for line in text.splitlines() if line and not line.startswith("processed ")]
+        words = strerror(-result)
+        raise OSError(-result, f"{words} ({lines[-1]})" if lines else words, program.name)
+    return int(result)
+
+
+def attach(program: int, tracepoint: str) -> int:
+    """A link that holds the program on the raw tracepoint."""
+    return checked(lib.nvc_bpf_tracepoint_open(program, tracepoint.encode()), tracepoint)
+
+
+def pin(descriptor: int, path: str) -> None:
+    checked(lib.nvc_bpf_pin(descriptor, os.fsencode(path)), path)
+
+
+def pinned(path: str) -> int:
+    """A descriptor of what is pinned there; OSError ENOENT when nothing is."""
+    return checked(lib.nvc_bpf_pinned(os.fsencode(path)), path)
+
+
+def is_bpffs(directory: str) -> bool:
+    return bool(checked(lib.nvc_bpf_is_mounted(os.fsencode(directory)), directory))
+
+
+def mount_bpffs(directory: str) -> None:
+    """Mount a file system bpf of its own there (mount(2)), for root alone."""
+    checked(lib.nvc_bpf_mount(os.fsencode(directory)), directory)
+
+
+def pidfd_getfd(pidfd: int, number: int) -> int:
+    """A copy of another process's descriptor (pidfd_getfd(2))."""
+    return checked(lib.nvc_pidfd_getfd(pidfd, number), f"descriptor {number}")
