@@ -93,13 +93,13 @@ class InitializationError(NvcError, code="NVC-1201", stage="initialization", doc
 
 
 class TracerError(
-    InitializationError, code="NVC-1202", hint="time is kept by the shim meanwhile", doctor="slices"
+    InitializationError, code="NVC-1211", hint="time is kept by the shim meanwhile", doctor="slices"
 ):
-    """What processes make of the driver cannot be seen from outside: a right, a kernel feature or a file is missing."""
+    """What processes make of the driver cannot be seen: a right, a kernel feature or a file is missing."""
 
 
 class RmError(
-    InitializationError, code="NVC-1203", hint="time is kept by the shim meanwhile", doctor="driver"
+    InitializationError, code="NVC-1212", hint="time is kept by the shim meanwhile", doctor="driver"
 ):
     """The driver's resource manager refuses a call."""
 

@@ -57,7 +57,8 @@ struct news {
     struct object object;
 };
 
-_Static_assert(sizeof(struct object) == 32 && sizeof(struct news) == 48, "nvc/kernel/tracer.py unpacks these");
+_Static_assert(sizeof(struct object) == 32 && sizeof(struct news) == 48,
+               "nvc/kernel/tracer.py unpacks these");
 
 struct map objects SEC("maps") = {HASH, sizeof(struct key), sizeof(struct object), 65536, 0};
 struct map owners SEC("maps") = {HASH, sizeof(u32), sizeof(u64), 32768, 0};
@@ -109,7 +110,14 @@ INLINE u32 flags_of(u32 pid)
 }
 
 enum { ESC_FREE = 0x29, ESC_CONTROL = 0x2A, ESC_ALLOC = 0x2B, ESC_XFER = 211 };
-enum { NVOS00_SIZE = 16, NVOS21_SIZE = 32, NVOS54_SIZE = 32, NVOS64_SIZE = 48, XFER_SIZE = 16, FINN_SERIALIZED = 1 };
+enum {
+    NVOS00_SIZE = 16,
+    NVOS21_SIZE = 32,
+    NVOS54_SIZE = 32,
+    NVOS64_SIZE = 48,
+    XFER_SIZE = 16,
+    FINN_SERIALIZED = 1
+};
 enum { DISABLE_CHANNELS = 0x2080110b, SET_TIMESLICE = (int)0xa06c0103 };
 enum { CLASS_CLIENT = 0x41, CLASS_DEVICE = 0x80, CLASS_SUBDEVICE = 0x2080, CLASS_GROUP = 0xa06c };
 /* NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS and NV_CHANNEL_ALLOC_PARAMS: engineType. */
@@ -152,8 +160,8 @@ INLINE void on_alloc(const struct call *call)
     if (status)
         return;
     object.class = words[3];
-    known = object.class == CLASS_CLIENT || object.class == CLASS_DEVICE || object.class == CLASS_SUBDEVICE ||
-            object.class == CLASS_GROUP || is_channel(object.class);
+    known = object.class == CLASS_CLIENT || object.class == CLASS_DEVICE ||
+            object.class == CLASS_SUBDEVICE || object.class == CLASS_GROUP || is_channel(object.class);
     if (!known)
         return;
     key.client = object.class == CLASS_CLIENT ? words[2] : words[0];
@@ -197,7 +205,8 @@ INLINE void on_free(const struct call *call)
     u32 words[NVOS00_SIZE / 4] = {0};
     struct key key;
 
-    if (call->result != 0 || call->size != NVOS00_SIZE || read_user(words, NVOS00_SIZE, (void *)call->at) || words[3])
+    if (call->result != 0 || call->size != NVOS00_SIZE || read_user(words, NVOS00_SIZE, (void *)call->at) ||
+        words[3])
         return;
     key.client = words[0];
     key.handle = words[2];

@@ -60,6 +60,20 @@ EXPLANATIONS = (
         "driver", ("`nvc-cli doctor driver` finds the cause and the remedy.",),
     ),
     Explanation(
+        "NVC-1211", "TracerError", "initialization",
+        "nvcd cannot see from outside what processes make of the driver, so the shim keeps time.",
+        ("nvcd lacks CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN or CAP_SYS_PTRACE, or is not in the host's pid namespace.",
+         "The kernel is in lockdown, or has no BPF.", "No file system bpf can be mounted below /run/nvc."),
+        "slices", ("Run nvcd by its unit, on the host.", "Give it the right that the message names."),
+    ),
+    Explanation(
+        "NVC-1212", "RmError", "initialization",
+        "The driver's resource manager refuses a call, so the shim keeps time.",
+        ("The driver is of a version whose calls are others.", "The GPU is lost or is being reset.",
+         "nvcd lacks CAP_SYS_ADMIN or CAP_SYS_PTRACE."),
+        "driver", ("Check the kernel log (dmesg).", "Give nvcd the right that the message names."),
+    ),
+    Explanation(
         "NVC-1301", "ContainerError", "container",
         "The container's process, namespaces, root file system or bundle are not usable.",
         ("The process has ended.", "Process and root file system do not belong to the same container.",

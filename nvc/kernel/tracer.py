@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 NEW, FREED, CLIENT_FREED, TIMESLICE, KILLED, EXITED, MEDDLED, UNREADABLE = range(1, 9)
-#: Words for the kinds of news: something was made; freed; a whole client was; a process set a timeslice; a guarded process
-#: started or stopped channels, and was killed; a process is over; a process that is not guarded started or stopped
-#: channels; a guarded process made a control call that could not be read.
+#: Words for the kinds of news: something was made; freed; a whole client was; a process set a timeslice; a guarded
+#: process started or stopped channels, and was killed; a process is over; a process that is not guarded started or
+#: stopped channels; a guarded process made a control call that could not be read.
 WORDS = {
     NEW: "new",
     FREED: "freed",
@@ -56,8 +56,10 @@ _HOST_PIDS = "pid:[4026531836]"
 
 
 class Object(Value):
-    """An object of the resource manager. `pid` is a process of the host's namespace; `serial` when it was made, in ns of
-    CLOCK_BOOTTIME. `engine` is the NV2080_ENGINE_TYPE of groups and channels, 0 where the process did not say.
+    """An object of the resource manager. `pid` is a process of the host's namespace.
+
+    `serial` is when it was made, in ns of CLOCK_BOOTTIME. `engine` is the NV2080_ENGINE_TYPE of groups and
+    channels, 0 where the process did not say.
     """
 
     pid: int
@@ -113,7 +115,7 @@ def parse_object(key: bytes, value: bytes) -> Object:
 
 
 def living(objects: Iterable[Object], began: dict[int, int]) -> tuple[Object, ...]:
-    """Those whose process still is the one that made them, and whose parents are there.
+    """Objects whose process still is the one that made them, and whose parents are there.
 
     `began`: when each living process began, in ns of CLOCK_BOOTTIME.
     """
@@ -135,7 +137,7 @@ def living(objects: Iterable[Object], began: dict[int, int]) -> tuple[Object, ..
 
 
 def process_began(pid: int, proc: str = "/proc") -> int | None:
-    """When a process began, in ns of CLOCK_BOOTTIME; None when it is over: gone, or a zombie with no other thread."""
+    """When a process began, in ns of CLOCK_BOOTTIME; None when it is over: gone, or a zombie without threads."""
     try:
         with open(f"{proc}/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -220,8 +222,10 @@ class Tracer:
             os.close(lock)
 
     def news(self) -> tuple[News, ...]:
-        """What happened since the last call, in order. EXITED is told once the last thread of the process is over, and
-        the process's objects and guard are gone from the table; `leaving` says whether to ask again soon.
+        """What happened since the last call, in order.
+
+        EXITED is told once the last thread of the process is over; its objects and its guard are then gone from the
+        table. `leaving` says whether to ask again soon.
         """
         found = []
         while True:

@@ -82,12 +82,14 @@ class Map:
 
     @classmethod
     def create(cls, shape: MapShape) -> Map:
+        """Make an empty map."""
         made = lib.nvc_bpf_map_create(
             shape.type, shape.key_size, shape.value_size, shape.entries, shape.flags, shape.name.encode()
         )
         return cls(checked(made, shape.name), shape)
 
     def get(self, key: bytes) -> bytes | None:
+        """The value of a key, or None."""
         value = ffi.new("char[]", self.shape.value_size)
         result = lib.nvc_bpf_map_lookup(self.fd, key, value)
         if result == -errno.ENOENT:
@@ -169,6 +171,7 @@ def attach(program: int, tracepoint: str) -> int:
 
 
 def pin(descriptor: int, path: str) -> None:
+    """Give a map, program or link a name in a file system bpf, by which it outlives its descriptors."""
     checked(lib.nvc_bpf_pin(descriptor, os.fsencode(path)), path)
 
 
@@ -178,6 +181,7 @@ def pinned(path: str) -> int:
 
 
 def is_bpffs(directory: str) -> bool:
+    """Whether a directory is on a file system bpf."""
     return bool(checked(lib.nvc_bpf_is_mounted(os.fsencode(directory)), directory))
 
 

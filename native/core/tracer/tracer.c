@@ -33,7 +33,8 @@ static void copy_name(char *to, size_t room, const char *name)
     to[length] = '\0';
 }
 
-int nvc_bpf_map_create(uint32_t type, uint32_t key_size, uint32_t value_size, uint32_t entries, uint32_t flags, const char *name)
+int nvc_bpf_map_create(uint32_t type, uint32_t key_size, uint32_t value_size, uint32_t entries,
+                       uint32_t flags, const char *name)
 {
     union bpf_attr attr;
 
@@ -47,14 +48,8 @@ int nvc_bpf_map_create(uint32_t type, uint32_t key_size, uint32_t value_size, ui
     return nvc_bpf(BPF_MAP_CREATE, &attr);
 }
 
-int nvc_bpf_tracing_load(
-    const void *instructions,
-    uint32_t size,
-    const char *name,
-    const char *license,
-    char *log,
-    uint32_t log_size
-)
+int nvc_bpf_tracing_load(const void *instructions, uint32_t size, const char *name, const char *license,
+                         char *log, uint32_t log_size)
 {
     union bpf_attr attr;
 
@@ -129,7 +124,8 @@ int nvc_bpf_map_delete(int map, const void *key)
     return element(BPF_MAP_DELETE_ELEM, map, key, NULL, 0);
 }
 
-int nvc_bpf_map_dump(int map, void *keys, uint32_t key_size, void *values, uint32_t value_size, uint32_t room)
+int nvc_bpf_map_dump(int map, void *keys, uint32_t key_size, void *values, uint32_t value_size,
+                     uint32_t room)
 {
     uint32_t total = 0, position = 0;
     union bpf_attr attr;

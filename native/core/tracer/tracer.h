@@ -8,16 +8,11 @@
 int nvc_bpf_mount(const char *directory);
 /* 1 when a directory is on a file system bpf. */
 int nvc_bpf_is_mounted(const char *directory);
-int nvc_bpf_map_create(uint32_t type, uint32_t key_size, uint32_t value_size, uint32_t entries, uint32_t flags, const char *name);
+int nvc_bpf_map_create(uint32_t type, uint32_t key_size, uint32_t value_size, uint32_t entries,
+                       uint32_t flags, const char *name);
 /* A program on a raw tracepoint. `log` as in nvc_bpf_program_load. */
-int nvc_bpf_tracing_load(
-    const void *instructions,
-    uint32_t size,
-    const char *name,
-    const char *license,
-    char *log,
-    uint32_t log_size
-);
+int nvc_bpf_tracing_load(const void *instructions, uint32_t size, const char *name, const char *license,
+                         char *log, uint32_t log_size);
 /* A link: closing it, unless it is pinned, takes the program away. */
 int nvc_bpf_tracepoint_open(int program, const char *tracepoint);
 int nvc_bpf_pin(int object, const char *path);
@@ -28,7 +23,8 @@ int nvc_bpf_map_update(int map, const void *key, const void *value, uint64_t fla
 int nvc_bpf_map_delete(int map, const void *key);
 /* Copies a whole hash map, at most `room` entries, and returns how many. Entries that change meanwhile may be missing or
  * appear twice. */
-int nvc_bpf_map_dump(int map, void *keys, uint32_t key_size, void *values, uint32_t value_size, uint32_t room);
+int nvc_bpf_map_dump(int map, void *keys, uint32_t key_size, void *values, uint32_t value_size,
+                     uint32_t room);
 
 /* A ring buffer's memory: the consumer's page, the producer's page, and the data twice (kernel/bpf/ringbuf.c). */
 struct nvc_ring {

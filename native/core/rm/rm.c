@@ -1,0 +1,142 @@
+/* Clients, devices, channels and timeslices of the driver's resource manager. */
+#include "rm.h"
+#include "_rm.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/ioctl.h>
+
+static uint64_t address(const void *pointer)
+{
+    return (uint64_t)(uintptr_t)pointer;
+}
+
+static int from_status(uint32_t status)
+{
+    return status <= INT32_MAX ? (int)status : -EBADMSG;
+}
+
+int nvc_rm_escape(int fd, unsigned int number, void *structure, uint32_t size)
+{
+    for (int tries = 0;; tries++) {
+        if (ioctl(fd, _IOC(_IOC_READ | _IOC_WRITE, RM_MAGIC, number, size), structure) >= 0)
+            return 0;
+        if ((errno != EINTR && errno != EAGAIN) || tries == 8)
+            return -errno;
+    }
+}
+
+int nvc_rm_make(int fd, uint32_t root, uint32_t parent, uint32_t object, uint32_t class, void *parameters,
+                uint32_t size)
+{
+    struct rm_alloc call = {root, parent, object, class, address(parameters), size, 0};
+    int error = nvc_rm_escape(fd, RM_ALLOC, &call, sizeof(call));
+
+    return error ? error : from_status(call.status);
+}
+
+int nvc_rm_control(int fd, uint32_t client, uint32_t object, uint32_t command, void *parameters,
+                   uint32_t size)
+{
+    struct rm_control call = {client, object, command, 0, address(parameters), size, 0};
+    int error = nvc_rm_escape(fd, RM_CONTROL, &call, sizeof(call));
+
+    return error ? error : from_status(call.status);
+}
+
+int nvc_rm_client(int fd, uint32_t *client)
+{
+    uint32_t handle = 0;
+    struct rm_alloc call = {0, 0, 0, CLASS_CLIENT, address(&handle), sizeof(handle), 0};
+    int error = nvc_rm_escape(fd, RM_ALLOC, &call, sizeof(call));
+
+    if (!error)
+        error = from_status(call.status);
+    *client = call.object;
+    return error;
+}
+
+int nvc_rm_free(int fd, uint32_t client, uint32_t parent, uint32_t object)
+{
+    struct rm_free call = {client, parent, object, 0};
+    int error = nvc_rm_escape(fd, RM_FREE, &call, sizeof(call));
+
+    return error ? error : from_status(call.status);
+}
+
+int nvc_rm_device(int fd, uint32_t client, uint32_t instance, uint32_t device, uint32_t subdevice)
+{
+    struct rm_device parameters = {.device_id = instance};
+    struct rm_subdevice sub = {0};
+    int error = nvc_rm_make(fd, client, client, device, CLASS_DEVICE, &parameters, sizeof(parameters));
+
+    if (error)
+        return error;
+    error = nvc_rm_make(fd, client, device, subdevice, CLASS_SUBDEVICE, &sub, sizeof(sub));
+    if (error)
+        nvc_rm_free(fd, client, client, device);
+    return error;
+}
+
+int nvc_rm_attached(int fd, uint32_t client, uint32_t *ids)
+{
+    struct rm_attached parameters;
+    int error;
+
+    memset(&parameters, 0xff, sizeof(parameters));
+    error = nvc_rm_control(fd, client, client, CMD_ATTACHED, &parameters, sizeof(parameters));
+    memcpy(ids, parameters.ids, sizeof(parameters.ids));
+    return error;
+}
+
+int nvc_rm_identify(int fd, uint32_t client, uint32_t gpu, uint32_t *instance, char *uuid)
+{
+    struct rm_id_info info = {.gpu = gpu};
+    struct rm_uuid text = {.gpu = gpu};
+    int error = nvc_rm_control(fd, client, client, CMD_ID_INFO, &info, sizeof(info));
+
+    *instance = info.device_instance;
+    if (error)
+        return error;
+    error = nvc_rm_control(fd, client, client, CMD_UUID, &text, sizeof(text));
+    memcpy(uuid, text.uuid, NVC_RM_UUID - 1);
+    uuid[NVC_RM_UUID - 1] = '\0';
+    return error;
+}
+
+int nvc_rm_disable(int fd, uint32_t client, uint32_t subdevice, int disable, uint32_t count,
+                   const uint32_t *clients, const uint32_t *channels)
+{
+    struct rm_disable parameters = {.disable = disable != 0, .count = count};
+
+    if (count == 0 || count > NVC_RM_CHANNELS)
+        return -EINVAL;
+    memcpy(parameters.clients, clients, count * sizeof(*clients));
+    memcpy(parameters.channels, channels, count * sizeof(*channels));
+    return nvc_rm_control(fd, client, subdevice, CMD_DISABLE_CHANNELS, &parameters, sizeof(parameters));
+}
+
+int nvc_rm_now(int fd, uint32_t client, uint32_t subdevice, uint64_t *ns)
+{
+    struct rm_time parameters = {0};
+    int error = nvc_rm_control(fd, client, subdevice, CMD_GET_TIME, &parameters, sizeof(parameters));
+
+    *ns = parameters.ns;
+    return error;
+}
+
+int nvc_rm_set_timeslice(int fd, uint32_t client, uint32_t group, uint64_t us)
+{
+    struct rm_timeslice parameters = {us};
+
+    return nvc_rm_control(fd, client, group, CMD_SET_TIMESLICE, &parameters, sizeof(parameters));
+}
+
+int nvc_rm_get_timeslice(int fd, uint32_t client, uint32_t group, uint64_t *us)
+{
+    struct rm_timeslice parameters = {0};
+    int error = nvc_rm_control(fd, client, group, CMD_GET_TIMESLICE, &parameters, sizeof(parameters));
+
+    *us = parameters.us;
+    return error;
+}

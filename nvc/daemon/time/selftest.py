@@ -1,0 +1,190 @@
+"""Whether time can be kept from outside on this host, with this driver: tried with a process of our own.
+
+A process without rights runs kernels. It has to be in the tracer's table and in the switch log, to stop, to go
+on, and to take a timeslice. Only what was seen counts: a driver of another version may have other structures.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import time
+
+from nvc.errors import NvcError
+from nvc.kernel import rm as driver
+from nvc.kernel.tracer import GROUP, Object, Tracer
+from nvc.slices.build.calibrate_time import Cuda, Helper
+from nvc.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nvc.kernel.rm import Record, Rm, RmDevice, Subdevice, SwitchLog
+    from nvc.slices.build.calibrate import Libraries
+
+KERNEL = 1_000_000  # rounds: a millisecond, about
+LASTS = 60.0  # seconds after which the process ends, whatever becomes of us
+PATIENCE = 10.0  # for what has to happen
+QUIET = 0.05  # in which nothing may run after a stop
+IN_FLIGHT = 1  # kernels whose end may be seen after a stop: it was before it
+TIMESLICE = 3000  # µs, which is no driver's default
+_COUNT, _END = struct.Struct("<Q"), 8
+
+
+class SelfTest(Value):
+    """`why`: what failed, or "". Times in ns; 0 where it did not come to that."""
+
+    ok: bool
+    why: str
+    stop_ns: int = 0  # how long the call took
+    start_ns: int = 0
+    resumed_ns: int = 0  # from the call until a kernel ended
+    channels: int = 0
+
+
+class _Failed(Exception):
+    pass
+
+
+def run(tracer: Tracer, rm: Rm, device: RmDevice, libraries: Libraries, control: str) -> SelfTest:
+    """Try everything on a device. `control`: the path of nvidiactl. Never raises."""
+    log = None
+    try:
+        subdevice = rm.subdevice(device.instance)
+        log = subdevice.log()
+        with mmap.mmap(-1, mmap.PAGESIZE) as shared:
+            with Helper(
+                libraries, device.uuid, lambda cuda, _, reply: _work(cuda, reply, shared)
+            ) as helper:
+                try:
+                    return _try(tracer, subdevice, log, device, helper.pid, shared, control)
+                finally:
+                    shared[_END] = 1
+    except (_Failed, NvcError, OSError) as error:
+        return SelfTest(False, str(error))
+    finally:
+        if log is not None:
+            log.close()
+
+
+def _work(cuda: Cuda, reply: int, shared: mmap.mmap) -> None:
+    """In the process without rights: kernels one after another, counted when they have ended."""
+    cuda.open()
+    first, second = cuda.event(), cuda.event()
+    os.write(reply, b"ok ")
+    until, count = time.monotonic() + LASTS, 0
+    while not shared[_END] and time.monotonic() < until:
+        cuda.record(first)
+        cuda.launch(KERNEL)
+        cuda.record(second)
+        cuda.between(first, second)
+        count += 1
+        _COUNT.pack_into(shared, 0, count)
+
+
+def _try(
+    tracer: Tracer,
+    subdevice: Subdevice,
+    log: SwitchLog,
+    device: RmDevice,
+    pid: int,
+    shared: mmap.mmap,
+    control: str,
+) -> SelfTest:
+    def done() -> int:
+        return int(_COUNT.unpack_from(shared, 0)[0])
+
+    _wait(lambda: done() > 0, "no kernel of ours ended")
+    groups, channels = computing(tracer.objects(), pid, device.instance)
+    if not groups or not channels:
+        raise _Failed(f"the tracer saw {len(groups)} groups and {len(channels)} channels of our process")
+    names = [(each.client, each.handle) for each in channels]
+    records: list[Record] = []
+    _wait(lambda: _seen(log, records, pid), "the switch log does not name our process")
+    try:
+        stop_ns = _stop(subdevice, names, done)
+        begin = time.monotonic_ns()
+        _ok(subdevice.start(names), "start our channels")
+        start_ns, before = time.monotonic_ns() - begin, done()
+        _wait(lambda: done() > before + IN_FLIGHT, "our kernels did not go on after a start")
+        resumed_ns = time.monotonic_ns() - begin
+    finally:
+        subdevice.start(names)
+    records.clear()
+    _wait(
+        lambda: _seen(log, records, pid) and {each.kind for each in records} >= {driver.START, driver.END},
+        "the switch log does not show a stop and a start",
+    )
+    for group in groups:
+        _timeslice(group, control)
+    return SelfTest(True, "", stop_ns, start_ns, resumed_ns, len(channels))
+
+
+def computing(
+    objects: tuple[Object, ...], pid: int, instance: int
+) -> tuple[tuple[Object, ...], tuple[Object, ...]]:
+    """The groups of a process that compute on a device, and their channels."""
+    table = {(each.client, each.handle): each for each in objects}
+
+    def on_device(each: Object) -> bool:
+        parent = table.get((each.client, each.parent))
+        return parent is not None and parent.device == instance
+
+    groups = tuple(
+        each
+        for each in objects
+        if each.pid == pid and each.kind == GROUP and each.computes and on_device(each)
+    )
+    inside = {(each.client, each.handle) for each in groups}
+    channels = tuple(each for each in objects if each.is_channel and (each.client, each.parent) in inside)
+    return groups, channels
+
+
+def _stop(subdevice: Subdevice, names: list[tuple[int, int]], done: Callable[[], int]) -> int:
+    begin = time.monotonic_ns()
+    _ok(subdevice.stop(names), "stop our channels")
+    took = time.monotonic_ns() - begin
+    time.sleep(QUIET / 5)
+    before = done()
+    time.sleep(QUIET)
+    ran = done() - before
+    if ran > IN_FLIGHT:
+        raise _Failed(f"{ran} kernels ended in {QUIET * 1000:.0f} ms after a stop")
+    return took
+
+
+def _timeslice(group: Object, control: str) -> None:
+    fd = driver.borrow(group.pid, group.fd, control)
+    try:
+        status, before = driver.get_timeslice(fd, group.client, group.handle)
+        _ok(status, "read a timeslice")
+        _ok(driver.set_timeslice(fd, group.client, group.handle, TIMESLICE), "set a timeslice")
+        status, now = driver.get_timeslice(fd, group.client, group.handle)
+        _ok(status, "read a timeslice")
+        if now != TIMESLICE:
+            raise _Failed(f"a timeslice of {TIMESLICE} µs was set, and {now} are read")
+        _ok(driver.set_timeslice(fd, group.client, group.handle, before), "set a timeslice")
+    finally:
+        os.close(fd)
+
+
+def _seen(log: SwitchLog, records: list[Record], pid: int) -> bool:
+    """Whether the log names a process; what it says of it is added to `records`."""
+    found, _ = log.read()
+    records += [each for each in found if each.pid == pid]
+    return bool(records)
+
+
+def _ok(status: int, what: str) -> None:
+    if status:
+        raise _Failed(f"{what}: {driver.words(status)}")
+
+
+def _wait(condition: Callable[[], bool], why: str) -> None:
+    until = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > until:
+            raise _Failed(why)
+        time.sleep(0.002)
