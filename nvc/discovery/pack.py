@@ -69,7 +69,8 @@ def _outer(packed: tuple[Any, ...] | None) -> OuterSlice | None:
 
 def _files(kind: type[Value], packed: tuple[Any, ...]) -> tuple[Any, ...]:
     make: Any = kind
-    return tuple(make(*fields[:-1], Identity(*fields[-1])) for fields in packed)
+    at = kind._fields.index("identity")
+    return tuple(make(*one[:at], Identity(*one[at]), *one[at + 1 :]) for one in packed)
 
 
 def _node(packed: tuple[Any, ...] | None) -> DeviceNode | None:
