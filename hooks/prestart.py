@@ -93,9 +93,11 @@ def _again(command: str, container: Container, config: Config, debug: bool) -> C
     )
     if command == "createContainer" or logs or asks:
         return None
-    from nvc.apply.again import VARIABLES, Call, settings_of
+    from nvc.apply.again import Call, settings_of
+    from nvc.environment import is_read
 
-    read = [f"{name}={value}" for name, value in container.environment.items() if name.startswith(VARIABLES)]
+    # Others may be secrets, such as NVIDIA_API_KEY, and records stay.
+    read = [f"{name}={value}" for name, value in container.environment.items() if is_read(name)]
     rights = "privileged" if container.privileged else "usual"
     return Call(("hook", *sys.argv[1:], rights, *read), settings_of(config))
 

@@ -18,8 +18,21 @@
 static const char *const ASKING[] = {"NVC_VGPU_", "CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT",
                                      "ALIYUN_COM_GPU_", "NVIDIA_GPU_MEMORY_"};
 
-/* So do all that nvc/environment.py reads for whole devices, and those above. */
-static const char *const READ[] = {"NVIDIA_", "CUDA_", "NVC_", "ALIYUN_COM_GPU_"};
+/* And so all that decide which devices a container gets: is_read of nvc/environment.py. No other value is kept in a
+ * record: it may be a secret. */
+static const char *const READ[] = {"NVIDIA_VISIBLE_DEVICES=",
+                                   "NVIDIA_DRIVER_CAPABILITIES=",
+                                   "NVIDIA_REQUIRE_",
+                                   "CUDA_VERSION=",
+                                   "NVIDIA_DISABLE_REQUIRE=",
+                                   "NVIDIA_MIG_CONFIG_DEVICES=",
+                                   "NVIDIA_MIG_MONITOR_DEVICES=",
+                                   "NVIDIA_IMEX_CHANNELS=",
+                                   "NVC_VGPU_",
+                                   "CUDA_DEVICE_MEMORY_LIMIT",
+                                   "CUDA_DEVICE_SM_LIMIT",
+                                   "ALIYUN_COM_GPU_",
+                                   "NVIDIA_GPU_MEMORY_"};
 
 bool cdi_read(int fd, size_t most, char **text, size_t *size)
 {

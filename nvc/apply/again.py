@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 #: What the records' names begin with in the runtime directory.
 PREFIX = "replay-"
-#: What the names of variables begin with by which containers ask for devices; also in native/launcher/cdi_bundle.c.
-VARIABLES = ("NVIDIA_", "CUDA_", "NVC_", "ALIYUN_COM_GPU_")
 _MASK = (1 << 64) - 1
 _UNIFIED = "/sys/fs/cgroup/cgroup.controllers"
 _STATE = b"%o %d %d %d %d %d %d"

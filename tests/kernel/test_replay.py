@@ -7,22 +7,22 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import shutil
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support import run
+from support import REPO, run
 from support.bundle import Bundle
 from support.configure import BASIC
 from support.plans import mounts, snapshot
 from support.replay import NO_PYTHON, PARAMS, WORDS, Starts
 from support.rootfs import LIBS
 
-from nvc.apply.again import VARIABLES
 from nvc.compat import DIRECTORY as COMPAT
 from nvc.config import Config
-from nvc.environment import request_from
+from nvc.environment import SLICES, VARIABLES, is_read, request_from
 from nvc.kernel import LinuxKernel
 from nvc.oci import Container
 
@@ -322,4 +322,27 @@ class _Read(dict[str, str]):
 def test_the_launcher_knows_every_variable_by_which_whole_devices_are_asked_for(legacy: bool) -> None:
     variables = _Read({"NVIDIA_VISIBLE_DEVICES": "all", **({"CUDA_VERSION": "12.1"} if legacy else {})})
     assert request_from(Container("/x", variables), Config()) is not None
-    assert len(variables.names) > 5 and all(name.startswith(VARIABLES) for name in variables.names)
+    assert len(variables.names) > 5 and all(map(is_read, variables.names))
+
+
+def test_the_launcher_copies_what_python_reads() -> None:
+    with open(f"{REPO}/native/launcher/cdi_bundle.c", encoding="ascii") as source:
+        lists = source.read().partition("READ[] = {")[2].partition("}")[0]
+    copied = tuple(re.findall(r'"(.*?)"', lists))
+    rows = [row.name.removesuffix("*") if row.name.endswith("*") else f"{row.name}=" for row in VARIABLES]
+    assert all(name.startswith(copied) for name in (*rows, *SLICES))
+    assert all(any(name.startswith(one) for name in (*rows, *SLICES)) for one in copied)
+
+
+def test_what_nobody_reads_is_not_kept_and_makes_no_other_record(starts: Starts) -> None:
+    """A key of a tenant's stood in the record's clear text after the container had ended."""
+    starts.settle("no-cgroups = true")
+    asked = ["NVIDIA_VISIBLE_DEVICES=all"]
+    for count in range(3):
+        more = [f"NVIDIA_API_KEY=secret{count}", f"CUDA_CACHE_PATH=/{count}"]
+        assert starts.hooked("whole", env=[*asked, *more]).stdout == "2\n"
+    (record,) = records()
+    with open(record, "rb") as file:
+        assert b"secret" not in file.read()
+    assert starts.hooked("alone", env=[*asked, "NVIDIA_API_KEY=other", "NVC_X=1"]).stdout == "2\n"
+    assert NO_PYTHON in starts.hooked("alone", env=[*asked, "NVIDIA_DISABLE_REQUIRE=1"], check=False).stderr
