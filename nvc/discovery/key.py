@@ -142,7 +142,11 @@ def _boot_id() -> bytes:
 
 
 def _mig_tree(system: HostRoot) -> Iterator[Look]:
-    """GPU and compute instances with the inodes of their directories: one that is created again has another."""
+    """GPU and compute instances, and what their access files say, which is the minor number of a device node.
+
+    An inode in procfs is the lowest free number, so an instance that is made again may have its old one. If its
+    node is the same too, nothing here differs: NVML alone knows.
+    """
     yield "S", "l", _CAPABILITIES, answer(system, "l", _CAPABILITIES)
     for gpu, _ in system.entries(_CAPABILITIES):
         if not gpu.startswith("gpu"):
@@ -150,7 +154,11 @@ def _mig_tree(system: HostRoot) -> Iterator[Look]:
         base = f"{_CAPABILITIES}/{gpu}/mig"
         yield "S", "l", base, answer(system, "l", base)
         for instance, _ in system.entries(base):
-            yield "S", "l", f"{base}/{instance}", answer(system, "l", f"{base}/{instance}")
+            place = f"{base}/{instance}"
+            yield "S", "l", place, answer(system, "l", place)
+            names = [name for name, _ in system.entries(place) if name.startswith("ci")]
+            for path in (f"{place}/access", *(f"{place}/{name}/access" for name in names)):
+                yield "S", "c", path, answer(system, "c", path)
 
 
 def fingerprint(root: HostRoot, directories: tuple[str, ...]) -> tuple[tuple[str, bytes], ...]:

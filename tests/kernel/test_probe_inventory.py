@@ -95,6 +95,16 @@ def same_instance_again(tree: DriverTree) -> None:
     os.rename(instance + "-new", instance)
 
 
+def another_node(instance: str) -> Callable[[DriverTree], None]:
+    """An instance made anew with the inodes that it had, as procfs gives them, and another device node."""
+
+    def change(tree: DriverTree) -> None:
+        with open(tree.full(f"/proc/driver/nvidia/capabilities/gpu1/mig/{instance}/access"), "w") as out:
+            out.write("DeviceFileMinor: 8191\n")
+
+    return change
+
+
 def new_compute_instance(tree: DriverTree) -> None:
     tree.file("/proc/driver/nvidia/capabilities/gpu0/mig/gi9/ci0/access", "DeviceFileMinor: 85\n")
 
@@ -127,6 +137,8 @@ def remake_node(tree: DriverTree) -> None:
 CHANGES: dict[str, Callable[[DriverTree], None]] = {
     "MIG repartitioned": repartition,
     "MIG instance made anew": same_instance_again,
+    "MIG instance with another node": another_node("gi1"),
+    "compute instance with another node": another_node("gi1/ci0"),
     "MIG instance added": new_compute_instance,
     "GPU added": lambda tree: tree.gpu("0000:99:00.0", 9),
     "loader cache replaced": replace_file("/etc/ld.so.cache"),
