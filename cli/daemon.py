@@ -17,6 +17,7 @@ PATHS = ("config", "root")
 
 USAGE = """Usage: nvcd [--config FILE] [--root DIR] [--wait]
        nvcd --state
+       nvcd --stop
 
 Schedules the time of shared GPUs, and checks the use of slices against their
 limits. Runs in the foreground, as root; SIGTERM ends it. See docs/daemon.md.
@@ -26,6 +27,7 @@ limits. Runs in the foreground, as root; SIGTERM ends it. See docs/daemon.md.
   --root DIR     driver root; default: as configured
   --wait         if another nvcd runs, wait until it ends
   --state        print the state of the running nvcd, as JSON
+  --stop         end the running nvcd, and wait until it has ended; slices go on
   --version      print the version
   -h, --help     print this
 """
@@ -39,16 +41,22 @@ def main(program: str = "nvcd") -> NoReturn:
 def _run(program: str, words: list[str]) -> int:
     if answered(words, USAGE):
         return 0
-    values = parsed(program, words, PATHS, PATHS, flags=("state", "wait"))
+    values = parsed(program, words, PATHS, PATHS, flags=("state", "stop", "wait"))
+    for name in ("state", "stop"):
+        if name in values and len(words) > 1:
+            raise InputError(f"--{name}", cause="stands alone", hint="`nvcd --help` lists the options")
     if "state" in values:
-        if len(words) > 1:
-            raise InputError("--state", cause="stands alone", hint="`nvcd --help` lists the options")
         from nvc_cli.output import write
 
         write(_state())
         return 0
+    if "stop" in values:
+        _stop(program)
+        return 0
     from nvc.daemon.main import run
+    from nvc.process_title import show_as
 
+    show_as(program, words)
     run(configuration(values.get("config", ""), values.get("root", "")), "wait" in values)
     return 0
 
@@ -64,3 +72,16 @@ def _state() -> str:
     if os.geteuid() != 0:
         raise PermissionDenied("ask nvcd", cause="only root can")
     return json_text(ask("state", STATE_TIME))
+
+
+def _stop(program: str) -> None:
+    """End the daemon. Raises PermissionDenied but for root, InitializationError where none ends."""
+    import os
+
+    from nvc.daemon.stop import stop
+    from nvc.errors import PermissionDenied
+    from nvc_cli.output import say
+
+    if os.geteuid() != 0:
+        raise PermissionDenied("stop nvcd", cause="only root can")
+    say(program, f"process {stop()} has ended")

@@ -69,6 +69,7 @@ def run_command(
     from nvc import inventory
     from nvc.discovery import discover
     from nvc.errors import SourceChanged
+    from nvc.process_title import show_as
     from nvc.slices.build.run import Command, run
 
     wanted = wanted_slice(given)
@@ -82,6 +83,7 @@ def run_command(
     output.warn(program_of(ctx), facts.warnings)
     program = Command(words, environment, uid, gid, options.timeout, name)
     sys.stdout.flush()
+    show_as(program_of(ctx), sys.argv[1:])
 
     def warn(told: tuple[str, ...]) -> None:
         output.warn(program_of(ctx), told)

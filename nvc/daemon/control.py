@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 
 import nvc
@@ -98,6 +99,7 @@ def state(daemon: Daemon, now: int) -> dict[str, Any]:
     """nvcd's whole state; times in nanoseconds, amounts in bytes."""
     return {
         "version": nvc.__version__,
+        "pid": os.getpid(),
         "now": now,
         "started": daemon.started,
         "devices": [device(daemon, arbiter, now) for arbiter in daemon.board.arbiters.values()],

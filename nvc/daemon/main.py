@@ -2,43 +2,37 @@
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import os
 import resource
 import signal
-import socket
 import sys
 import time
 
 import nvc
 from nvc import privileges
-from nvc.daemon import control
 from nvc.daemon.daemon import Daemon
 from nvc.daemon.io import watch
 from nvc.daemon.io.loop import SECOND
-from nvc.daemon.io.services import Service
-from nvc.daemon.io.sockets import CONTROL, TENANT, Notifier, activated, listen, listen_at, wait_for_end
-from nvc.errors import InitializationError, NvcError, PermissionDenied
+from nvc.daemon.io.sockets import Notifier, activated, wait_for_end
+from nvc.daemon.places import CONTROL_SOCKET, Places, own_directory
+from nvc.errors import PermissionDenied
 from nvc.kernel import LinuxKernel
-from nvc.rundir import runtime_directory
-from nvc.slices.policy import policies
-from nvc.slices.store import registry
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.config import Config
 
-TENANT_SOCKET = "socket"
-CONTROL_SOCKET = "nvcd.sock"
 FILES = 16384  # descriptors, as in packaging/systemd/nvcd.service
 OBEYED = (signal.SIGTERM, signal.SIGINT, signal.SIGIO)
 WARNING, INFORMATION = 4, 6  # levels of syslog(3)
+#: Whether systemd runs it: then the journal reads levels (sd-daemon(3)). Known now: the variables are cleared.
+BY_SYSTEMD = "NOTIFY_SOCKET" in os.environ
 
 
 def log(text: str, level: int = WARNING) -> None:
-    """One line on standard error, with the level that systemd's journal reads (sd-daemon(3))."""
-    sys.stderr.write(f"<{level}>nvcd: {text}\n")
+    """One line on standard error, for systemd's journal with its level."""
+    sys.stderr.write(f"{f'<{level}>' if BY_SYSTEMD else ''}nvcd: {text}\n")
     sys.stderr.flush()
 
 
@@ -52,33 +46,19 @@ def run(config: Config, wait: bool = False) -> None:
     sockets = activated(os.environ)
     # Nothing else is for this process, and nothing at all for its helpers, which run the driver's code.
     os.environ.clear()
-    place = runtime_directory("nvcd")
-    if not place:
-        raise InitializationError("start nvcd", "/run/nvc/nvcd", "cannot be made")
     if wait:
         wait_for_end(
-            f"{place}/{CONTROL_SOCKET}",
+            f"{own_directory()}/{CONTROL_SOCKET}",
             lambda pid: log(f"waits until the nvcd of process {pid} has ended", INFORMATION),
         )
-    tenants = registry.daemon_directory()
-    if TENANT not in sockets:
-        sockets[TENANT] = listen(f"{tenants}/{TENANT_SOCKET}", socket.SOCK_SEQPACKET, 0o666)
-    if CONTROL not in sockets:
-        sockets[CONTROL] = listen(f"{place}/{CONTROL_SOCKET}", socket.SOCK_STREAM, 0o600)
-    metrics = listen_at(config.nvcd_metrics) if config.nvcd_metrics else None
+    places = Places(sockets, config.nvcd_metrics)
     watching = watch.start(kernel)
     privileges.reduce("nvcd")
     daemon = Daemon(config, kernel, time.monotonic_ns(), log)
-    daemon.server.open(sockets[TENANT])
+    places.serve(daemon)
     daemon.watch(*watching)
-    Service(daemon.loop, sockets[CONTROL], b"\n", lambda data, now: control.answer(daemon, data, now), True)
-    if metrics is not None:
-        from nvc.daemon.metrics import Exporter
-
-        exporter = Exporter(daemon)
-        Service(daemon.loop, metrics, b"\r\n\r\n", exporter.answer, False)
     try:
-        serve(daemon, notifier, (f"{tenants}/{TENANT_SOCKET}", f"{place}/{CONTROL_SOCKET}"))
+        serve(daemon, notifier, places)
     finally:
         notifier.say("STOPPING=1")
         daemon.close()
@@ -86,6 +66,8 @@ def run(config: Config, wait: bool = False) -> None:
         # kernel was asked to watch only later: a slice that goes meanwhile would kill it by SIGIO.
         for number in OBEYED:
             signal.signal(number, signal.SIG_IGN)
+    if places.problem is not None:
+        raise places.problem
 
 
 def raise_file_limit() -> None:
@@ -96,16 +78,18 @@ def raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
 
 
-def serve(daemon: Daemon, notifier: Notifier, sockets: tuple[str, str]) -> None:
-    """Take in what is there, tell systemd, and run the loop until a signal ends it."""
+def serve(daemon: Daemon, notifier: Notifier, places: Places) -> None:
+    """Take in what is there, tell systemd, and run the loop until a signal ends it, or a place that stays gone."""
     loop = daemon.loop
     obey_signals(daemon)
+    places.watch(daemon)
     now = time.monotonic_ns()
     daemon.slices.refresh(now)
     daemon.mps.adopt(now)
     daemon.search(now)
-    for text, level in begun(daemon, sockets):
+    for text, level in begun(daemon, (places.tenant, places.control)):
         log(text, level)
+    loop.every(SECOND, lambda now: places.look(daemon, log))
     loop.every(SECOND, daemon.second)
     loop.every(SECOND // 2, daemon.half)
     if notifier.watchdog:
@@ -146,10 +130,3 @@ def obey_signals(daemon: Daemon) -> None:
             daemon.happened("slices", now)
 
     daemon.loop.add(read, obey)
-    changes = fcntl.DN_CREATE | fcntl.DN_DELETE | fcntl.DN_RENAME | fcntl.DN_ATTRIB | fcntl.DN_MULTISHOT
-    try:
-        for path in (daemon.slices.base, policies.directory()):
-            fcntl.fcntl(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), fcntl.F_NOTIFY, changes)
-        daemon.notified = True
-    except (OSError, NvcError) as error:  # OSError: a kernel without CONFIG_DNOTIFY
-        daemon.log(f"changes of slices and policies are seen once a second only: {error}")

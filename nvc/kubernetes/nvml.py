@@ -66,7 +66,7 @@ def start() -> tuple[int, socket.socket]:
         if interval:
             _keep(root, path, channel.fileno(), float(interval))
 
-    return helper.start(socket.SOCK_STREAM, work)
+    return helper.start(socket.SOCK_STREAM, work, "nvc-nvml")
 
 
 def _keep(root: str, library: str, fd: int, interval: float) -> None:

@@ -79,7 +79,8 @@ def trickle(connection: socket.socket, _: bytes) -> None:
 def test_state_of_the_one_that_runs(place: Place) -> None:
     words = place.enter(f"{place.stage}/bin/nvcd", "--state")
     done = run(*words, check=False)
-    assert done.returncode == 1 and "ask nvcd: /run/nvc/nvcd/nvcd.sock: no such file" in done.stderr
+    cause = "ask nvcd: /run/nvc/nvcd/nvcd.sock: nvcd is not running; start nvcd: "
+    assert done.returncode == 1 and cause in done.stderr
     place.start()
     assert f'"version": "{ask(place)["version"]}"' in run(*words).stdout
     more = run(*words, "--wait", check=False)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import subprocess
 import sys
 
-from support import PATIENCE, until
-from support.nvcd import PATHS, Place
+from support import CLEAN_ENV, PATIENCE, run, until
+from support.nvcd import PATHS, Place, ask, eventually
 
 import nvc
+from nvc.daemon.io.wire import WELCOME
 
 #: nvcd, and in the same process a slice that comes and goes while the interpreter clears its modules: it has given
 #: signals back to their defaults by then, and the registry is still watched.
@@ -72,3 +75,76 @@ def test_it_waits_for_its_predecessor(place: Place) -> None:
     assert not second.is_ready()
     first.kill()
     second.wait().end()
+
+
+def test_it_is_found_by_its_name(place: Place, driver: str) -> None:
+    """And its helpers by theirs; its words are those that somebody wrote."""
+    daemon = place.start(f"--root={driver}")
+    eventually(place, lambda s: s["nvml"]["answers"])
+    assert ask(place)["pid"] == daemon.pid
+    for words in (("pgrep", "-x"), ("pidof",), ("ps", "-o", "pid=", "-C")):
+        assert str(daemon.pid) in run(*words, "nvcd").stdout.split(), words
+    assert run("ps", "-o", "args=", "-p", str(daemon.pid)).stdout == f"nvcd --root={driver}\n"
+    helpers = [run("ps", "-o", "comm=,args=", "-p", str(pid)).stdout.split() for pid in daemon.family()[1:]]
+    assert sorted(helpers) == [["nvcd-nvml"] * 2, ["nvcd-watch"] * 2]
+
+
+def test_somebody_else_ends_it(place: Place) -> None:
+    """Without systemd: its log has no levels either, which are for the journal."""
+    nvcd = place.program
+    with subprocess.Popen(place.enter(*nvcd), stderr=subprocess.PIPE, text=True, env=CLEAN_ENV) as daemon:
+        assert daemon.stderr is not None
+        lines = [daemon.stderr.readline() for _ in range(3)]
+        assert all(line.startswith("nvcd: ") for line in lines) and lines[1].startswith("nvcd: version ")
+        second = run(*place.enter(*nvcd), check=False)
+        cause = f"another nvcd listens there (process {daemon.pid}); end it first: `nvcd --stop`"
+        assert second.returncode == 1 and cause in second.stderr
+        assert second.stderr.endswith("[NVC-1201: nvc-cli doctor vgpu.daemon]\n")
+        assert run(*place.enter(*nvcd, "--stop")).stderr == f"nvcd: process {daemon.pid} has ended\n"
+        assert daemon.poll() == 0, "it waited for that"
+    for option, step in (("--stop", "stop"), ("--state", "ask")):
+        done = run(*place.enter(*nvcd, option), check=False)
+        assert done.returncode == 1
+        assert f"{step} nvcd: /run/nvc/nvcd/nvcd.sock: nvcd is not running" in done.stderr
+        assert done.stderr.endswith("[NVC-1201: nvc-cli doctor vgpu.daemon]\n")
+
+
+def test_its_directory_is_removed_while_it_runs(place: Place) -> None:
+    """It makes that again, serves who is connected, and sees the slices that come after that."""
+    daemon = place.start()
+    tenant = place.tenant()
+    assert tenant.ask("connect") == WELCOME
+    run("sh", "-c", f"rm -rf {place.run}/*")
+    until(lambda: os.path.exists(f"{place.run}/nvcd/nvcd.sock"))
+    assert ask(place)["pid"] == daemon.pid and "was removed: making it again" in daemon.said()
+    other = place.tenant()
+    assert other.ask("connect") == WELCOME
+    eventually(place, lambda s: [one["key"] for one in s["slices"]] == [other.key] and s["clients"] >= 1)
+
+
+def test_its_directory_cannot_be_made_again(place: Place) -> None:
+    """Then it ends and says why: whoever looks after it starts it anew."""
+    daemon = place.start()
+    daemon.process.send_signal(signal.SIGSTOP)
+    run("sh", "-c", f"rm -rf {place.run}/*; touch {place.run}/nvcd")
+    daemon.process.send_signal(signal.SIGCONT)
+    assert daemon.process.wait(timeout=PATIENCE) == 1
+    assert "/run/nvc/nvcd: not a directory of this user alone" in daemon.said().splitlines()[-1]
+
+
+def test_a_socket_of_systemd_whose_name_is_gone(place: Place) -> None:
+    """Nobody finds it any more: nvcd makes one."""
+    path, name = f"{place.run}/nvcd/tenant/socket", "/run/nvc/nvcd/tenant/socket"
+    words = ["--seqpacket", "--fdname=tenant", "-l", name, *place.program]
+    command = place.enter("systemd-socket-activate", *words)
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None and "Listening" in process.stderr.readline()
+        kept = os.open(path, os.O_PATH)
+        os.unlink(path)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as first:
+            first.connect(f"/proc/self/fd/{kept}")
+        os.close(kept)
+        until(lambda: os.path.exists(path))
+        assert place.tenant().ask("connect") == WELCOME
+        process.terminate()
+        assert process.wait(timeout=PATIENCE) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,8 +39,8 @@ BINDING = {
     "spec": {"policyName": "slices-stay", "validationActions": ["Deny"]},
 }
 NODE = {"nodeSelector": {"kubernetes.io/hostname": "node1"}}
-#: Words in the command line of each program of the DaemonSet.
-PROGRAMS = {"plugin": 'main("nvc-kubelet-plugin")', "nvcd": 'main("nvcd")'}
+#: What the command line of each program of the DaemonSet has.
+PROGRAMS = {"plugin": r'main\("nvc-kubelet-plugin"\)', "nvcd": r"^nvcd\b"}
 
 
 def processes(cluster: Cluster, name: str) -> dict[int, int]:
@@ -47,7 +48,7 @@ def processes(cluster: Cluster, name: str) -> dict[int, int]:
     found = {}
     for pid in members(cluster.state.nodes["node1"].cgroup):
         with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", encoding="utf-8", errors="replace") as text:
-            if PROGRAMS[name] in text.read():
+            if re.search(PROGRAMS[name], text.read()):
                 found[pid] = started(pid)
     return found
 

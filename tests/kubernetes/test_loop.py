@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import threading
 import time
@@ -19,7 +20,7 @@ PODS = int(os.environ.get("NVC_PODS", "24"))
 #: Pods that are there at once, and seconds that none of them may take to run or to go.
 AT_ONCE, PATIENCE = 8, 30.0 if "NVC_PODS" in os.environ else 60.0
 #: A program's words in its command line, and those that it must have beside them.
-PROGRAMS = {"plugin": ('main("nvc-kubelet-plugin")', "--worker="), "nvcd": ('main("nvcd")', "")}
+PROGRAMS = {"plugin": (r'main\("nvc-kubelet-plugin"\)', "--worker="), "nvcd": (r"^nvcd\b", "")}
 #: Seconds between two kills, at most.
 PAUSE = 3.0
 #: It has its slice, and another pod's memory is not its own.
@@ -38,7 +39,7 @@ def of(cluster: Cluster, name: str) -> dict[int, int]:
                     parents[pid] = int(text.read().rsplit(")", 1)[1].split()[1])
             except OSError:
                 continue
-            if all(word in words for word in PROGRAMS[name]):
+            if re.search(PROGRAMS[name][0], words) and PROGRAMS[name][1] in words:
                 found[pid] = started(pid)
     return {pid: when for pid, when in found.items() if parents[pid] not in found}
 

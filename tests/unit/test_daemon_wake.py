@@ -12,6 +12,7 @@ from support.host import GPU, Host, host
 
 from nvc.daemon.io.loop import SECOND
 from nvc.daemon.main import obey_signals
+from nvc.daemon.places import watch_changes
 from nvc.kernel import LinuxKernel
 from nvc.request import SliceRequest, TimeSetting
 from nvc.slices.admin.change import pause, set_limits
@@ -31,6 +32,7 @@ def woken() -> Iterator[Host]:
             made.arrive(POLICIES.index("weight"), 0, 1)
             made.daemon.slices.refresh(0)
             obey_signals(made.daemon)
+            watch_changes(made.daemon)
             yield made
     finally:  # the end of the registry is told of too
         signal.set_wakeup_fd(-1)

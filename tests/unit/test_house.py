@@ -18,7 +18,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("nvc.model", "nvc.request", "nvc.selection", "nvc.columns"),
     ("nvc._syscalls",),
     ("nvc.kernel",),
-    ("nvc.rundir", "nvc.privileges", "nvc.fastjson", "nvc.ids", "nvc.deadline"),
+    ("nvc.rundir", "nvc.privileges", "nvc.fastjson", "nvc.ids", "nvc.deadline", "nvc.process_title"),
     ("nvc.slices.model", "nvc.containers"),
     ("nvc.inventory", "nvc.oci", "nvc.plan.ops"),
     ("nvc.config",),

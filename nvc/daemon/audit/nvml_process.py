@@ -61,7 +61,7 @@ def start(libraries: Libraries) -> tuple[int, socket.socket]:
         become_nobody(libraries.root, parent)
         _serve(libraries.nvml, channel.fileno())
 
-    return helper.start(socket.SOCK_STREAM, work)
+    return helper.start(socket.SOCK_STREAM, work, "nvcd-nvml")
 
 
 def _serve(library: str, fd: int) -> None:

@@ -6,6 +6,8 @@ import os
 import signal
 import socket
 
+from nvc.process_title import show_as
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -13,12 +15,12 @@ if TYPE_CHECKING:
 OBEYED = (signal.SIGTERM, signal.SIGINT, signal.SIGPIPE)
 
 
-def start(kind: int, work: Callable[[socket.socket, int], None]) -> tuple[int, socket.socket]:
-    """Fork a process for `work`, which is given its end of a pair of sockets of that kind and the daemon's number.
+def start(kind: int, work: Callable[[socket.socket, int], None], name: str) -> tuple[int, socket.socket]:
+    """Fork a process called `name` for `work`.
 
-    The process has the standard streams and its socket open, and nothing else. Its number is returned, and the
-    other end. Before `work` loads what others wrote, it gives up its rights and calls `confine.die_with`, in that
-    order.
+    `work` is given its end of a pair of sockets of that kind and the daemon's number. The process has the standard
+    streams and its socket open, and nothing else. Its number is returned, and the other end. Before `work` loads
+    what others wrote, it gives up its rights and calls `confine.die_with`, in that order.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, kind | socket.SOCK_CLOEXEC)
     parent = os.getpid()
@@ -28,6 +30,7 @@ def start(kind: int, work: Callable[[socket.socket, int], None]) -> tuple[int, s
             fd = theirs.fileno()
             os.closerange(3, fd)
             os.closerange(fd + 1, os.sysconf("SC_OPEN_MAX"))
+            show_as(name, [])
             work(theirs, parent)
         finally:
             os._exit(1)

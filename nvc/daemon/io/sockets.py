@@ -46,15 +46,23 @@ def activated(environment: Mapping[str, str]) -> dict[str, socket.socket]:
     return found
 
 
+def listener_of(path: str, kind: int = socket.SOCK_STREAM) -> int | None:
+    """The process that listens at a socket of this kind; 0: it is not seen from here. None: nobody does."""
+    with socket.socket(socket.AF_UNIX, kind | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK) as probe:
+        if probe.connect_ex(path) not in (0, errno.EAGAIN):
+            return None
+        (pid,) = struct.unpack_from("i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return max(int(pid), 0)
+
+
 def wait_for_end(path: str, told: Callable[[int], None]) -> None:
     """Wait until the daemon that listens at the stream socket `path` has ended, if one does.
 
     `told` hears its process id before. Raises InitializationError.
     """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
-        if probe.connect_ex(path):
-            return
-        (pid,) = struct.unpack_from("i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    pid = listener_of(path)
+    if pid is None:
+        return
     try:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -125,7 +133,12 @@ def _check_free(path: str, kind: int) -> None:
         probe.setblocking(False)
         found = probe.connect_ex(path)
     if found in (0, errno.EAGAIN):
-        raise InitializationError("listen", path, "another nvcd listens there", "stop it first")
+        pid = listener_of(path, kind) or 0
+        who = f" (process {pid})" if pid > 1 else ""  # systemd may have made the socket for it
+        hint = "end it first: `nvcd --stop`"
+        error = InitializationError("listen", path, f"another nvcd listens there{who}", hint)
+        error.doctor = "vgpu.daemon"
+        raise error
     if found not in (errno.ECONNREFUSED, errno.ENOENT):  # of another kind above all: EPROTOTYPE
         raise InitializationError("listen", path, "somebody else's socket", "name another path")
 

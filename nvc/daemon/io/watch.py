@@ -54,7 +54,7 @@ def start(kernel: Kernel) -> tuple[int, socket.socket]:
         die_with(parent)
         _serve(channel)
 
-    return helper.start(socket.SOCK_SEQPACKET, work)
+    return helper.start(socket.SOCK_SEQPACKET, work, "nvcd-watch")
 
 
 def _serve(channel: socket.socket) -> None:

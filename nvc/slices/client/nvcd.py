@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import time
 
 from nvc.errors import InitializationError
 from nvc.fastjson import parse
-from nvc.slices.client.presence import absence, socket_path
+from nvc.slices.client.presence import NOT_RUNNING, absence, socket_path
+from nvc.slices.model.time_settings import TO_START
 from nvc.value import Value
 
 TYPE_CHECKING = False
@@ -33,13 +35,20 @@ def ask(question: str, seconds: float, **words: str | int) -> dict[str, Any]:
     try:
         found = parse(_answer(path, json.dumps({"ask": question, **words}), seconds), ANSWER_MAX)
     except OSError as error:
-        cause = os.strerror(error.errno).lower() if error.errno else str(error)
-        raise InitializationError("ask nvcd", path, cause, "does it run?") from None
+        if error.errno in (errno.ENOENT, errno.ECONNREFUSED):
+            raise _failed(path, NOT_RUNNING, TO_START) from None
+        raise _failed(path, os.strerror(error.errno).lower() if error.errno else str(error)) from None
     except ValueError as error:
-        raise InitializationError("ask nvcd", path, f"its answer: {error}") from None
+        raise _failed(path, f"its answer: {error}") from None
     if not isinstance(found, dict):
-        raise InitializationError("ask nvcd", path, "its answer is not an object")
+        raise _failed(path, "its answer is not an object")
     return found
+
+
+def _failed(path: str, cause: str, hint: str = "") -> InitializationError:
+    error = InitializationError("ask nvcd", path, cause, hint)
+    error.doctor = "vgpu.daemon"
+    return error
 
 
 def silence() -> str:

@@ -1,0 +1,129 @@
+"""The daemon's places in /run/nvc: its sockets, and the directories of slices and policies that the kernel watches.
+
+Somebody may remove them while it runs. Then nvcd makes them again: without a service manager nobody would start
+it again, and who is connected stays served. Where it cannot, as under a unit to which the rest of /run is
+read-only, it ends with a message, so that it is started anew.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+
+from nvc.daemon import control
+from nvc.daemon.io.services import Service
+from nvc.daemon.io.sockets import CONTROL, TENANT, listen, listen_at
+from nvc.errors import InitializationError, NvcError
+from nvc.rundir import runtime_directory
+from nvc.slices.policy import policies
+from nvc.slices.store import registry
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nvc.daemon.daemon import Daemon
+
+TENANT_SOCKET, CONTROL_SOCKET = "socket", "nvcd.sock"
+CHANGES = fcntl.DN_CREATE | fcntl.DN_DELETE | fcntl.DN_RENAME | fcntl.DN_ATTRIB | fcntl.DN_MULTISHOT
+
+
+class Places:
+    """Opens the sockets, and opens them again where their names are gone."""
+
+    def __init__(self, passed: dict[str, socket.socket], metrics: str) -> None:
+        """`passed` are the sockets of systemd, `metrics` where scrapers ask. Raises InitializationError."""
+        self.metrics = metrics
+        self.control = f"{own_directory()}/{CONTROL_SOCKET}"
+        self.tenant = f"{registry.daemon_directory()}/{TENANT_SOCKET}"
+        self.problem: NvcError | None = None  # for which the daemon ends
+        self._sockets: dict[str, socket.socket] = {}
+        for name, made in passed.items():
+            if os.path.lexists(made.getsockname()):
+                self._sockets[name] = made
+            else:  # its directory was removed, and only systemd still has it
+                made.close()
+        self._watched: list[int] = []
+        self._listen()
+
+    def _listen(self) -> None:
+        """Make the sockets that are missing. Raises InitializationError."""
+        if TENANT not in self._sockets:
+            self._sockets[TENANT] = listen(self.tenant, socket.SOCK_SEQPACKET, 0o666)
+        if CONTROL not in self._sockets:
+            self._sockets[CONTROL] = listen(self.control, socket.SOCK_STREAM, 0o600)
+        if self.metrics and self.metrics not in self._sockets:
+            self._sockets[self.metrics] = listen_at(self.metrics)
+
+    def serve(self, daemon: Daemon) -> None:
+        """Take connections at all of them."""
+        for name in self._sockets:
+            self._serve(daemon, name)
+
+    def _serve(self, daemon: Daemon, name: str) -> None:
+        listener = self._sockets[name]
+        if name == TENANT:
+            daemon.server.open(listener)
+        elif name == CONTROL:
+            Service(daemon.loop, listener, b"\n", lambda data, now: control.answer(daemon, data, now), True)
+        else:
+            from nvc.daemon.metrics import Exporter
+
+            Service(daemon.loop, listener, b"\r\n\r\n", Exporter(daemon).answer, False)
+
+    def _paths(self) -> dict[str, str]:
+        """The path of each socket that has one."""
+        found = {TENANT: self.tenant, CONTROL: self.control}
+        if self.metrics.startswith("unix:"):
+            found[self.metrics] = self.metrics.removeprefix("unix:")
+        return found
+
+    def look(self, daemon: Daemon, tell: Callable[[str], None]) -> None:
+        """Make again what was removed. Where that fails, `problem` says why, and the loop is stopped."""
+        gone = [name for name, path in self._paths().items() if not os.path.lexists(path)]
+        if not gone and os.path.lexists(daemon.slices.base):
+            return
+        tell(f"{os.path.dirname(self.control)} or {daemon.slices.base} was removed: making it again")
+        try:
+            own_directory()
+            registry.daemon_directory()
+            for name in gone:
+                old = self._sockets.pop(name)
+                daemon.loop.remove(old.fileno())
+                old.close()
+            self._listen()
+            for name in gone:
+                self._serve(daemon, name)
+            self.watch(daemon)
+        except (OSError, NvcError) as error:
+            self.problem = error if isinstance(error, NvcError) else InitializationError.of("listen", "", error)
+            daemon.loop.stop()
+
+    def watch(self, daemon: Daemon) -> None:
+        """Have the kernel tell of changes in the directories that are there now."""
+        for fd in self._watched:
+            os.close(fd)
+        self._watched = watch_changes(daemon)
+
+
+def watch_changes(daemon: Daemon) -> list[int]:
+    """Have the kernel tell of changes of slices and policies by SIGIO while these descriptors are open."""
+    watched: list[int] = []
+    try:
+        for path in (registry.base_directory(), policies.directory()):
+            watched.append(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+            fcntl.fcntl(watched[-1], fcntl.F_NOTIFY, CHANGES)
+        daemon.notified = True
+    except (OSError, NvcError) as error:  # OSError: a kernel without CONFIG_DNOTIFY
+        daemon.notified = False
+        daemon.log(f"changes of slices and policies are seen once a second only: {error}")
+    return watched
+
+
+def own_directory() -> str:
+    """Where nvcd's socket for root is, made if need be. Raises InitializationError."""
+    place = runtime_directory("nvcd")
+    if not place:
+        raise InitializationError("start nvcd", "/run/nvc/nvcd", "cannot be made")
+    return place

@@ -1,0 +1,54 @@
+"""Ends the nvcd that runs, and waits for that."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+
+from nvc.daemon.io.sockets import listener_of
+from nvc.errors import InitializationError
+from nvc.slices.client.presence import NOT_RUNNING, socket_path
+
+PATIENCE = 30.0  # seconds
+UNIT = "nvcd.service"
+
+
+def stop() -> int:
+    """End nvcd as SIGTERM does; its process id is returned once it has ended. Raises InitializationError."""
+    path = socket_path()
+    pid = listener_of(path)
+    if pid is None:
+        raise _failed(path, NOT_RUNNING)
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return pid
+    except OSError:  # 0: of a pid namespace that is not seen from here
+        raise _failed(path, "its process is not seen from here", "stop it where it was started") from None
+    try:
+        if _is_of_unit(pid):
+            raise _failed(path, f"systemd runs it as {UNIT}, and would start it again", "`systemctl stop nvcd`")
+        signal.pidfd_send_signal(fd, signal.SIGTERM)
+        if not select.select((fd,), (), (), PATIENCE)[0]:
+            cause = f"process {pid} has not ended within {PATIENCE:g} s"
+            raise _failed(path, cause, f"`kill -KILL {pid}`: slices and containers go on")
+    except ProcessLookupError:
+        pass
+    finally:
+        os.close(fd)
+    return pid
+
+
+def _is_of_unit(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="replace") as file:
+            return any(line.rstrip("\n").endswith(f"/{UNIT}") for line in file)
+    except OSError:
+        return False  # it has ended, or is in no cgroup that is seen
+
+
+def _failed(path: str, cause: str, hint: str = "") -> InitializationError:
+    error = InitializationError("stop nvcd", path, cause, hint)
+    error.doctor = "vgpu.daemon"
+    return error
