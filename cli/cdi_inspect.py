@@ -11,14 +11,14 @@ from nvc.discovery import discover
 from nvc.errors import NvcError
 from nvc.kernel import LinuxKernel
 from nvc_cli import arguments, output
-from nvc_cli.main import examples, format_option, program_of
+from nvc_cli.main import command, format_option, program_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.model import HostFacts
 
 
-@click.command("list", **examples("nvc-cli cdi list", "nvc-cli cdi list --format json"))
+@command("list", "nvc-cli cdi list", "nvc-cli cdi list --format json")
 @click.option(
     "--spec-dir", "directories", multiple=True, metavar="PATH",
     help=f"Directory of specifications; repeatable. Default: {' and '.join(DIRECTORIES)}.",
@@ -61,7 +61,7 @@ def list_command(ctx: click.Context, directories: tuple[str, ...], form: str) ->
         output.write("".join(f"{name}\n" for name in sorted(known)))
 
 
-@click.command("validate", **examples("nvc-cli cdi validate /etc/cdi/nvidia.yaml"))
+@command("validate", "nvc-cli cdi validate /etc/cdi/nvidia.yaml")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path())
 @format_option("text")
 @click.pass_context

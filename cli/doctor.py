@@ -12,7 +12,7 @@ from nvc import privileges
 from nvc.kernel import LinuxKernel
 from nvc.value import Value
 from nvc_cli import output
-from nvc_cli.main import examples, format_option
+from nvc_cli.main import command, format_option
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,11 +41,11 @@ def _containers(_: click.Context, __: click.Parameter, begun: str) -> list[Compl
     return [CompletionItem(id, help=place) for id, place in known() if id.startswith(begun)]
 
 
-@click.command("doctor", **examples(
+@command("doctor",
     "nvc-cli doctor", "nvc-cli doctor driver nodes.gpus", "nvc-cli doctor --container 3f2a9c",
     "nvc-cli doctor --kubernetes --claim team/train-gpu-x7k2p",
     "nvc-cli doctor --bundle /tmp/nvc-doctor.tar.gz",
-))
+)
 @click.option(
     "--container", default="", metavar="ID|PID", shell_complete=_containers,
     help="Check this running container.",

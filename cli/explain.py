@@ -7,7 +7,7 @@ from click.shell_completion import CompletionItem
 
 from nvc.columns import fitted
 from nvc_cli import output
-from nvc_cli.main import examples, format_option
+from nvc_cli.main import command, format_option
 
 
 def _codes(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem[str]]:
@@ -20,7 +20,7 @@ def _codes(_: click.Context, __: click.Parameter, begun: str) -> list[Completion
     ]
 
 
-@click.command("explain", **examples("nvc-cli explain NVC-1201", "nvc-cli explain"))
+@command("explain", "nvc-cli explain NVC-1201", "nvc-cli explain")
 @click.argument("code", metavar="[CODE]", required=False, shell_complete=_codes)
 @format_option("text", "table")
 def explain(code: str | None, form: str) -> None:

@@ -19,10 +19,11 @@ unchanged.""",
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "": (
-        "nvc-cli info",
-        "nvc-cli list --device all --libraries",
-        "nvc-cli configure --pid 4242 --device 0 --compute --utility /run/c/rootfs",
-        "nvc-cli --root /run/nvidia/driver info --format table",
+        "nvc-cli info --format table",
+        "nvc-cli runtime configure --engine docker",
+        "nvc-cli vgpu run --memory 10GiB --cores 25 -- python3 train.py",
+        "nvc-cli vgpu top",
+        "nvc-cli doctor",
     ),
     "info": (
         "nvc-cli info --format table",

@@ -106,20 +106,30 @@ def examples(*lines: str) -> dict[str, Any]:
     return {"context_settings": CONTEXT, "epilog": f"\b\nExample{'s' if len(lines) > 1 else ''}:{text}"}
 
 
-class _Examples(click.Command):
-    """A command whose help ends with examples, as they are to be typed."""
-
-    examples: tuple[str, ...] = ()
+class Examples(click.Command):
+    """A command whose help ends with examples, as they are to be typed; their title is not indented, as others."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        if self.examples:
-            with formatter.section("Examples"):
-                for example in self.examples:
-                    formatter.write(f"  {example}\n")
+        """Write the examples as they are."""
+        if self.epilog:
+            formatter.write("\n" + self.epilog.lstrip("\b\n") + "\n")
 
 
-class _Group(click.Group):
+def command(name: str, *lines: str) -> Callable[[Callable[..., None]], click.Command]:
+    """A command of no group yet, whose help ends with examples."""
+    return click.command(name, cls=Examples, **examples(*lines))
+
+
+class _Group(Examples, click.Group):
     """A group whose help has its commands before its options."""
+
+    command_class = Examples
+    order: tuple[str, ...] = ()  # of its commands in help; others follow by name
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of the commands as help has them."""
+        first = [name for name in self.order if name in self.commands]
+        return first + [name for name in super().list_commands(ctx) if name not in first]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         self.format_commands(ctx, formatter)
@@ -145,7 +155,7 @@ class _ReaderGone(Exception):
     """A broken pipe, which click itself would make an exit with 1."""
 
 
-class _Tree(_Examples, _Group):
+class _Tree(_Group):
     """The commands of LAZY are imported when they are run; their summaries are known without that."""
 
     def make_context(self, *words: Any, **more: Any) -> click.Context:
@@ -223,9 +233,7 @@ def hot_command(name: str) -> click.Command:
         module = importlib.import_module(f"nvc_cli.{name}")
         module.run(Session(program_of(ctx), name, ctx.obj["globals"], given, ctx.obj["log"]))
 
-    command = _Examples(name, CONTEXT, callback, params, help=DESCRIPTIONS[name])
-    command.examples = EXAMPLES[name]
-    return command
+    return Examples(name, callback=callback, params=params, help=DESCRIPTIONS[name], **examples(*EXAMPLES[name]))
 
 
 def format_option(*human: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -285,10 +293,9 @@ tree = _Tree(
     callback=_enter,
     params=parameters(GLOBAL),
     help=DESCRIPTIONS[""],
-    context_settings=CONTEXT,
     subcommand_metavar="COMMAND [ARG...]",
+    **examples(*EXAMPLES[""]),
 )
-tree.examples = EXAMPLES[""]
 
 
 @click.command("help", help="Show the help of a command.", context_settings=CONTEXT)

@@ -38,6 +38,10 @@ def vgpu() -> None:
     """
 
 
+#: In the order in which they are used.
+vgpu.order = ("run", "ls", "top", "set", "show", "pause", "resume", "policy", "report", "advise", "rm")
+
+
 def command(name: str, *lines: str, **more: Any) -> Callable[[Callable[..., None]], click.Command]:
     """A command of the group, whose help ends with examples."""
     return vgpu.command(name, **{**examples(*lines), "context_settings": {**CONTEXT, **more}})

@@ -88,9 +88,7 @@ def options(command: click.Command, context: click.Context, title: str = ".SH OP
 
 def examples(command: click.Command) -> str:
     """The examples, as typed."""
-    lines = list(getattr(command, "examples", ()))
-    if not lines and command.epilog:
-        lines = [line.strip() for line in command.epilog.splitlines() if line.startswith("  ")]
+    lines = [line.strip() for line in (command.epilog or "").splitlines() if line.startswith("  ")]
     body = "".join(f"{escape(line)}\n" for line in lines)
     return f".SH EXAMPLES\n.nf\n{body}.fi\n" if body else ""
 

@@ -63,9 +63,20 @@ def test_every_help(path: tuple[str, ...], capfd: pytest.CaptureFixture[str]) ->
     shown = capfd.readouterr()
     assert shown.err == "" and shown.out.startswith("Usage: nvc-cli")
     assert [line for line in shown.out.splitlines() if len(line) > WIDTH] == []
+    titles = [line for line in shown.out.splitlines() if re.match(r" *Examples?:", line)]
+    assert titles in ([], ["Example:"], ["Examples:"]), "all titles begin at the left"
     for short in ("-h", "-?"):
         assert boot.run("nvc-cli", [*path, short]) == 0
         assert capfd.readouterr() == shown
+
+
+def test_help_begins_with_what_is_used_first(capfd: pytest.CaptureFixture[str]) -> None:
+    boot.run("nvc-cli", ["vgpu", "--help"])
+    shown = capfd.readouterr().out.partition("Commands:\n")[2].partition("\n\n")[0]
+    assert re.findall(r"^  (\w+)", shown, re.MULTILINE)[:4] == ["run", "ls", "top", "set"]
+    boot.run("nvc-cli", ["--help"])
+    lines = capfd.readouterr().out.partition("Examples:\n")[2].splitlines()
+    assert {"vgpu", "doctor"} <= {line.split()[1] for line in lines}
 
 
 @pytest.mark.parametrize(
