@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
@@ -101,16 +103,50 @@ def devices(ctx: click.Context, _: click.Parameter, begun: str) -> Items:
 
 
 def slices(ctx: click.Context, _: click.Parameter, begun: str) -> Items:
-    """The names of slices, for root; those that are typed already are not offered again."""
+    """The names of living slices, for root; those that are typed already are not offered again."""
+    return _names(ctx, begun, True)
+
+
+def gone_slices(ctx: click.Context, _: click.Parameter, begun: str) -> Items:
+    """The names of slices that have ended, likewise."""
+    return _names(ctx, begun, False)
+
+
+def _names(ctx: click.Context, begun: str, alive: bool) -> Items:
     typed = ctx.params.get("names") or ()
     offers = []
     for tenant in _tenants():
         names = ", ".join(device.name for device in tenant.devices if not device.hidden)
         count = len(tenant.pids)
         state = f"{count} process{'es' if count > 1 else ''}" if count else "gone"
-        if tenant.name not in typed:
+        if tenant.alive == alive and tenant.name not in typed:
             offers.append((tenant.name, f"{names or 'no device'}, {state}"))
     return _items(offers, begun)
+
+
+def programs(ctx: click.Context, _: click.Parameter, begun: str) -> Items:
+    """The programs on the PATH, and files behind the first word."""
+    if ctx.params.get("words") or "/" in begun:
+        return [CompletionItem("", type="file")]
+    found: set[str] = set()
+    for directory in os.environ.get("PATH", "").split(":"):
+        try:
+            entries = os.scandir(directory or ".")
+        except OSError:
+            continue
+        found.update(one.name for one in entries if one.name.startswith(begun) and os.access(one.path, os.X_OK))
+    return [CompletionItem(name) for name in sorted(found)]
+
+
+def command_words(ctx: click.Context, _: click.Parameter, begun: str) -> Items:
+    """The commands behind those that are typed after `help`."""
+    from nvc_cli.main import tree
+
+    at: click.Command | None = tree
+    for word in ctx.params.get("command") or ():
+        at = at.get_command(ctx, word) if isinstance(at, click.Group) else None
+    names = at.list_commands(ctx) if isinstance(at, click.Group) else []
+    return _items([(name, "") for name in names], begun)
 
 
 def devices_of_slice(ctx: click.Context, _: click.Parameter, begun: str) -> Items:

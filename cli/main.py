@@ -14,7 +14,7 @@ from nvc.errors import InputError, UsageError
 from nvc.slices.model.policy import CHOICES
 from nvc_cli import arguments, output
 from nvc_cli.boot import Session, Silent
-from nvc_cli.completion import complete
+from nvc_cli.completion import command_words, complete
 from nvc_cli.helptext import DESCRIPTIONS, EXAMPLES
 from nvc_cli.options import FLAG, GLOBAL, HOT, OMITTED, OPTIONAL, REPEATED, SHOW, dest
 from nvc_cli.parse import Words
@@ -299,7 +299,7 @@ tree = _Tree(
 
 
 @click.command("help", help="Show the help of a command.", context_settings=CONTEXT)
-@click.argument("command", nargs=-1)
+@click.argument("command", nargs=-1, shell_complete=command_words)
 @click.pass_context
 def help_command(ctx: click.Context, command: tuple[str, ...]) -> None:
     """Walk down the tree by name, then print the help found there."""

@@ -49,7 +49,10 @@ __all__ = ["vgpu", "vgpu_advise", "vgpu_control", "vgpu_report", "vgpu_watch"]
 @click.option("--name", default=None, metavar="NAME", help="Name of the slice. Default: the program's.")
 @slice_options
 @ISOLATION
-@click.argument("words", metavar="-- PROGRAM [ARG...]", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument(
+    "words", metavar="-- PROGRAM [ARG...]", nargs=-1, required=True, type=click.UNPROCESSED,
+    shell_complete=completion.programs,
+)  # fmt: skip
 @click.pass_context
 def run_command(
     ctx: click.Context,

@@ -169,7 +169,7 @@ def policy_command(
 
 
 @command("rm", "nvc-cli vgpu rm --gone", "nvc-cli vgpu rm web")
-@click.argument("names", metavar="[SLICE...]", nargs=-1, shell_complete=completion.slices)
+@click.argument("names", metavar="[SLICE...]", nargs=-1, shell_complete=completion.gone_slices)
 @click.option("--gone", is_flag=True, help="Remove every slice that has ended.")
 @click.option("--force", is_flag=True, help="Also slices that may run, though no process is seen.")
 @click.pass_context

@@ -1,8 +1,8 @@
 """Writes man pages and completion scripts. Usage: manpages.py DIRECTORY PYTHON_PATH...
 
 nvc-cli(1) and a page for each of its commands come from the command tree, so from the tables that parser and
-`--help` read; nvcd(8), nvc-kubelet-plugin(8), nvc-nri(8), nvc-hook(8), nvc-cdi-hook(8) and nvc-spin(1) from their
-usage texts; nvc-runtime(8), whose `--help` is that of the runtime below it, from the text here.
+`--help` read; nvcd(8), nvc-kubelet-plugin(8), nvc-nri(8), nvc-hook(8), nvc-cdi-hook(8), first-container(8) and
+nvc-spin(1) from their usage texts; nvc-runtime(8), whose `--help` is that of another runtime, from the text here.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
+
+import complete
 
 if TYPE_CHECKING:
     import click
@@ -194,11 +196,22 @@ def main(directory: str, *path: str) -> None:
     write(pages, "nvcd.8", usage_page("nvcd", daemon.USAGE, nvc.__version__))
     write(pages, "nvc-kubelet-plugin.8", usage_page("nvc-kubelet-plugin", kubelet_plugin.USAGE, nvc.__version__))
     write(pages, "nvc-nri.8", usage_page("nvc-nri", nri.USAGE, nvc.__version__))
-    spin = [os.path.join(path[0], "../../../bin/nvc-spin"), "--help"]
-    usage = subprocess.run(spin, check=True, stdout=subprocess.PIPE, text=True).stdout
-    write(pages, "nvc-spin.1", usage_page("nvc-spin", usage, nvc.__version__, 1, ""))
-    for shell, name in (("bash", "nvc-cli"), ("zsh", "_nvc-cli"), ("fish", "nvc-cli.fish")):
-        write(os.path.join(directory, "completions", shell), name, completion.script(shell, "nvc-cli"))
+    spin = told(os.path.join(path[0], "../../../bin/nvc-spin"))
+    write(pages, "nvc-spin.1", usage_page("nvc-spin", spin, nvc.__version__, 1, ""))
+    first = told(sys.executable, "-I", os.path.join(os.path.dirname(os.path.abspath(__file__)), "first-container"))
+    write(pages, "first-container.8", usage_page("first-container", first, nvc.__version__))
+    usages = {"nvcd": daemon.USAGE, "nvc-spin": spin, "first-container": first}
+    for shell, name in (("bash", "{}"), ("zsh", "_{}"), ("fish", "{}.fish")):
+        place = os.path.join(directory, "completions", shell)
+        write(place, name.format("nvc-cli"), completion.script(shell, "nvc-cli"))
+        for program, usage in usages.items():
+            write(place, name.format(program), complete.script(shell, program, usage))
+
+
+def told(*program: str) -> str:
+    """The help of a program."""
+    env = {**os.environ, "COLUMNS": "80"}
+    return subprocess.run((*program, "--help"), check=True, stdout=subprocess.PIPE, text=True, env=env).stdout
 
 
 if __name__ == "__main__":

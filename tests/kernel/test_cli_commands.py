@@ -284,6 +284,10 @@ def test_a_driver_file_replaced_between_two_runs(
         ("nvc-cli configure --cuda-compat-mode d", ["disabled"]),
         ("nvc-cli configure --no-cg", ["--no-cgroups"]),
         ("nvc-cli completion z", ["zsh"]),
+        ("nvc-cli help vgpu to", ["top"]),
+        ("nvc-cli vgpu run --memory 1g -- nvidia-container-cl", []),
+        ("nvc-cli vgpu run --memory 1g -- nvc-cd", ["nvc-cdi-hook"]),
+        ("nvc-cli vgpu run --memory 1g -- env nvc-cd", []),
     ],
 )
 def test_completion(launcher: str, root: str, words: str, offers: list[str]) -> None:
