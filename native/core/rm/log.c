@@ -113,6 +113,7 @@ int nvc_rm_log_open(struct nvc_rm_log *log, int header_fd, int records_fd)
         return -EBADMSG;
     }
     log->step = log->seen = 0;
+    log->told = 0;
     return 0;
 }
 
@@ -165,6 +166,7 @@ int nvc_rm_log_read(struct nvc_rm_log *log, struct nvc_rm_record *out, uint32_t 
     dropped = __atomic_load_n(&header->dropped, __ATOMIC_RELAXED);
     if (put >= log->count)
         return -EBADMSG;
+    log->told += dropped; /* what there was no room for shows in the sequence too, once a record follows */
     while (log->get != put && *count < room) {
         struct rm_log_record record;
         uint32_t kind;
@@ -175,8 +177,13 @@ int nvc_rm_log_read(struct nvc_rm_log *log, struct nvc_rm_record *out, uint32_t 
             missing++;
             continue;
         }
-        if (log->seen)
-            missing += (uint16_t)(record.sequence - log->sequence - 1);
+        if (log->seen) {
+            uint64_t gap = (uint16_t)(record.sequence - log->sequence - 1);
+            uint64_t known = gap < log->told ? gap : log->told;
+
+            log->told -= known;
+            missing += gap - known;
+        }
         log->seen = 1;
         log->sequence = record.sequence;
         kind = kind_of(record.tag);
@@ -190,8 +197,7 @@ int nvc_rm_log_read(struct nvc_rm_log *log, struct nvc_rm_record *out, uint32_t 
             .instances = (uint32_t)record.gpu_instance << 8 | record.compute_instance,
         };
     }
-    /* What the buffer had no room for shows in the sequence too, once a record follows. */
-    *lost = missing > dropped ? missing : dropped;
+    *lost = missing + dropped;
     if (log->get == before && !dropped)
         return 0;
     update.record_get = log->get;

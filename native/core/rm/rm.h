@@ -36,6 +36,7 @@ struct nvc_rm_log {
     uint32_t get;     /* the next one to read */
     uint32_t seen;    /* 1: `sequence` is of the record before */
     uint32_t sequence;
+    uint64_t told;   /* records that were told as lost, and whose gap in the sequence is still to come */
     uint32_t reason; /* why the driver did not bind: NV2080_CTRL_GR_FECS_BIND_REASON_CODE_* */
     uint32_t step;   /* what failed, NVC_RM_LOG_* */
     void *header;

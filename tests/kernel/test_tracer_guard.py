@@ -1,0 +1,123 @@
+"""A guarded process that starts or stops channels is killed before its call returns to it, in whatever way it calls."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from support.tracing import Caller, bpffs, build_calls, unmount, wait_for  # noqa: F401
+
+from nvc.kernel.tracer import EXITED, KILLED, Tracer
+
+WAYS_64 = ("plain", "xfer", "type", "thread", "fork", "vfork", "parent", "grandchild", "high", "int80")
+WAYS_32 = ("plain", "xfer", "thread", "fork", "vfork", "parent", "grandchild")
+#: What is written by a parent whose child did it.
+PARENTS = {
+    "fork": "killed 9",
+    "vfork": "killed 9",
+    "parent": "over",
+    "grandchild": "killed 9",
+}
+
+
+@pytest.fixture
+def tracer(bpffs: str) -> Iterator[Tracer]:  # noqa: F811
+    made = Tracer.open(bpffs)
+    yield made
+    made.close()
+    unmount(bpffs)
+
+
+CALLS = [("64", way) for way in WAYS_64] + [("32", way) for way in WAYS_32]
+
+
+@pytest.mark.parametrize(("bits", "way"), CALLS)
+def test_a_guarded_process_is_killed(tracer: Tracer, bits: str, way: str) -> None:
+    with Caller(build_calls(bits)) as caller:
+        tracer.guard(caller.pid, True)
+        caller.tell(f"break {way}")
+        if way in PARENTS:
+            caller.expect(PARENTS[way])
+        assert "survived" not in caller.all()
+        killed = [each for each in tracer.news() if each.kind == KILLED]
+        assert [(each.client, each.handle) for each in killed] == [(1, 2)]
+        assert (killed[0].pid == caller.pid) == (way not in PARENTS)
+        if way not in PARENTS:
+            assert caller.process.wait() == -9
+
+
+@pytest.mark.parametrize(("bits", "way"), CALLS)
+def test_others_go_on(tracer: Tracer, bits: str, way: str) -> None:
+    with Caller(build_calls(bits)) as caller, Caller(build_calls(bits)) as guarded:
+        tracer.guard(guarded.pid, True)
+        caller.tell(f"break {way}")
+        caller.expect("survived")
+        tracer.guard(caller.pid, True)
+        tracer.guard(caller.pid, False)
+        caller.tell(f"break {way}")
+        assert "survived" in caller.all()
+        assert not [each for each in tracer.news() if each.kind == KILLED]
+
+
+def test_who_is_exempt_goes_on(tracer: Tracer) -> None:
+    with Caller(build_calls("64")) as caller:
+        tracer.guard(caller.pid, True)
+        tracer.exempt(caller.pid)
+        assert tracer.guarded() == frozenset()
+        assert caller.ask("break plain") == ["survived"]
+
+
+def test_a_process_stays_guarded_without_its_first_thread(tracer: Tracer) -> None:
+    with Caller(build_calls("64")) as caller:
+        tracer.guard(caller.pid, True)
+        caller.tell("leave")
+        caller.expect("left")
+        with open(f"/proc/{caller.pid}/task/{caller.pid}/stat") as file:
+            while " Z " not in file.read():
+                file.seek(0)
+        tracer.news()
+        assert tracer.leaving
+        assert caller.pid in tracer.guarded()
+        caller.tell("break plain")
+        assert caller.all() == []
+        assert caller.process.wait() == -9
+        wait_for(tracer, EXITED, caller.pid)
+        assert not tracer.leaving
+        assert caller.pid not in tracer.guarded()
+
+
+def test_a_program_that_another_thread_executes_stays_guarded(tracer: Tracer) -> None:
+    with Caller(build_calls("64")) as caller:
+        tracer.guard(caller.pid, True)
+        caller.tell("exec")
+        caller.expect("ready")
+        assert not [each for each in tracer.news() if each.kind == EXITED]
+        caller.tell("break plain")
+        assert caller.all() == []
+        assert caller.process.wait() == -9
+
+
+def test_what_a_guarded_process_starts_is_guarded(tracer: Tracer) -> None:
+    """By a program between them that never calls the driver, and has ended."""
+    with Caller(build_calls("64")) as outer:
+        pass
+    shell = subprocess.Popen(["sh", "-c", 'read line; (printf "break plain\\n" | "$0" /dev/null); echo $?', build_calls("64")],
+                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # fmt: skip
+    tracer.guard(shell.pid, True)
+    out, _ = shell.communicate("\n")
+    assert out.split() == ["ready", "137"]
+    assert outer.pid not in tracer.guarded()
+
+
+def test_the_guard_holds_while_nobody_runs(bpffs: str) -> None:  # noqa: F811
+    first = Tracer.open(bpffs)
+    with Caller(build_calls("64")) as caller:
+        first.guard(caller.pid, True)
+        first.close()
+        caller.tell("break plain")
+        assert caller.all() == []
+        again = Tracer.open(bpffs)
+        assert caller.pid in again.guarded() or EXITED in {each.kind for each in again.news()}
+        again.close()
+    unmount(bpffs)
