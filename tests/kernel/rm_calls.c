@@ -208,7 +208,8 @@ static void allocate(uint32_t client, uint32_t parent, uint32_t handle, uint32_t
     page->parameters[class == 0x80 ? 0 : class == 0xa06c ? 3 : 34] = word;
     uint32_t size = class == 0x41 || class == 0x2080 ? 4 : class == 0x80 ? 56 : class == 0xa06c ? 20 : 368;
     if (strcmp(way, "wide") == 0) {
-        page->wide = (struct wide){client, parent, handle, class, (uintptr_t)page->parameters, 0, size, 0, 0xff, 0};
+        page->wide =
+            (struct wide){client, parent, handle, class, (uintptr_t)page->parameters, 0, size, 0, 0xff, 0};
         call(0x2B, &page->wide, sizeof(page->wide));
         status = page->wide.status;
         handle = page->wide.object;

@@ -1,4 +1,4 @@
-"""What the tests of the tracer share: a file system bpf of the test's own, and the program that makes the driver's calls."""
+"""What the tests of the tracer share: a file system bpf, and a program that makes the driver's ioctls."""
 
 from __future__ import annotations
 

@@ -1,0 +1,182 @@
+"""The tracer's pins, rights and losses."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import REPO, run
+from support.tracing import Caller, bpffs, build_calls, unmount, wait_for  # noqa: F401
+
+from nvc.errors import TracerError
+from nvc.kernel import LinuxKernel, private_mounts, tracer, writable_over
+from nvc.kernel.tracer import EXITED, Tracer
+
+
+def in_child(work: Callable[[], object]) -> str:
+    """What a forked process says `work` returned, or raised."""
+    ours, theirs = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(theirs, str(work()).encode())
+        except BaseException as error:
+            os.write(theirs, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(theirs)
+    with os.fdopen(ours) as file:
+        said = file.read()
+    os.waitpid(pid, 0)
+    return said
+
+
+def pins(directory: str) -> dict[str, list[str]]:
+    return {
+        name: sorted(os.listdir(f"{directory}/{name}"))
+        for name in os.listdir(directory)
+        if name.startswith(("maps-", "links-"))
+    }
+
+
+def changed(tmp_path: Any, **entries: int) -> str:
+    """The program as another version would have it: other bytes, and maps of other sizes."""
+    head, _, code = Path(tracer.flat_path()).read_bytes().partition(b"\n")
+    document = json.loads(head)
+    for each in document["maps"]:
+        each["entries"] = entries.get(each["name"], each["entries"])
+    path = tmp_path / "other.bin"
+    path.write_bytes(json.dumps(document).encode() + b" \n" + code)
+    return str(path)
+
+
+def test_what_is_pinned_is_taken(bpffs: str) -> None:  # noqa: F811
+    Tracer.open(bpffs).close()
+    before = pins(bpffs)
+    assert sorted(before.values()) == [
+        ["births", "counts", "guards", "objects", "owners", "ring"],
+        ["sched_process_exit", "sched_process_fork", "sys_exit"],
+    ]
+    inodes = {path: os.stat(f"{bpffs}/{path}").st_ino for path in before}
+    Tracer.open(bpffs).close()
+    assert pins(bpffs) == before
+    assert {path: os.stat(f"{bpffs}/{path}").st_ino for path in before} == inodes
+    unmount(bpffs)
+
+
+def test_another_version_takes_over_what_is_known(bpffs: str, tmp_path: Any) -> None:  # noqa: F811
+    first = Tracer.open(bpffs)
+    with Caller(build_calls("64")) as caller:
+        first.guard(caller.pid, True)
+        first.close()
+        before = pins(bpffs)
+        second = Tracer.open(bpffs, changed(tmp_path))
+        after = pins(bpffs)
+        assert len(after) == 2 and after.keys() != before.keys()
+        assert caller.pid in second.guarded()
+        caller.tell("break plain")
+        assert caller.all() == []
+        # Two programs told of it while the second took over; one does now.
+        killed = [each for each in wait_for(second, EXITED, caller.pid) if each.kind == tracer.KILLED]
+        assert len(killed) == 1
+        second.close()
+    unmount(bpffs)
+
+
+def test_an_unfinished_start_is_made_good(bpffs: str) -> None:  # noqa: F811
+    Tracer.open(bpffs).close()
+    links = next(name for name in os.listdir(bpffs) if name.startswith("links-"))
+    os.unlink(f"{bpffs}/{links}/sys_exit")
+    os.mkdir(f"{bpffs}/links-of-nobody")
+    os.mkdir(f"{bpffs}/maps-0")
+    made = Tracer.open(bpffs)
+    assert len(pins(bpffs)) == 2
+    with Caller(build_calls("64")) as caller:
+        made.guard(caller.pid, True)
+        caller.tell("break plain")
+        assert caller.all() == []
+    made.close()
+    unmount(bpffs)
+
+
+def test_mount_namespaces_do_not_see_each_other(tmp_path: Any) -> None:
+    directory = str(tmp_path / "bpf")
+    os.mkdir(directory)
+
+    def elsewhere() -> object:
+        private_mounts()
+        writable_over(str(tmp_path))
+        made = Tracer.open(directory)
+        made.guard(os.getpid(), True)
+        return sorted(made.guarded()) == [os.getpid()] and not Tracer.open(directory).objects()
+
+    ours = Tracer.open(directory)
+    assert in_child(elsewhere) == "True"
+    assert ours.guarded() == frozenset()
+    with Caller(build_calls("64")) as caller:
+        ours.guard(caller.pid, True)
+        caller.tell("break plain")
+        assert caller.all() == []
+    ours.close()
+    unmount(directory)
+
+
+def test_rights_that_are_missing_are_named(bpffs: str) -> None:  # noqa: F811
+    def without(*numbers: int) -> Callable[[], object]:
+        def work() -> object:
+            kernel = LinuxKernel()
+            effective, permitted, _ = kernel.capget()
+            keep = permitted
+            for number in numbers:
+                keep &= ~(1 << number)
+            kernel.capset(keep & effective, keep, 0)
+            return Tracer.open(bpffs)
+
+        return work
+
+    text = in_child(without(38, 39, 21))
+    assert "CAP_BPF" in text and "CAP_PERFMON" in text and "CAP_SYS_ADMIN" in text and "PTRACE" not in text
+    text = in_child(without(19))
+    assert "missing: CAP_SYS_PTRACE (to take a process's descriptor)" in text and "CAP_BPF" not in text
+    assert pins(bpffs) == {}
+
+
+def test_a_pid_namespace_is_named() -> None:
+    assert tracer.missing_rights() == ()
+    code = "from nvc.kernel.tracer import missing_rights; print(*missing_rights())"
+    done = run("unshare", "--pid", "--fork", sys.executable, "-c", code, cwd=REPO)
+    assert done.stdout.startswith("the host's pid namespace (")
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Any) -> None:
+    with pytest.raises(TracerError, match=r"mount file system bpf: /proc/nvc/bpf: no such file"):
+        Tracer.open("/proc/nvc/bpf")
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(TracerError, match="mount file system bpf"):
+        Tracer.open(str(file))
+
+
+def test_a_program_that_is_not_there_or_not_whole_is_named(bpffs: str, tmp_path: Any) -> None:  # noqa: F811
+    with pytest.raises(TracerError, match=r"read tracer: /nowhere.bin: no such file .*install nvc again"):
+        Tracer.open(bpffs, "/nowhere.bin")
+    cut = tmp_path / "cut.bin"
+    cut.write_bytes(Path(tracer.flat_path()).read_bytes()[:-8])
+    with pytest.raises(TracerError, match="is not whole"):
+        Tracer.open(bpffs, str(cut))
+
+
+def test_the_verifier_is_quoted(bpffs: str, tmp_path: Any) -> None:  # noqa: F811
+    data = Path(tracer.flat_path()).read_bytes()
+    head, _, code = data.partition(b"\n")
+    bad = tmp_path / "bad.bin"
+    bad.write_bytes(head + b"\n" + bytes(8) + code[8:])
+    with pytest.raises(TracerError, match=r"load tracer: after_call: invalid argument \(.+\)"):
+        Tracer.open(bpffs, str(bad))
+    assert not [name for name in pins(bpffs) if name.startswith("links-")]
+    unmount(bpffs)
