@@ -1,1 +1,1 @@
-"""Keeping time from outside of the tenants: by the driver's own scheduler, which nvc.kernel.rm speaks to."""
+"""Keeps time from outside of the tenants, by the driver's own scheduler, which nvc.kernel.rm speaks to."""

@@ -68,6 +68,8 @@ MPS_CLIENTS = 60  # of one server, as the driver has it; each slice is at least 
 POLICIES = tuple(row.name for row in TABLE)
 #: What a slice has for which none is named: with a cap, with only a weight. With neither: layout.POLICY_NATIVE.
 POLICY_FIXED, POLICY_WEIGHT = map(POLICIES.index, ("fixed", "weight"))
+#: Its slices go before those of others.
+FIRST = POLICIES.index("preempt")
 #: For people who type one.
 CHOICES = f"{', '.join(POLICIES[:-1])} or {POLICIES[-1]}, or 0 to {len(POLICIES) - 1}"
 WITHOUT_NVCD = " or ".join(row.name for row in TABLE if not row.needs_nvcd)

@@ -30,6 +30,8 @@ class Demand(Value):
         0,
         0,
     )  # when the slice was made, when its first process began: the least is the oldest
+    period_us: int = 0  # of its cap; 0: nvcd's
+    first: bool = False  # under `first`, it goes before those that do not ask for that
 
 
 class Terms(Value):
@@ -73,6 +75,7 @@ class InForce(Value):
     longest: int = 0  # nanoseconds: the operator's, which bounds what nvcd learns; 0: none
     terms: tuple[Terms, ...] = ()  # of all demands, the oldest first
     costs: DeviceCosts = ASSUMED
+    floor_us: int = 0  # the operator's, of the timeslices of who is not first; 0: none
 
     @property
     def together(self) -> tuple[Terms, ...]:
@@ -111,7 +114,7 @@ def in_force(
         for demand in demands
     )
     longest = device_policy.quantum_us * 1000
-    return InForce(policy, longest or QUANTUM, longest, terms, costs)
+    return InForce(policy, longest or QUANTUM, longest, terms, costs, device_policy.floor_us)
 
 
 def entitlements(force: InForce, idle: frozenset[str] = frozenset()) -> dict[str, float]:

@@ -28,6 +28,7 @@ NONE = -1
 INSTANCES_MAX = 64  # nvcd takes turns among so many
 TOTAL_WEIGHT_MAX = 1 << 20
 QUANTUM_US = (1_000, 1_000_000)  # least and most
+FLOOR_US = (100, 20_000)  # likewise
 FILE_MAX = 4096
 UUID_MAX = 80
 _UUID = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-")
@@ -47,6 +48,7 @@ class DevicePolicy(Value):
     max_instances: int = 0  # 0: any number
     total_weight: int = 0  # 0: no bound
     quantum_us: int = 0  # microseconds; 0: as nvcd has it
+    floor_us: int = 0  # microseconds: under `first`, the timeslice of who is not first; 0: as nvcd has it
 
     def effective(self, asked: int) -> int:
         """The number of the policy for a slice that asks for the policy with the number `asked`."""
@@ -64,6 +66,7 @@ class DevicePolicy(Value):
             ("max-instances", self.max_instances),
             ("total-weight", self.total_weight),
             ("quantum-us", self.quantum_us),
+            ("floor-us", self.floor_us),
         )
         lines += [f"{name} {number}" for name, number in numbers if number]
         return "".join(f"{line}\n" for line in lines)
@@ -87,6 +90,8 @@ def parse(text: str) -> DevicePolicy:
             found = found.replace(total_weight=parse_number(name, value, 1, TOTAL_WEIGHT_MAX))
         elif name == "quantum-us":
             found = found.replace(quantum_us=parse_number(name, value, *QUANTUM_US))
+        elif name == "floor-us":
+            found = found.replace(floor_us=parse_number(name, value, *FLOOR_US))
         else:
             raise InputError(name[:UUID_MAX], cause="no such setting")
     return found

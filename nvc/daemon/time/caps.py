@@ -1,0 +1,130 @@
+"""The cap of one slice: when it is stopped, started, and looked at. Pure: times and what it had are passed in.
+
+A slice has a quota in each period. It is stopped once it had that by the log, and started when the next period
+begins. What it had above or below is carried on, so nothing adds up; of what it left unused, `burst` is kept.
+
+Looks cost, so there is one where the quota is expected to end: a slice that runs cannot have more than the time
+that passes, and how much less it has beside others is learnt.
+"""
+
+from __future__ import annotations
+
+MS = 1_000_000
+CLOSE = 50_000  # nanoseconds before its end, a quota counts as had: waiting costs more than it brings
+STOP_TAKES = 400_000  # nanoseconds that a slice has after the decision to stop it, until that is learnt
+DEBT = 10  # quotas: what a slice had above, because the timekeeper was held up, is forgiven beyond this
+LEARN = 4  # stops whose cost is looked at first; later one of four times as many
+NEVER = 1 << 62
+
+
+class Cap:
+    """The state of one capped slice on one device. Nanoseconds; `now` of CLOCK_MONOTONIC."""
+
+    __slots__ = (
+        "quota", "period", "burst", "slack", "left", "next", "runs", "look_at", "tail", "rate", "since", "tried",
+        "epoch", "stops", "settled",
+    )  # fmt: skip
+
+    def __init__(self, quota: int, period: int, burst: int, slack: int, now: int) -> None:
+        self.quota, self.period, self.burst, self.slack = quota, period, burst, slack
+        self.left = quota  # of the quota; below zero: it had more
+        self.next = now + period  # when a period begins
+        self.runs = True  # not stopped by this
+        self.look_at = now  # when what it had is wanted; NEVER: not before it runs
+        self.tail = STOP_TAKES  # what it still has after the decision to stop
+        self.rate = 1.0  # what it had of the time in which it could run
+        self.since = now  # when it was started, or last looked at since
+        self.tried = 0  # until when a call that failed is not repeated
+        self.epoch = (
+            -1
+        )  # of the accounts: in this one it was off the engine, so all that it had since is known
+        self.stops = 0
+        self.settled = True  # what it had after the last stop is counted
+
+    def change(self, quota: int, period: int, burst: int, slack: int, now: int) -> None:
+        """Other terms. What it had in this period counts."""
+        if (quota, period, burst, slack) != (self.quota, self.period, self.burst, self.slack):
+            self.left = min(self.left + quota - self.quota, quota + burst)
+            if period != self.period:
+                self.next = min(self.next, now + period)
+            self.quota, self.period, self.burst, self.slack = quota, period, burst, slack
+            self.look_at = now
+
+    def had(self, amount: int, now: int, on: bool) -> None:
+        """It had this much more since the last look; `on`: it is on the engine now."""
+        self.left = max(self.left - amount, -DEBT * self.quota)
+        if not self.runs:
+            self.look_at = NEVER
+            if not self.settled and not on:
+                self.settled = True
+                self.tail += (min(amount, 4 * STOP_TAKES) - self.tail) // 4
+            return
+        passed = now - self.since
+        if passed >= MS // 2:
+            own = amount if self.settled else max(amount - self.tail, 0)
+            # Weighed by how much of the quota this look was about.
+            weight = min(passed / self.quota, 1.0) * 0.5
+            self.rate += (min(own / passed, 1.0) - self.rate) * weight
+        self.settled = True
+        self.since = now
+        self.look_at = now + self._wait()
+
+    def _wait(self) -> int:
+        """Nanoseconds until the quota is expected to end.
+
+        If the slice is suddenly alone, it has at most a tenth of a period too much by then, and less next time.
+        """
+        want = self.left + self.slack - self.tail
+        if want <= CLOSE:
+            return 0
+        expected = want / max(self.rate, 0.01)
+        return max(int(min(expected, want + self.period / 10)), CLOSE)
+
+    def renew(self, now: int) -> None:
+        """Add a quota for each period that has begun."""
+        if now < self.next:
+            return
+        periods = (now - self.next) // self.period + 1
+        self.left = min(self.left + periods * self.quota, self.quota + self.burst)
+        self.next += periods * self.period
+        if self.runs:
+            self.look_at = max(self.look_at, self.since + self._wait())
+
+    def ends(self, now: int) -> bool:
+        """Whether it is to be stopped now, straight after a look."""
+        return self.runs and now >= self.tried and self.left + self.slack - self.tail <= CLOSE
+
+    def begins(self, now: int) -> bool:
+        """Whether it is to be started now."""
+        return not self.runs and now >= self.tried and self._ready()
+
+    def _ready(self) -> bool:
+        return self.left - (0 if self.settled else self.tail) >= self.quota // 4
+
+    def stopped(self, now: int, done: bool, epoch: int) -> None:
+        """Its channels were stopped, or the call failed."""
+        if not done:
+            self.tried = now + self.period // 4
+            self.look_at = self.tried
+            return
+        self.runs, self.settled, self.epoch = False, False, epoch
+        self.stops += 1
+        # What it had after the decision is seen with what it has next; alone, it is seen now and then.
+        self.look_at = now + MS if self.stops <= LEARN or self.stops % (4 * LEARN) == 0 else NEVER
+
+    def started(self, now: int, done: bool) -> None:
+        """Its channels were started, or the call failed."""
+        if not done:
+            self.tried = now + self.period // 4
+            return
+        self.runs, self.since = True, now
+        owed = 0 if self.settled else self.tail
+        self.left -= owed
+        self.look_at = now + self._wait()
+        self.left += owed
+
+    @property
+    def due(self) -> int:
+        """When it is next to be thought of."""
+        change = self.next if self.runs or not self._ready() else self.tried
+        return min(self.look_at, change)

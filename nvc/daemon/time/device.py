@@ -1,0 +1,288 @@
+"""Keeps the time of one device: the plan, the log, the caps, and what the driver said. Time is passed in."""
+
+from __future__ import annotations
+
+from nvc.daemon.time.accounts import Accounts
+from nvc.daemon.time.caps import NEVER, Cap
+from nvc.daemon.time.executor import Executor
+from nvc.errors import NvcError, one_line
+from nvc.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Callable, Sequence
+
+    from nvc.daemon.time.accounts import Record
+    from nvc.daemon.time.executor import Driver, SwitchLog
+    from nvc.daemon.time.plan import DevicePlan, Group, SlicePlan
+
+MS = 1_000_000
+SECOND = 1000 * MS
+ACCOUNT = 100 * MS  # between two looks, if nothing else asks for one
+LEFT_PROCESS = SECOND  # after a process has left a slice, records of it may still come
+JUMP = 5 * MS  # between the GPU's timer and CLOCK_MONOTONIC, from look to look
+RETRY = 100 * MS  # until a stop or start that failed is repeated
+REOPEN = SECOND  # until the log is opened again
+
+
+class SliceTime(Value):
+    """What became of one slice. Nanoseconds, counted from when the timekeeper first knew it."""
+
+    key: str
+    had_ns: int  # by the log
+    doubtful_ns: int  # of which nobody knows whether it had them; they count for its cap
+    stopped_ns: int
+    stops: int
+    broke_ns: int  # that it had while it was stopped: somebody has started it
+
+
+class DeviceTime(Value):
+    """What became of a device's time."""
+
+    uuid: str
+    logged: bool  # the log tells who had the GPU; otherwise the clock tells who may have
+    pids: tuple[tuple[int, int, int], ...]  # of each process: its number, nanoseconds, switches
+    slices: tuple[SliceTime, ...]
+    lost: int  # records
+    jumps: int  # of the GPU's timer
+    calls: int
+    failed: tuple[tuple[int, int], ...]  # the driver's status, how often
+    problem: str  # why slices are not held, or not exactly; "": they are
+
+
+class _Slice:
+    """What the timekeeper knows of one slice."""
+
+    __slots__ = ("plan", "cap", "pids", "had", "doubtful", "stopped", "broke", "off", "tried", "fresh")
+
+    def __init__(self, plan: SlicePlan) -> None:
+        self.plan = plan
+        self.cap: Cap | None = None
+        self.pids: dict[int, int] = {}  # its processes; when those that left are forgotten, else NEVER
+        self.had = self.doubtful = self.stopped = self.broke = 0
+        self.off = 0  # since when it is stopped; 0: it is not
+        self.tried = 0  # until when a stop that failed is not repeated
+        self.fresh = True  # never started by this timekeeper: an earlier one may have stopped it
+
+
+class DeviceKeeper:
+    """One device. `apply` takes a plan, `step` does what is due and says when it is to be called again."""
+
+    def __init__(
+        self, plan: DevicePlan, driver: Driver, clock: Callable[[], int], alive: Callable[[int], bool],
+        trace: deque[tuple[str, int, int, int]],
+    ) -> None:  # fmt: skip
+        """Raises RmError if the device cannot be opened."""
+        self.uuid = plan.uuid
+        self.instance = plan.instance
+        self.clock = clock
+        self.trace = trace
+        self.device = driver.subdevice(plan.instance)
+        self.executor = Executor(self.device, driver, clock, alive)
+        self.slices: dict[str, _Slice] = {}
+        self.lengths: list[tuple[Group, int]] = []  # timeslices to be set, one a step
+        self.log: SwitchLog | None = None
+        self.log_problem = ""
+        self.timer_problem = ""
+        self.looked = self.accounted = now = clock()
+        self.reopen = now
+        self.credited: dict[int, int] = {}  # what of each process's time its slice was charged with
+        self.accounts = Accounts(self._timer(now))
+        self._open(now)
+
+    def _open(self, now: int) -> None:
+        try:
+            self.log = self.device.log()
+            self.log_problem = ""
+        except (OSError, NvcError) as error:
+            self.log_problem = f"no switch log: {one_line(error)}"
+            self.reopen = now + REOPEN
+
+    def _timer(self, now: int) -> int:
+        """The GPU's timer; the host's clock where that cannot be read."""
+        try:
+            time = self.device.now()
+            self.timer_problem = ""
+            return time
+        except (OSError, NvcError) as error:
+            self.timer_problem = f"no GPU timer: {one_line(error)}"
+            return now
+
+    def apply(self, plan: DevicePlan) -> None:
+        """Take a plan: stop what it stops, and start what it does not."""
+        now = self.clock()
+        keys = {one.key for one in plan.slices}
+        for key in [key for key in self.slices if key not in keys]:
+            del self.slices[key]
+        for one in plan.slices:
+            known = self.slices.setdefault(one.key, _Slice(one))
+            self._take(known, one, now)
+        groups = [group for one in plan.slices for group in one.groups]
+        self.executor.forget(groups)
+        for known in self.slices.values():
+            self._hold(known, now)
+        self._set_lengths()
+
+    def _set_lengths(self) -> None:
+        """Note which timeslices are to be set: some calls fail, and are made again."""
+        self.lengths = [
+            (group, known.plan.timeslice_us)
+            for known in self.slices.values()
+            for group in known.plan.groups
+            if self.executor.wants_length(group, known.plan.timeslice_us)
+        ]
+
+    def _take(self, known: _Slice, plan: SlicePlan, now: int) -> None:
+        """Take what is new of a slice."""
+        known.plan = plan
+        present = {group.pid for group in plan.groups}
+        for pid, until in known.pids.items():
+            if pid not in present and until == NEVER:
+                known.pids[pid] = now + LEFT_PROCESS
+        known.pids.update(dict.fromkeys(present, NEVER))
+        if not plan.quota_ns:
+            known.cap = None
+        elif known.cap is None:
+            known.cap = Cap(plan.quota_ns, plan.period_ns, plan.burst_ns, plan.slack_ns, now)
+        else:
+            known.cap.change(plan.quota_ns, plan.period_ns, plan.burst_ns, plan.slack_ns, now)
+
+    def _hold(self, known: _Slice, now: int) -> None:
+        """Stop or start a slice as its plan and its cap have it; also channels that it made meanwhile."""
+        cap = known.cap
+        if known.plan.stopped or cap is not None and not cap.runs:
+            self._stop(known, now)
+        elif known.off or known.fresh:
+            self._start(known, now)
+
+    def _stop(self, known: _Slice, now: int) -> bool:
+        done = self.executor.stop(known.plan.groups)
+        known.tried = 0 if done else now + RETRY
+        if done and not known.off:
+            known.off = self.clock()
+        known.fresh = False
+        return done
+
+    def _start(self, known: _Slice, now: int) -> bool:
+        done = self.executor.start(known.plan.groups)
+        known.tried = 0 if done else now + RETRY
+        if done:
+            if known.off:
+                known.stopped += self.clock() - known.off
+            known.off, known.fresh = 0, False
+        return done
+
+    def step(self, now: int) -> int:
+        """Do what is due. Returns when there is something to do again, CLOCK_MONOTONIC in nanoseconds."""
+        due = self.looked + ACCOUNT
+        for known in self.slices.values():
+            if known.cap is not None and known.pids and known.cap.look_at < due and not known.plan.stopped:
+                due = known.cap.look_at
+        if now >= due:
+            self.look()
+            if self.executor.again:
+                self._set_lengths()
+        following = self.looked + ACCOUNT
+        for known in self.slices.values():
+            following = min(following, self._keep(known, self.clock()))
+        if self.lengths and following > self.clock() + MS:
+            self.executor.set_length(*self.lengths.pop())
+            return following if not self.lengths else self.clock()
+        return following
+
+    def _keep(self, known: _Slice, now: int) -> int:
+        """Do what is due for a slice. Returns when something is due for it again."""
+        cap = known.cap
+        if known.tried and now >= known.tried:
+            self._hold(known, now)
+        if known.plan.stopped or cap is None:
+            return known.tried or NEVER
+        cap.renew(now)
+        if cap.ends(now):
+            cap.stopped(self.clock(), self._stop(known, now), self.accounts.epoch)
+        elif cap.begins(now):
+            done = self._start(known, now)
+            cap.started(self.clock(), done)
+        return min(cap.due if known.pids else cap.next, known.tried or NEVER)
+
+    def look(self) -> None:
+        """Read the log, and charge everybody with what he had."""
+        records: Sequence[Record] = ()
+        lost, blind = 0, self.log is None
+        if self.log is not None:
+            try:
+                records, lost = self.log.read()
+            except (OSError, NvcError) as error:
+                self.log.close()
+                self.log, blind = None, True
+                self.log_problem = f"the switch log cannot be read: {one_line(error)}"
+                self.reopen = self.clock() + REOPEN
+        elif self.clock() >= self.reopen:
+            self._open(self.clock())
+        now = self.clock()
+        time = self._timer(now)
+        before, passed = self.looked, now - self.looked
+        self.looked = now
+        accounts = self.accounts
+        if blind:
+            doubtful = accounts.blind(time, passed)
+        elif abs(time - accounts.now - passed) > JUMP + passed // 100:
+            doubtful = accounts.jumped(time, passed)
+        else:
+            doubtful = accounts.take(records, lost, time)
+        for record in records:
+            self.trace.append((self.uuid, record.time_ns, record.kind, record.pid))
+        for known in self.slices.values():
+            self._charge(known, doubtful, before, now)
+
+    def _charge(self, known: _Slice, doubtful: int, before: int, now: int) -> None:
+        accounts, credited, amount, on = self.accounts, self.credited, 0, False
+        left = 0
+        for pid, until in known.pids.items():
+            had = accounts.had.get(pid, 0)
+            amount += had - credited.get(pid, 0)
+            credited[pid] = had
+            on = on or pid == accounts.on
+            left += until < now
+        if left:
+            known.pids = {pid: until for pid, until in known.pids.items() if until >= now}
+        known.had += amount
+        cap = known.cap
+        if known.off and known.off < before:
+            known.broke += amount
+        if cap is None:
+            return
+        if doubtful and cap.runs and cap.epoch != accounts.epoch:
+            doubtful = min(doubtful, now - cap.since)
+            known.doubtful += doubtful
+            amount += doubtful
+        cap.had(amount, now, on)
+
+    def report(self) -> DeviceTime:
+        """What became of the time until the last look."""
+        now, accounts, executor = self.looked, self.accounts, self.executor
+        kept = frozenset(pid for known in self.slices.values() for pid in known.pids)
+        for pid in accounts.forget(kept):
+            self.credited.pop(pid, None)
+        return DeviceTime(
+            self.uuid,
+            self.log is not None,
+            tuple((pid, had, accounts.switches.get(pid, 0)) for pid, had in accounts.had.items()),
+            tuple(
+                SliceTime(
+                    key, known.had, known.doubtful,
+                    known.stopped + (max(now - known.off, 0) if known.off else 0),
+                    known.cap.stops if known.cap else 0, known.broke,
+                )
+                for key, known in self.slices.items()
+            ),
+            accounts.lost, accounts.jumps, executor.calls, tuple(sorted(executor.failed.items())),
+            executor.problem or self.log_problem or self.timer_problem,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Start all that was stopped, and close the log."""
+        self.executor.forget(())
+        if self.log is not None:
+            self.log.close()

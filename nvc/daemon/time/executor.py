@@ -1,0 +1,213 @@
+"""Calls the driver for one device: the only module here that does.
+
+A call that names a channel which is gone is done in part. It is split then, so that every living channel is
+reached, and the gone one is left out for a second: the driver writes to the kernel's log each time. A call that
+fails otherwise is counted by its status and said once; the caller tries again.
+"""
+
+from __future__ import annotations
+
+import os
+
+from nvc.errors import NvcError
+from nvc.kernel import rm
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Protocol
+
+    from nvc.daemon.time.accounts import Record
+    from nvc.daemon.time.plan import Group
+
+    class SwitchLog(Protocol):
+        """The log of one GPU, as nvc/kernel/rm.py has it."""
+
+        def read(self) -> tuple[Sequence[Record], int]:
+            """The records since the last time, and how many were lost. Raises OSError, RmError."""
+
+        def close(self) -> None:
+            """The driver writes no more."""
+
+    class Subdevice(Protocol):
+        """One GPU of the driver, as nvc/kernel/rm.py has it."""
+
+        def stop(self, channels: Sequence[tuple[int, int]]) -> int:
+            """Take channels (client, handle) off the GPU. Returns the driver's status."""
+
+        def start(self, channels: Sequence[tuple[int, int]]) -> int:
+            """Let them run again. Returns the driver's status."""
+
+        def now(self) -> int:
+            """Nanoseconds of the GPU's timer. Raises OSError, RmError."""
+
+        def log(self) -> SwitchLog:
+            """Open the log. Raises RmError."""
+
+    class Driver(Protocol):
+        """The driver's resource manager, as nvc/kernel/rm.py has it."""
+
+        def subdevice(self, instance: int) -> Subdevice:
+            """The same one each time. Raises RmError."""
+
+        def set_timeslice(self, fd: int, client: int, group: int, us: int) -> int:
+            """By a descriptor of the process that made the group. Returns the driver's status."""
+
+        def borrow(self, pid: int, number: int) -> int:
+            """That descriptor. Raises OSError, RmError."""
+
+
+OK, GONE = 0, 0x21  # NV_OK, NV_ERR_INVALID_CHANNEL
+#: In place of a status: the call itself failed; the process or its descriptor is not there.
+NO_ANSWER, NO_DESCRIPTOR = -1, -2
+REST = 1_000_000_000  # nanoseconds until a channel that was gone, or a timeslice that failed, is tried again
+
+Channel = tuple[int, int]
+
+
+class Executor:
+    """Keeps what was asked of the driver for one device, and what came of it."""
+
+    def __init__(
+        self, subdevice: Subdevice, driver: Driver, clock: Callable[[], int], alive: Callable[[int], bool]
+    ) -> None:
+        self.subdevice = subdevice
+        self.driver = driver
+        self.clock = clock
+        self.alive = alive
+        self.off: dict[Channel, tuple[int, int]] = {}  # stopped channels; serial and process of their group
+        self.lengths: dict[Channel, tuple[int, int, int]] = {}  # of groups: timeslice, serial, touched
+        self.gone: dict[Channel, int] = {}  # channels that were not there, until when they are left out
+        self.again: dict[Channel, int] = {}  # groups whose timeslice failed, until when it is left
+        self.calls = 0
+        self.failed: dict[int, int] = {}  # by status
+        self.problem = ""  # of the last stop or start: every channel was refused
+
+    def stop(self, groups: Iterable[Group], again: bool = False) -> bool:
+        """Stop what is not stopped yet of some groups; `again`: all of it. Whether nothing of them runs."""
+        wanted = [
+            ((group.client, channel), (group.serial, group.pid))
+            for group in groups
+            for channel in group.channels
+            if again or self.off.get((group.client, channel)) != (group.serial, group.pid)
+        ]
+        reached, refused = self._call(self.subdevice.stop, [channel for channel, _ in wanted], "stop")
+        self.off.update(one for one in wanted if one[0] in reached)
+        return not refused
+
+    def start(self, groups: Iterable[Group]) -> bool:
+        """Start the channels of some groups, also those that somebody else stopped. Whether all living ones run."""
+        wanted = [(group.client, channel) for group in groups for channel in group.channels]
+        return self.release(wanted)
+
+    def release(self, channels: Sequence[Channel]) -> bool:
+        """Start channels. Whether all living ones run."""
+        _, refused = self._call(self.subdevice.start, channels, "start")
+        for channel in channels:
+            if channel not in refused:
+                self.off.pop(channel, None)
+        return not refused
+
+    def _call(
+        self, work: Callable[[Sequence[Channel]], int], channels: Sequence[Channel], name: str
+    ) -> tuple[set[Channel], set[Channel]]:
+        """The channels that were reached, and those that the driver refused; those that are gone are in neither."""
+        now = self.clock()
+        reached: set[Channel] = set()
+        refused: set[Channel] = set()
+        rest = [[one for one in channels if self.gone.get(one, 0) <= now]]
+        status = OK
+        while rest:
+            part = rest.pop()
+            if not part:
+                continue
+            self.calls += 1
+            try:
+                status = work(part)
+            except (OSError, NvcError):
+                status = NO_ANSWER
+            if status == OK:
+                reached.update(part)
+            elif status != GONE:
+                self.failed[status] = self.failed.get(status, 0) + 1
+                refused.update(part)
+            elif len(part) == 1:
+                self.gone[part[0]] = now + REST
+                self.off.pop(part[0], None)
+            else:
+                half = len(part) // 2
+                rest += [part[half:], part[:half]]
+        if refused:
+            self.problem = f"{name} {len(refused)} channels: status {max(self.failed):#x}"
+        elif reached:
+            self.problem = ""
+        return reached, refused
+
+    def wants_length(self, group: Group, us: int) -> bool:
+        """Whether a group's timeslice is to be set."""
+        key = (group.client, group.handle)
+        return (
+            bool(us)
+            and self.lengths.get(key) != (us, group.serial, group.touched)
+            and self.again.get(key, 0) <= self.clock()
+        )
+
+    def set_length(self, group: Group, us: int) -> bool:
+        """Set a group's timeslice in microseconds. Whether it was set."""
+        key = (group.client, group.handle)
+        try:
+            fd = self.driver.borrow(group.pid, group.fd)
+        except (OSError, NvcError):
+            status = NO_DESCRIPTOR
+        else:
+            try:
+                self.calls += 1
+                status = self.driver.set_timeslice(fd, group.client, group.handle, us)
+            except (OSError, NvcError):
+                status = NO_ANSWER
+            finally:
+                os.close(fd)
+        if status == OK:
+            self.lengths[key] = (us, group.serial, group.touched)
+            self.again.pop(key, None)
+            return True
+        self.failed[status] = self.failed.get(status, 0) + 1
+        self.again[key] = self.clock() + REST
+        return False
+
+    def forget(self, groups: Sequence[Group]) -> None:
+        """Only these groups are left: start what is stopped of the others whose processes live, forget the rest."""
+        handles = {(group.client, group.handle) for group in groups}
+        channels = {(group.client, channel) for group in groups for channel in group.channels}
+        left = [key for key, (_, pid) in self.off.items() if key not in channels and self.alive(pid)]
+        if left:
+            self.release(left)
+        now = self.clock()
+        self.lengths = {key: value for key, value in self.lengths.items() if key in handles}
+        self.again = {key: value for key, value in self.again.items() if key in handles}
+        self.off = {key: value for key, value in self.off.items() if key in channels or key in left}
+        self.gone = {key: value for key, value in self.gone.items() if key in channels and value > now}
+
+
+class RmDriver:
+    """A client of the resource manager. `control`: the path of nvidiactl; the rest as Rm.open has it."""
+
+    def __init__(self, control: str, nodes: Sequence[str] = (), driver: str = "/proc/driver/nvidia") -> None:
+        """Raises RmError."""
+        self.control = control
+        self.rm = rm.Rm.open(control, nodes, driver)
+        self._subdevices: dict[int, rm.Subdevice] = {}
+
+    def subdevice(self, instance: int) -> rm.Subdevice:
+        """One GPU by its number, the same one each time. Raises RmError."""
+        if instance not in self._subdevices:
+            self._subdevices[instance] = self.rm.subdevice(instance)
+        return self._subdevices[instance]
+
+    def set_timeslice(self, fd: int, client: int, group: int, us: int) -> int:
+        """The driver's status. Raises RmError."""
+        return rm.set_timeslice(fd, client, group, us)
+
+    def borrow(self, pid: int, number: int) -> int:
+        """A copy of a process's descriptor of the control file. Raises RmError."""
+        return rm.borrow(pid, number, self.control)

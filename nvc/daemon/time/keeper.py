@@ -1,0 +1,214 @@
+"""The timekeeper carries out the plan, in a process of its own: a call of the driver may hang.
+
+It is the guardian, too: when nvcd's end of the socket closes, it starts all that it stopped, and ends. What nvcd's
+plan does not stop is started first, in case an earlier timekeeper was killed.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections import deque
+from socket import MSG_DONTWAIT
+
+from nvc.daemon.time import wire
+from nvc.daemon.time.device import ACCOUNT, SECOND, DeviceKeeper, DeviceTime
+from nvc.errors import NvcError, one_line
+from nvc.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+    from typing import Any
+
+    from nvc.daemon.time.executor import Driver
+    from nvc.daemon.time.plan import DevicePlan, Plan
+
+AGAIN = SECOND  # until a device that could not be opened is tried again
+TRACED = 65536  # records of the log that are kept for a trace
+PACKET_MAX = 1 << 17
+REST = 100_000_000  # nanoseconds: without a device there is nothing to do but to listen
+
+
+class _Closed(Value):
+    """A device that could not be opened."""
+
+    plan: DevicePlan
+    problem: str
+    again: int
+
+
+class Keeper:
+    """All devices. Time is passed in; `clock` tells it again after calls that take long."""
+
+    def __init__(
+        self, make: Callable[[], Driver], clock: Callable[[], int], alive: Callable[[int], bool]
+    ) -> None:
+        """`make` opens the driver, once there is a device to keep; it raises RmError, and is called again."""
+        self.make = make
+        self.driver: Driver | None = None
+        self.clock = clock
+        self.alive = alive
+        self.began = clock()
+        self.devices: dict[str, DeviceKeeper] = {}
+        self.closed: dict[str, _Closed] = {}
+        self.trace: deque[tuple[str, int, int, int]] = deque(maxlen=TRACED)
+
+    def apply(self, plan: Plan) -> None:
+        """Take a whole plan."""
+        named = {one.uuid for one in plan.devices}
+        for uuid in [uuid for uuid in self.devices if uuid not in named]:
+            self.devices.pop(uuid).close()
+        self.closed = {uuid: one for uuid, one in self.closed.items() if uuid in named}
+        for one in plan.devices:
+            known = self.devices.get(one.uuid)
+            if known is not None and known.instance != one.instance:
+                self.devices.pop(one.uuid).close()
+                known = None
+            if known is not None:
+                known.apply(one)
+            elif one.uuid in self.closed:
+                self.closed[one.uuid] = self.closed[one.uuid].replace(plan=one)
+            else:
+                self._open(one, self.clock())
+
+    def _open(self, plan: DevicePlan, now: int) -> None:
+        try:
+            if self.driver is None:
+                self.driver = self.make()
+            device = DeviceKeeper(plan, self.driver, self.clock, self.alive, self.trace)
+        except (OSError, NvcError) as error:
+            self.closed[plan.uuid] = _Closed(plan, one_line(error), now + AGAIN)
+            return
+        self.closed.pop(plan.uuid, None)
+        self.devices[plan.uuid] = device
+        device.apply(plan)
+
+    def step(self, now: int) -> int:
+        """Do what is due. Returns when something is due again, nanoseconds of CLOCK_MONOTONIC."""
+        following = now + REST
+        for one in [one for one in self.closed.values() if now >= one.again]:
+            self._open(one.plan, now)
+        for device in self.devices.values():
+            following = min(following, device.step(now))
+            now = self.clock()
+        return following
+
+    def account(self, processor: int) -> wire.Account:
+        """What became of the time until now."""
+        closed = tuple(
+            DeviceTime(uuid, False, (), (), 0, 0, 0, (), one.problem) for uuid, one in self.closed.items()
+        )
+        found = tuple(device.report() for device in self.devices.values())
+        return wire.Account(self.began, self.clock(), processor, (*found, *closed))
+
+    def records(self, seconds: int) -> list[tuple[str, int, int, int]]:
+        """The records of the last seconds, the oldest first."""
+        since = {uuid: device.accounts.now - seconds * SECOND for uuid, device in self.devices.items()}
+        return [one for one in self.trace if one[1] >= since.get(one[0], 0)]
+
+    def close(self) -> None:
+        """Start all that was stopped."""
+        for device in self.devices.values():
+            device.close()
+
+
+class Service:
+    """Serves nvcd's end of a socket."""
+
+    def __init__(
+        self, channel: socket.socket, keeper: Keeper, clock: Callable[[], int],
+        beat: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        """`beat` is called in each turn."""
+        self.channel = channel
+        self.keeper = keeper
+        self.clock = clock
+        self.beat = beat
+        self.assembler = wire.Assembler()
+        self.sent = 0
+        self.due = clock()
+        self.told = clock()
+        self.outbox: deque[bytes] = deque()
+
+    def run(self) -> None:
+        """Until nvcd's end closes."""
+        self.send({"began": os.getpid()})
+        try:
+            while self.turn():
+                pass
+        finally:
+            self.keeper.close()
+
+    def turn(self) -> bool:
+        """Wait for what comes first, and do it. False: nvcd's end has closed."""
+        self.beat()
+        left = (min(self.due, self.told + ACCOUNT) - self.clock()) / SECOND
+        full = [self.channel] if self.outbox else []
+        readable, writable, _ = select.select([self.channel], full, [], max(left, 0))
+        if writable:
+            self._flush()
+        if readable:
+            try:
+                packet = self.channel.recv(PACKET_MAX, MSG_DONTWAIT)
+            except (BlockingIOError, InterruptedError):
+                packet = None
+            except OSError:
+                packet = b""
+            if packet == b"":
+                return False
+            if packet is not None:
+                self._take(packet)
+                self.due = self.clock()
+        now = self.clock()
+        if now >= self.due:
+            self.due = self.keeper.step(now)
+        if now >= self.told + ACCOUNT:
+            self.told = now
+            self.send({"account": self.keeper.account(time.process_time_ns())})
+        return True
+
+    def _take(self, packet: bytes) -> None:
+        try:
+            message = self.assembler.take(packet)
+            if message is None:
+                return
+            if "plan" in message:
+                self.keeper.apply(wire.read_plan(message["plan"]))
+            elif "trace" in message:
+                seconds = message["trace"]
+                if type(seconds) is not int or not 0 < seconds <= 3600:
+                    raise wire.WireError("trace: not a number of seconds")
+                self.send({"trace": self.keeper.records(seconds)})
+            else:
+                raise wire.WireError("a message of an unknown kind")
+        except wire.WireError as error:
+            self.send({"problem": f"not understood by the timekeeper: {one_line(error)}"})
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Send a message, without waiting. While nvcd takes nothing, more are left out: the next one tells all."""
+        if self.outbox:
+            return
+        self.sent += 1
+        try:
+            self.outbox.extend(wire.packets(message, self.sent))
+        except wire.WireError:
+            return
+        self._flush()
+
+    def _flush(self) -> None:
+        try:
+            while self.outbox:
+                self.channel.send(self.outbox[0], MSG_DONTWAIT)
+                self.outbox.popleft()
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError:
+            self.outbox.clear()  # it has closed: the next read says so
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is there."""
+    return os.path.exists(f"/proc/{pid}")

@@ -1,0 +1,226 @@
+"""What the timekeeper is to do on each device: timeslices, stops, quotas. Pure.
+
+The driver switches channel groups round robin, each for its timeslice, so timeslices in proportion to the
+entitlements divide the time of those that have work, without a call. A cap is a quota in each period: the
+timekeeper stops a slice that had it (nvc/daemon/time/caps.py).
+"""
+
+from __future__ import annotations
+
+from nvc.slices.model.policy import FIRST, MS
+from nvc.slices.policy.entitlement import entitlements
+from nvc.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nvc.slices.policy.entitlement import InForce, Terms
+
+NATIVE_US = 2048  # the driver's own timeslice of a group that computes
+TURN = 4 * MS  # of one of several equal tenants: best for decode loops, as measured (docs/sharing.md)
+LEAST_US, FLOOR_US = 1000, 100  # of a group; the second where the longest would be too long otherwise
+LONGEST_US = 20_000
+CHANGE = 150_000  # nanoseconds from one group's work to another's, in which the device works for nobody
+PERIOD = 100 * MS  # of a cap, where the slice asks for none
+PERIODS = (20 * MS, 1000 * MS)
+SLACK = 8  # of a quota, this part may be had above it where caps promise all of the time
+ALONE = 0.8  # of what the busiest group of a slice had: one that had this much counts as always working
+ROUND = 50 * MS  # a capped slice has a part of this at a time: 20 changes to it and back in a second
+
+
+class Group(Value):
+    """A channel group whose channels compute."""
+
+    client: int
+    handle: int
+    pid: int  # on the host, of who made it
+    fd: int  # the driver's control file in that process
+    channels: tuple[int, ...]
+    serial: int = 0  # another one when the group or a channel of it was made anew under a known handle
+    touched: int = 0  # how often a process has set its timeslice itself
+
+
+class SlicePlan(Value):
+    """What holds for one slice on a device."""
+
+    key: str
+    groups: tuple[Group, ...]
+    timeslice_us: int = 0  # of each group; 0: as it is
+    stopped: bool = False
+    quota_ns: int = 0  # in each period; 0: no cap
+    period_ns: int = PERIOD
+    burst_ns: int = 0  # of unused quota, what is kept for later
+    slack_ns: int = 0  # what it may have above its quota, and pay back later, before it is stopped
+
+
+class DevicePlan(Value):
+    """What holds on a device."""
+
+    uuid: str
+    instance: int  # the driver's number of the GPU
+    slices: tuple[SlicePlan, ...] = ()
+
+
+class Plan(Value):
+    """What holds on all devices."""
+
+    devices: tuple[DevicePlan, ...] = ()
+
+
+def plan(
+    uuid: str,
+    instance: int,
+    force: InForce,
+    groups: Mapping[str, tuple[Group, ...]],
+    activity: Mapping[int, int],
+) -> DevicePlan:
+    """The plan of a device under the policy in force.
+
+    `groups` by the key of the slice; one without groups stays in the plan, since its cap goes on while its
+    processes come and go. `activity`: nanoseconds that each process had lately, by its number, of one span of time
+    for all (a second, say).
+    """
+    present = tuple(terms for terms in force.terms if groups.get(terms.key))
+    if force.policy.server or not force.policy.leases:
+        slices = tuple(
+            SlicePlan(
+                terms.key,
+                groups.get(terms.key, ()),
+                0 if terms in force.together else NATIVE_US,
+                terms.demand.paused,
+            )
+            for terms in force.terms
+        )
+        return DevicePlan(uuid, instance, slices)
+    caps = {terms.key: cap_of(terms) for terms in force.terms}
+    slack = SLACK if _full(present, caps) else 0
+    counts = {terms.key: working(groups[terms.key], activity) for terms in present}
+    lengths = timeslices(force, present, caps, counts)
+    return DevicePlan(
+        uuid,
+        instance,
+        tuple(
+            SlicePlan(
+                terms.key,
+                groups.get(terms.key, ()),
+                lengths.get(terms.key, 0),
+                terms.demand.paused,
+                quota := round(caps[terms.key] * period_of(terms)) if caps[terms.key] < 1 else 0,
+                period_of(terms),
+                quota,
+                quota // slack if slack else 0,
+            )
+            for terms in force.terms
+        ),
+    )
+
+
+def cap_of(terms: Terms) -> float:
+    """The part of the time that a slice never gets more of; 1.0: it may have all."""
+    return min(terms.cap, terms.bound or 1.0) if terms.leased else 1.0
+
+
+def period_of(terms: Terms) -> int:
+    """The period of a slice's cap in nanoseconds."""
+    least, most = PERIODS
+    return min(max(terms.demand.period_us * 1000 or PERIOD, least), most)
+
+
+def working(groups: tuple[Group, ...], activity: Mapping[int, int]) -> float:
+    """How many of a slice's groups have work, in terms of the busiest, in eighths; at least one.
+
+    The busiest uses its whole turn in each round if the slice has all the work it can do, so the slice has this
+    many turns of its in a round. Where nothing is known, each counts.
+    """
+    had = {group.pid: activity.get(group.pid, 0) for group in groups}
+    most = max(had.values())
+    if not most:
+        return float(len(had))
+    count = sum(1.0 if one >= ALONE * most else one / most for one in had.values())
+    return max(round(count * 8) / 8, 1.0)
+
+
+def timeslices(
+    force: InForce, present: tuple[Terms, ...], caps: Mapping[str, float], counts: Mapping[str, float]
+) -> dict[str, int]:
+    """Microseconds of each group of a slice, by the slice's key."""
+    parts = _parts(force, present, caps)
+    front = {terms.key for terms in present if terms.demand.first} if force.policy.number == FIRST else set()
+    if front and len(front) < len(present):
+        return _behind(force, present, parts, counts, front)
+    turn = (force.longest or TURN * force.policy.quanta) // 1000
+    lengths = {key: part * turn * len(parts) / counts[key] for key, part in parts.items()}
+    least = min(lengths.values(), default=0.0)
+    if 0 < least < LEAST_US:
+        lengths = {key: length * LEAST_US / least for key, length in lengths.items()}
+    longest = max(LONGEST_US, force.longest // 1000)
+    most = max(lengths.values(), default=0.0)
+    if most > longest:
+        lengths = {key: length * longest / most for key, length in lengths.items()}
+    lengths = _few_changes(present, caps, counts, lengths)
+    return {key: max(round(length), FLOOR_US) for key, length in lengths.items()}
+
+
+def _parts(force: InForce, present: tuple[Terms, ...], caps: Mapping[str, float]) -> dict[str, float]:
+    """The parts of the timeslices: twice the entitlement for who is stopped once he had his quota.
+
+    That costs the others nothing, and a cap above the equal part is reached. Whoever has no part (paused) is given
+    an equal one for later.
+    """
+    absent = frozenset(terms.key for terms in force.terms) - {terms.key for terms in present}
+    entitled = entitlements(force, absent)
+    equal = 1 / max(len(present), 1)
+    return {
+        terms.key: (entitled.get(terms.key) or equal) * (2 if caps[terms.key] < 1 else 1)
+        for terms in present
+    }
+
+
+def _behind(
+    force: InForce,
+    present: tuple[Terms, ...],
+    parts: dict[str, float],
+    counts: Mapping[str, float],
+    front: set[str],
+) -> dict[str, int]:
+    """Who answers users is first: the others have the operator's floor. Several who are first share equally."""
+    floor = force.floor_us or FLOOR_US
+    turn = LONGEST_US if len(front) == 1 else TURN // 1000
+    return {
+        terms.key: max(round(turn / counts[terms.key]), LEAST_US) if terms.key in front else floor
+        for terms in present
+    }
+
+
+def _few_changes(
+    present: tuple[Terms, ...],
+    caps: Mapping[str, float],
+    counts: Mapping[str, float],
+    lengths: dict[str, float],
+) -> dict[str, float]:
+    """Longer turns for capped slices, so that the changes cost the others less than a point.
+
+    It has them before it is stopped, and waits for its next period anyhow. Turns are longest where caps leave next
+    to nothing, since each change takes from them.
+    """
+    full = _full(present, caps)
+    rounds, cost = (2 * ROUND, CHANGE) if full else (ROUND, 0)  # each slice bears its own change
+    longer = {
+        terms.key: (caps[terms.key] * min(period_of(terms), rounds) - cost) / 1000 / counts[terms.key]
+        for terms in present
+        if caps[terms.key] < 1
+    }
+    if full:
+        return longer
+    return {key: max(length, longer.get(key, 0.0)) for key, length in lengths.items()}
+
+
+def _full(present: tuple[Terms, ...], caps: Mapping[str, float]) -> bool:
+    """Whether the caps of the slices that are there leave no time for the changes between them.
+
+    Timeslices keep them to their parts then. A slice that is stopped as soon as it had its quota would still have
+    all of it, and another one would go without.
+    """
+    capped = [caps[terms.key] for terms in present if caps[terms.key] < 1]
+    return len(capped) == len(present) and sum(capped) > 1 - 2 * CHANGE * len(capped) / ROUND

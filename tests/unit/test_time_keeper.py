@@ -1,0 +1,101 @@
+"""The whole timekeeper against a model of the driver, in virtual time: what slices get."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from support.gpumodel import MS, SECOND, Burst, always, steps
+from support.timehost import Host, demand
+
+
+def near(found: float, wanted: float, points: float) -> bool:
+    return abs(found - wanted) <= points
+
+
+@pytest.mark.parametrize("weights", [(1, 1), (1, 2), (1, 3), (1, 9), (2, 3, 4), tuple(range(1, 9))])
+def test_weights_divide_the_time_of_those_that_always_work(weights: tuple[int, ...]) -> None:
+    host = Host(*(demand(str(place), "weight", weight=one) for place, one in enumerate(weights)))
+    for place in range(len(weights)):
+        host.tenant(str(place), place + 1, always())
+    host.run(SECOND)
+    found = host.by_slice(10 * SECOND)
+    whole = sum(found.values())
+    for place, one in enumerate(weights):
+        assert near(100 * found[str(place)] / whole, 100 * one / sum(weights), 0.5)
+
+
+def test_six_processes_have_one_slice_s_share() -> None:
+    host = Host(demand("many", "weight"), demand("one", "weight"))
+    for pid in range(1, 7):
+        host.tenant("many", pid, always())
+    host.tenant("one", 9, always())
+    host.run(2 * SECOND)
+    found = host.by_slice(10 * SECOND)
+    assert near(100 * found["one"] / sum(found.values()), 50, 0.5)
+
+
+@pytest.mark.parametrize("cap", [10, 25, 50, 75, 90])
+def test_a_cap_holds_alone_and_in_each_second(cap: int) -> None:
+    host = Host(demand("a", "fixed", cap))
+    host.tenant("a", 1, always())
+    host.run(SECOND)
+    found = [one["a"] for one in host.seconds(10)]
+    assert near(sum(found) / 10, cap, 0.2) and all(near(one, cap, 2) for one in found), found
+
+
+@pytest.mark.parametrize("cap", [10, 25, 50, 75, 90])
+def test_a_cap_holds_beside_a_tenant_that_always_works(cap: int) -> None:
+    host = Host(demand("a", "fixed", cap), demand("b", "fixed"))
+    host.tenant("a", 1, always())
+    host.tenant("b", 2, always())
+    host.run(SECOND)
+    found = host.seconds(10)
+    assert near(sum(one["a"] for one in found) / 10, cap, 0.2)
+    assert all(near(one["a"], cap, 2) for one in found), found
+    assert all(one["b"] >= 100 - cap - 1 for one in found), found
+
+
+@pytest.mark.parametrize(
+    "caps", [(30, 60), (60, 40), (50, 30, 20), (25, 25, 25, 25), (90, 10), (12, 13) * 4]
+)
+def test_several_caps_hold_together(caps: tuple[int, ...]) -> None:
+    host = Host(*(demand(str(place), "fixed", cap) for place, cap in enumerate(caps)))
+    for place in range(len(caps)):
+        host.tenant(str(place), place + 1, always())
+    host.run(2 * SECOND)
+    found = host.seconds(10)
+    for place, cap in enumerate(caps):
+        assert near(sum(one[str(place)] for one in found) / 10, cap, 0.2), (cap, found)
+        assert all(near(one[str(place)], cap, 2) for one in found), (cap, found)
+
+
+@pytest.mark.parametrize("idle_ends", [True, False])
+def test_time_that_a_slice_certainly_idled_is_given_back_up_to_one_period(idle_ends: bool) -> None:
+    host = Host(demand("a", "fixed", 10), idle_ends=idle_ends)
+    took: list[int] = []
+
+    def requests(work: int) -> Iterator[Burst]:
+        yield 0, 3 * SECOND
+        while True:
+            begun = host.gpu.now
+            yield work, SECOND
+            took.append(host.gpu.now - begun)
+
+    host.tenant("a", 1, requests(18 * MS))
+    host.run(8 * SECOND)
+    assert len(took) == 5 and max(took[1:]) < SECOND + 19 * MS, took
+    host = Host(demand("a", "fixed", 10), idle_ends=idle_ends)
+    host.tenant("a", 1, requests(40 * MS))
+    took.clear()
+    host.run(8 * SECOND)
+    assert min(took[1:]) > SECOND + 100 * MS, "more than one period is kept"
+
+
+def test_a_decode_loop_under_a_cap() -> None:
+    host = Host(demand("a", "fixed", 30), demand("b", "fixed", 60))
+    host.tenant("a", 1, steps(2_200_000, 300_000))
+    host.tenant("b", 2, steps(2_200_000, 300_000))
+    host.run(2 * SECOND)
+    found = host.by_slice(10 * SECOND)
+    assert 26 <= found["a"] <= 30.2 and 50 <= found["b"] <= 60.2, found
