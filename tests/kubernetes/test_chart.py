@@ -70,6 +70,8 @@ WRONG = [
     "sizes[0].name=small,sizes[0].core=3",
     "image.pullPolicy=Sometimes",
     "metrics.nvcdPort=0",
+    "metrics.address=everywhere",
+    "networkPolicy.from=monitoring",
     "deviceClasses.sliceParameters.polcy=fair",
     "driverroot=/",
     "nri.namespaces[0]=Not_One",
@@ -97,6 +99,28 @@ def test_the_configuration_is_one_that_nvc_reads(made: str, scratch: str) -> Non
     config = load(path)
     assert config.vgpu_devices == (("small", "10GiB", ("all",), 25, 1, "", "", "kernel"),)
     assert (config.timeout, config.require_nvcd, config.nvcd_metrics) == (20, True, "0.0.0.0:9394")
+
+
+@pytest.mark.parametrize(
+    ("values", "address"),
+    [
+        ("", "0.0.0.0"),
+        ("networkPolicy.enabled=false", "127.0.0.1"),
+        ("networkPolicy.from=null", "127.0.0.1"),
+        ("hostNetwork=true", "127.0.0.1"),
+        ("networkPolicy.enabled=false,metrics.address=10.0.0.7", "10.0.0.7"),
+    ],
+)
+def test_only_who_is_named_reads_metrics(made: str, values: str, address: str) -> None:
+    documents = rendered(made, DRA, *([f"--set={values}"] if values else []))
+    assert f"--metrics-listen={address}:9395" in str(of_kind(documents, "DaemonSet"))
+    assert f'metrics = "{address}:9394"' in str(of_kind(documents, "ConfigMap"))
+    policies = of_kind(documents, "NetworkPolicy")
+    assert bool(policies) is ("enabled=false" not in values)
+    for policy in policies:
+        rules = policy["spec"].get("ingress", [])  # type: ignore[attr-defined]
+        assert all(rule["from"] == [{"podSelector": {}}] for rule in rules)
+        assert bool(rules) is ("from" not in values)
 
 
 def test_openshift_gets_a_constraint(made: str) -> None:

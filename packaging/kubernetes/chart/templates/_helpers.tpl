@@ -60,6 +60,17 @@ device-plugin
 {{- else -}}{{ quote . }}{{- end -}}
 {{- end }}
 
+{{- /* Nobody asks for a password: metrics name the pods of all tenants, so a network policy says who reads them. */}}
+{{- define "nvc.address" -}}
+{{- if .Values.metrics.address -}}
+{{ .Values.metrics.address }}
+{{- else if and .Values.networkPolicy.enabled .Values.networkPolicy.from (not .Values.hostNetwork) -}}
+0.0.0.0
+{{- else -}}
+127.0.0.1
+{{- end -}}
+{{- end }}
+
 {{- define "nvc.config" -}}
 [nvidia-container-cli]
 root = {{ .Values.driverRoot | quote }}
@@ -81,7 +92,7 @@ load-kmods = false
 
 [nvcd]
 {{- if .Values.metrics.enabled }}
-metrics = "0.0.0.0:{{ .Values.metrics.nvcdPort }}"
+metrics = "{{ include "nvc.address" . }}:{{ .Values.metrics.nvcdPort }}"
 {{- end }}
 {{- range $key, $value := .Values.config.nvcd }}
 {{ $key }} = {{ include "nvc.toml" $value }}
