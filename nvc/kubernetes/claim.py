@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 RESULTS_MAX, CONFIGS_MAX = 32, 64
 STEP = "prepare claim"
+_OF_CLASS, _OF_CLAIM = "of the class", "of the claim"
 
 
 class Given(Value):
@@ -132,6 +133,12 @@ def _given(
     made = Given(main, pool, name, share, device.uuid, whole, capabilities=found.capabilities, admin=admin)
     if whole:
         return made
+    by_class = tuple((label, value) for label, value in objects if _OF_CLASS in label)
+    if found.uncounted and not merged(SLICE_PARAMETERS, by_class).uncounted:
+        raise InputError(
+            "uncounted", cause="a claim cannot lift its own limit",
+            hint="whoever may write DeviceClasses can say so in one",
+        )  # fmt: skip
     limit, cores = _amounts(device, consumed)
     return _with_time(made, found, device, limit, cores)
 
@@ -212,11 +219,11 @@ def _configs(allocated: dict[str, Any], driver: str) -> list[tuple[str, list[str
         opaque = _table(config.get("opaque"))
         if opaque.get("driver") == driver:
             names = config.get("requests")
-            source = "class" if config.get("source") == "FromClass" else "claim"
-            label = f"parameters of the {source} (config {place})"
+            source = _OF_CLASS if config.get("source") == "FromClass" else _OF_CLAIM
+            label = f"parameters {source} (config {place})"
             found.append((label, names if type(names) is list else [], opaque.get("parameters")))
     # The API server has them in this order; what a claim says must win in any.
-    return sorted(found, key=lambda one: "of the claim" in one[0])
+    return sorted(found, key=lambda one: _OF_CLAIM in one[0])
 
 
 def cause_of(error: NvcError) -> str:

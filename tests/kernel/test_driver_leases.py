@@ -108,6 +108,20 @@ def test_nobody_gets_a_lease_while_nvcd_runs(place: Place, driver: str, stage: s
             assert REFUSED in lease.refused
 
 
+def test_a_lease_for_reading_delays_nobody_who_reads(driver: str, scratch: str) -> None:
+    """The kernel grants it also while others read. Installers write new files."""
+    held = HeldFiles(LinuxKernel())
+    options = DriverOptions(root=driver)
+    with Lease(f"{driver}{CUDA}", lock="F_RDLCK") as lease:
+        assert not lease.refused
+        found = discover(LinuxKernel(), options, b"", scratch)
+        assert not found.warnings and CUDA in [one.path for one in found.libraries]
+        assert held.hold(found) == ""
+    with Lease(f"{driver}{CUDA}", lock="F_RDLCK") as lease:
+        assert not lease.refused
+    held.close()
+
+
 def test_files_that_change_are_held_too(scratch: str, driver: str) -> None:
     options = DriverOptions(root=driver, inventory=False)
     held = HeldFiles(LinuxKernel())

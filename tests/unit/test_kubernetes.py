@@ -243,6 +243,20 @@ def test_alternatives_and_whom_parameters_are_for() -> None:
     assert (second.request, second.cores, POLICIES[second.policy], second.weight) == ("b", 0, "soft", 2)
 
 
+@pytest.mark.parametrize("class_says", [None, False, True])
+def test_a_claim_does_not_lift_its_own_limit(class_says: bool | None) -> None:
+    """What is not counted is left out unless the operator wants it, whatever the author of a pod writes."""
+    of_class = [] if class_says is None else [parameters("FromClass", uncounted=class_says)]
+    made = claim("c", [result("a", "gpu-0", "2Gi")], config=[parameters(uncounted=True), *of_class])
+    if not class_says:
+        with pytest.raises(ClaimError, match="uncounted: a claim cannot lift its own limit"):
+            given_of(made)
+        return
+    assert given_of(made)[0].uncounted
+    made = claim("c", [result("a", "gpu-0", "2Gi")], config=of_class)
+    assert given_of(made)[0].uncounted
+
+
 KEYS = st.sampled_from(["devices", "results", "request", "device", "driver", "requests", "name"])
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
