@@ -136,7 +136,7 @@ class DeviceKeeper:
     def _take(self, known: _Slice, plan: SlicePlan, now: int) -> None:
         """Take what is new of a slice."""
         known.plan = plan
-        present = {group.pid for group in plan.groups}
+        present = {pid for group in plan.groups for pid in (group.pid, group.opener or group.pid)}
         for pid, until in known.pids.items():
             if pid not in present and until == NEVER:
                 known.pids[pid] = now + LEFT_PROCESS

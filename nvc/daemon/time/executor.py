@@ -148,6 +148,7 @@ class Executor:
         key = (group.client, group.handle)
         return (
             bool(us)
+            and group.fd >= 0
             and self.lengths.get(key) != (us, group.serial, group.touched)
             and self.again.get(key, 0) <= self.clock()
         )

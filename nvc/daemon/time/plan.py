@@ -35,10 +35,11 @@ class Group(Value):
     client: int
     handle: int
     pid: int  # on the host, of who made it
-    fd: int  # the driver's control file in that process
+    fd: int  # the driver's control file in that process; -1: it has no timeslice of its own
     channels: tuple[int, ...]
     serial: int = 0  # another one when the group or a channel of it was made anew under a known handle
     touched: int = 0  # how often a process has set its timeslice itself
+    opener: int = 0  # who made the client, whom the log may name instead; 0: the same process
 
 
 class SlicePlan(Value):

@@ -46,7 +46,7 @@ def start(kernel: Kernel, make: Callable[[], Driver]) -> tuple[int, socket.socke
         supervise(channel, lambda beat: _keep(channel, make, beat))
         os._exit(0)
 
-    return helper.start(socket.SOCK_SEQPACKET, work)
+    return helper.start(socket.SOCK_SEQPACKET, work, NAME)
 
 
 def _keep(channel: socket.socket, make: Callable[[], Driver], beat: Callable[[], None]) -> None:
@@ -113,8 +113,6 @@ def _confine(kernel: Kernel) -> None:
     os.chdir("/")
     for number in helper.OBEYED:
         signal.signal(number, signal.SIG_IGN)
-    with open("/proc/self/comm", "w", encoding="ascii") as file:
-        file.write(NAME)
     process_control(PR_SET_TIMERSLACK, 1)
     try:
         os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)

@@ -136,10 +136,11 @@ def _slice_plan(value: object) -> SlicePlan:
 
 
 def _group(value: object) -> Group:
-    client, handle, pid, fd, channels, serial, touched = _list(value, 7)
+    client, handle, pid, fd, channels, serial, touched, opener = _list(value, 8)
     return Group(
-        _number(client, 0, WORD), _number(handle, 0, WORD), _number(pid, 1, WORD // 2), _number(fd, 0, WORD // 2),
+        _number(client, 0, WORD), _number(handle, 0, WORD), _number(pid, 1, WORD // 2), _number(fd, -1, WORD // 2),
         tuple(_number(one, 0, WORD) for one in _list(channels)), _number(serial), _number(touched),
+        _number(opener, 0, WORD),
     )  # fmt: skip
 
 
