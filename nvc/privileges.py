@@ -37,9 +37,10 @@ PERMITTED = {
     "info": mask(DAC_OVERRIDE, DAC_READ_SEARCH, KILL, SETGID, SETUID, SETPCAP, SYS_CHROOT),
 }  # fmt: skip
 #: nvcd. For /proc of containers and the files behind it; a process is stopped only where the configuration says so;
-#: the rest is for its helper that asks NVML in the driver root, and gives it all up.
+#: BPF for the tracer's maps, which it loads before; the rest is for its helper that asks NVML in the driver root, and
+#: gives it all up. The timekeeper is started before, too, with rights of its own.
 PERMITTED["nvcd"] = mask(
-    DAC_OVERRIDE, DAC_READ_SEARCH, KILL, SETGID, SETUID, SETPCAP, SYS_CHROOT, SYS_PTRACE
+    DAC_OVERRIDE, DAC_READ_SEARCH, KILL, SETGID, SETUID, SETPCAP, SYS_CHROOT, SYS_PTRACE, BPF
 )
 PERMITTED["list"] = PERMITTED["info"]
 LOAD_KMODS = mask(CHOWN, FOWNER, MKNOD, SYS_MODULE, SYS_CHROOT)

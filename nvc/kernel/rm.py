@@ -230,7 +230,6 @@ class Rm:
     def __init__(self, fd: int, nodes: list[int], client: int, control: str, driver: str) -> None:
         self._fd, self._nodes, self._client = fd, nodes, client
         self._control, self._driver = control, driver
-        self._subdevices: dict[int, Subdevice] = {}
 
     @staticmethod
     def open(control: str, nodes: Sequence[str] = (), driver: str = _DRIVER) -> Rm:
@@ -270,18 +269,8 @@ class Rm:
         return tuple(found)
 
     def subdevice(self, instance: int) -> Subdevice:
-        """A device and subdevice of our client, the same each time. Raises RmError."""
-        if instance not in self._subdevices:
-            self._subdevices[instance] = Subdevice(self._fd, self._client, instance, self._control)
-        return self._subdevices[instance]
-
-    def borrow(self, pid: int, number: int) -> int:
-        """`borrow` of this module, for the control file of this client."""
-        return borrow(pid, number, self._control)
-
-    def set_timeslice(self, fd: int, client: int, group: int, us: int) -> int:
-        """`set_timeslice` of this module."""
-        return set_timeslice(fd, client, group, us)
+        """A device and subdevice of our client; once for each instance. Raises RmError."""
+        return Subdevice(self._fd, self._client, instance, self._control)
 
     def close(self) -> None:
         """Free all. What was stopped stays stopped."""

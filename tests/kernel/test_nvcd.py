@@ -376,7 +376,7 @@ def test_sockets_from_systemd(place: Place) -> None:
 def test_the_units_are_sound(scratch: str) -> None:
     """By systemd's own judgement; the program is another one, which is there."""
     paths = []
-    for name in ("nvcd.service", "nvcd.socket", "run-nvc-mps.mount"):
+    for name in ("nvcd.service", "nvcd.socket", "run-nvc-mps.mount", "run-nvc-bpf.mount"):
         with open(os.path.join(REPO, "packaging/systemd", name), encoding="ascii") as unit:
             text = unit.read().replace("/usr/local/bin/nvcd", "/bin/true")
         paths.append(os.path.join(scratch, name))
