@@ -37,8 +37,8 @@ PERMITTED = {
     "info": mask(DAC_OVERRIDE, DAC_READ_SEARCH, KILL, SETGID, SETUID, SETPCAP, SYS_CHROOT),
 }  # fmt: skip
 #: nvcd. For /proc of containers and the files behind it; a process is stopped only where the configuration says so;
-#: BPF for the tracer's maps, which it loads before; the rest is for its helper that asks NVML in the driver root, and
-#: gives it all up. The timekeeper is started before, too, with rights of its own.
+#: BPF for the tracer's maps, which it loads before; the rest is for its helper that asks NVML in the driver root,
+#: and gives it all up. The timekeeper is started before, too, with rights of its own.
 PERMITTED["nvcd"] = mask(
     DAC_OVERRIDE, DAC_READ_SEARCH, KILL, SETGID, SETUID, SETPCAP, SYS_CHROOT, SYS_PTRACE, BPF
 )

@@ -123,7 +123,7 @@ def living(objects: Iterable[Object], began: dict[int, int]) -> tuple[Object, ..
 
     def lives(each: Object) -> bool:
         for _ in range(8):  # channel, group, device, client: no honest chain is longer
-            if each.serial < began.get(each.pid, each.serial + 1):
+            if each.pid not in began or each.serial < began[each.pid]:
                 return False
             if each.kind == CLIENT:
                 return True
@@ -252,10 +252,7 @@ class Tracer:
     def objects(self) -> tuple[Object, ...]:
         """The whole table, without what is over; that is removed from it on the way."""
         table = [parse_object(key, value) for key, value in self._maps["objects"].dump()]
-        began = {}
-        for pid in {each.pid for each in table}:
-            at = process_began(pid)
-            began[pid] = 1 << 63 if at is None else at
+        began = {pid: at for pid in {each.pid for each in table} if (at := process_began(pid)) is not None}
         alive = living(table, began)
         kept = {(each.client, each.handle) for each in alive}
         for each in table:

@@ -27,6 +27,7 @@ from nvc.environment import request_from
 from nvc.errors import DetectionError, InitializationError, InputError, NvcError, RequirementError
 from nvc.fastjson import JsonError, parse
 from nvc.ids import user_and_group
+from nvc.kernel import rm, tracer, tracing
 from nvc.kernel.bpf import BpfProgram
 from nvc.oci import Container, Malformed, container_of, read_state
 from nvc.requirements import _holds
@@ -63,6 +64,22 @@ def _file(data: bytes) -> int:
     os.write(fd, data)
     os.lseek(fd, 0, os.SEEK_SET)
     return fd
+
+
+def _rm_minors(data: bytes) -> dict[str, int]:
+    path = os.path.join(_directory, "driver/gpus/0")
+    os.makedirs(path, exist_ok=True)
+    with open(f"{path}/information", "wb") as file:
+        file.write(data)
+    return rm.read_minors(os.path.join(_directory, "driver"))
+
+
+def _tracer_news(data: bytes) -> None:
+    """The record of the ring, and the same bytes as an entry of the table."""
+    news = tracer.parse_news(data)
+    made = tracer.parse_object(data[8:16], data[16:])
+    assert news.object is None or news.object == made
+    tracer.living((made,), {made.pid: made.serial})
 
 
 def _elf(data: bytes) -> None:
@@ -191,6 +208,9 @@ PARSERS: dict[str, Parser] = {
         ),
         (RequirementError,),
     ),
+    "rm-minors": Parser(_rm_minors),
     "size": Parser(lambda data: parse_size("size", _text(data)), (NvcError,)),
+    "tracer": Parser(tracing.parse, (ValueError,)),
+    "tracer-news": Parser(_tracer_news, (ValueError,)),
     "user": Parser(lambda data: user_and_group(_text(data.replace(b"\0", b""))), (InputError,)),
 }

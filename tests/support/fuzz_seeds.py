@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import tempfile
 
 from nvc.cdi.store import text_of
@@ -48,6 +49,13 @@ CGROUP = (
 ABOUT = (
     "pid 4242\nstart 123456\nrootfs /var/lib/a%20b\nlibraries /usr/lib64\ncreated 1700000000\n"
     f"device {UUID} 0 85899345920 NVIDIA%20H100\npolicy 0 1\n"
+)
+#: A program of two instructions, and a map.
+TRACER = (
+    b'{"license": "GPL", "maps": [{"entries": 4, "flags": 0, "key_size": 4, "name": "m", "type": 1,'
+    b' "value_size": 8}],'
+    b' "programs": [{"maps": [[0, 0]], "name": "f", "size": 16, "start": 0, "tracepoint": "sys_exit"}]}\n'
+    + bytes.fromhex("1801000000000000 9500000000000000")
 )
 DAEMON_JSON = '{\n    "runtimes": {"runc": {"path": "runc", "runtimeArgs": []}},\n  "debug": false\n}\n'
 CONTAINERD = (
@@ -172,6 +180,10 @@ def main() -> None:
     writer.put("calibration", "driver 580.159.04  context 629145600  module 104857600  device NVIDIA H100\n")
     writer.put("policy", "policy fair\nmax-instances 4\ntotal-weight 100\nquantum-us 2000\n")
     writer.put("requirement", "cuda>=12.4", "brand=tesla,driver>=535,driver<536", "arch>=8.0 cuda<13")
+    writer.put("rm-minors", f"Model: \t\t NVIDIA H100\nGPU UUID: \t {UUID}\nDevice Minor: \t 0\n")
+    writer.put("tracer", TRACER)
+    record = struct.pack("<IIIIQIIIiiI", 1, 7, 0xC1D00001, 0x5C000003, 130, 7, 0x5C000002, 0xC86F, 5, -1, 1)
+    writer.put("tracer-news", record, struct.pack("<IIII32x", 6, 7, 0, 0))
     writer.put("size", "8GiB", "50%", "4096m", "17179869184")
     writer.put("user", "0", "root:root", "1000:100", "nobody")
     print(f"{writer.total} bytes")
