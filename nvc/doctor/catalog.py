@@ -19,6 +19,7 @@ from nvc.doctor import (
     nodes,
     ok,
     registrations,
+    running,
     settings,
     slices,
     specs,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 #: In an order in which causes come before what follows from them.
 HOST: tuple[Check, ...] = (
     *system.CHECKS, *installation.CHECKS, *settings.FILE, *driver.LOADED, *files.CHECKS, *nodes.CHECKS,
-    *driver.ANSWERS, *settings.KEPT, *specs.CHECKS, *registrations.CHECKS, *slices.CHECKS,
+    *driver.ANSWERS, *settings.KEPT, *specs.CHECKS, *registrations.CHECKS, *running.CHECKS, *slices.CHECKS,
 )  # fmt: skip
 CONTAINER: tuple[Check, ...] = (*container.CHECKS, *contents.CHECKS)
 KUBERNETES: tuple[Check, ...] = (*kubernetes.CHECKS, *settings.KEPT)

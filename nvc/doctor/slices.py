@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import errno
+import glob
 import os
 import re
 import socket
 import stat
+import time
 
 from nvc.cgroup.find import cgroup_mounts
 from nvc.discovery.elf import read_elf, section
 from nvc.doctor import AS_ROOT, Check, aside, failed, first, ok, unknown, warning, with_systemd
 from nvc.doctor.context import Context
+from nvc.doctor.running import read_proc
 from nvc.errors import NvcError
 from nvc.slices.build import calibration, shim
 from nvc.slices.build.kernel_limits import SINCE
@@ -20,6 +23,7 @@ from nvc.slices.model import layout
 from nvc.slices.model.elfnote import layouts_of
 from nvc.slices.model.policy import policy_of
 from nvc.slices.policy import policies
+from nvc.slices.store.process_info import start_of
 from nvc.slices.store.snapshot import snapshot
 
 TYPE_CHECKING = False
@@ -37,6 +41,7 @@ UNITS = (
     "/lib/systemd/system/nvcd.service",
 )
 PATIENCE = 3.0  # seconds
+BEGINNING = 3.0  # seconds until nvcd has made its sockets, on any host
 _STRINGS_LIMIT = 16 << 20
 _GLIBC = re.compile(rb"\0GLIBC_([0-9]{1,3})\.([0-9]{1,3})(?:\.[0-9]{1,3})?(?=\0)")
 _REINSTALL = "install nvc again: `make install`, or the package"
@@ -268,6 +273,13 @@ def daemon(context: Context) -> Iterator[Finding]:
     units = [path for path in UNITS if os.path.exists(path)]
     needing = _with_policy(context)
     there = any(os.path.exists(path) for path in SOCKETS)
+    for pid in _hidden():
+        yield failed(
+            f"process {pid} is an nvcd that nobody reaches: {SOCKETS[0]} is not where it looks",
+            commands=with_systemd("systemctl restart nvcd", without=(f"kill {pid}", "nvcd &")),
+            advice="its directory was removed",
+        )
+        there = True
     if not there and not needing:
         yield ok("nvcd does not run; no slice needs it", *(f"unit {path}" for path in units[:1]))
     elif problems and all("denied" in problem for _, problem in problems):
@@ -283,6 +295,24 @@ def daemon(context: Context) -> Iterator[Finding]:
         )
     else:
         yield ok("nvcd answers")
+
+
+def _hidden() -> list[int]:
+    """The nvcds that share this /run, and whose socket is not even there."""
+    found = []
+    here = os.stat("/run")
+    for path in glob.glob("/proc/[0-9]*/comm"):
+        process = os.path.dirname(path)
+        if read_proc(path) != b"nvcd\n" or os.path.lexists(f"{process}/root{SOCKETS[0]}"):
+            continue
+        try:
+            there, began = os.stat(f"{process}/root/run"), start_of(process) / os.sysconf("SC_CLK_TCK")
+        except OSError:  # it has ended, or may not be looked at
+            continue
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - began
+        if (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino) and age > BEGINNING:
+            found.append(int(os.path.basename(process)))
+    return found
 
 
 def _unreachable(path: str) -> str:

@@ -34,6 +34,11 @@ def test_docker(host: Host) -> None:
     host.sh("docker exec web /bin/sh -c 'echo nothing > /etc/ld.so.cache'")
     text = host.sh(f"nvc-cli doctor --container {id[:12]}", check=False).stdout
     assert f"    run     docker exec {id} ldconfig\n" in text, text
+    host.sh("nvc-cli runtime configure --engine docker --remove")
+    said = host.sh("nvc-cli doctor engines.running", check=False).stdout
+    assert "engines.running: docker: the container web runs with the runtime nvc, which is registered no" in said
+    host.sh("nvc-cli runtime configure --engine docker --runtime-name nvc")
+    assert host.sh("nvc-cli doctor engines.running").stdout.startswith("ok ")
     host.sh("docker rm -f web")
     plain = f"docker run -d --network none --name plain -e NVIDIA_VISIBLE_DEVICES=all {IMAGE} sleep 600"
     host.sh(plain)

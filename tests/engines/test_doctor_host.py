@@ -8,7 +8,7 @@ import statistics
 import time
 
 import pytest
-from support import need, run
+from support import need, run, until
 from support.doctor import Case, check, examine, problems
 from support.engines import DRIVER, Host
 
@@ -86,6 +86,15 @@ def test_an_old_kernel(host: Host) -> None:
     assert "failed       host.kernel: Linux 2.6." in text and "too old" in text
 
 
+def test_a_runtime_directory_that_is_full(host: Host) -> None:
+    host.sh("mkdir -p /run/nvc; mount -t tmpfs -o size=128k,mode=700 none /run/nvc")
+    assert examine(host, "", "vgpu.room").stdout.startswith("ok           vgpu.room: /run/nvc has room")
+    host.sh("head -c 90k /dev/zero > /run/nvc/filler")
+    (named,) = problems(examine(host, "", "vgpu.room").stdout)
+    assert "failed       vgpu.room: /run/nvc is full: " in named.line and "df -h /run/nvc" in named.commands
+    host.sh("umount /run/nvc")
+
+
 def test_the_daemon(host: Host) -> None:
     """It is found while it runs; where no slice needs it, nothing fails without it."""
     start = (
@@ -104,7 +113,10 @@ def test_the_daemon(host: Host) -> None:
     host.sh("mkdir -p /run/systemd/system")
     (named,) = problems(examine(host, "", "vgpu.daemon").stdout)
     assert named.commands[0] == "systemctl restart nvcd"
-    host.sh("rmdir /run/systemd/system")
+    host.sh("rmdir /run/systemd/system; mv /run/nvc/nvcd /run/nvc/away")
+    line = f"failed       vgpu.daemon: process {pid} is an nvcd that nobody reaches"
+    until(lambda: line in examine(host, "", "vgpu.daemon").stdout)
+    host.sh("mv /run/nvc/away /run/nvc/nvcd")
     host.sh(f"kill -9 {pid}; while [ -e /proc/{pid}/exe ]; do :; done; rm /etc/systemd/system/nvcd.service")
     (named,) = problems(examine(host, "", "vgpu.daemon").stdout)
     assert "nvcd cannot be reached: /run/nvc/nvcd/nvcd.sock: connection refused" in named.line
