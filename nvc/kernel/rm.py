@@ -161,6 +161,7 @@ class Subdevice:
     """A GPU by a client of our own, which may name other clients' channels."""
 
     def __init__(self, fd: int, client: int, instance: int, control: str) -> None:
+        self.instance = instance
         self._fd, self._client, self._path = fd, client, control
         self._base = _HANDLES + _EACH * (instance + 1)
         self._handle = self._base + _SUBDEVICE

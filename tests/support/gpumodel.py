@@ -232,9 +232,8 @@ class Gpu:
                 found.off.discard(channel)
         return status
 
-    def subdevice(self, instance: int) -> Subdevice:
-        """The driver's number of this GPU is 0."""
-        assert instance == 0
+    def subdevice(self, uuid: str) -> Subdevice:
+        """The one there is."""
         return Subdevice(self)
 
     def set_timeslice(self, fd: int, client: int, group: int, us: int) -> int:
@@ -265,6 +264,8 @@ class Gpu:
 
 class Subdevice:
     """As nvc/kernel/rm.py has it."""
+
+    instance = 0
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu

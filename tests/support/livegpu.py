@@ -32,7 +32,7 @@ class LiveGpu(Gpu):
                 file.write(f"{name} {os.getpid()}\n")
         return self.status
 
-    def subdevice(self, instance: int) -> Subdevice:
+    def subdevice(self, uuid: str) -> Subdevice:
         """The one there is."""
         return Subdevice(self)
 
@@ -45,4 +45,4 @@ def one_slice(cap: int = 0, stopped: bool = False) -> Plan:
     """A plan for that tenant; `cap` in percent of a period of 20 ms."""
     group = Group(1, 0x5C001000, os.getpid(), 3, (0x5C001001, 0x5C001002))
     quota = cap * 20 * MS // 100
-    return Plan((DevicePlan(UUID, 0, (SlicePlan("a", (group,), 4000, stopped, quota, 20 * MS, quota),)),))
+    return Plan((DevicePlan(UUID, (SlicePlan("a", (group,), 4000, stopped, quota, 20 * MS, quota),)),))

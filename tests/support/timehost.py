@@ -59,7 +59,7 @@ class Host:
             key = self.keys[one.pid]
             groups[key] = (*groups.get(key, ()), one.group)
         force = in_force(self.policy, self.demands)
-        return self.told(Plan((plan(UUID, 0, force, groups, self._activity),)))
+        return self.told(Plan((plan(UUID, force, groups, self._activity),)))
 
     def had(self) -> dict[int, int]:
         """What each process had in all, as the model knows it. Nanoseconds."""

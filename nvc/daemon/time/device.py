@@ -41,6 +41,7 @@ class DeviceTime(Value):
     """What became of a device's time."""
 
     uuid: str
+    instance: int  # the driver's number of it; -1: it could not be opened
     logged: bool  # the log tells who had the GPU; otherwise the clock tells who may have
     pids: tuple[tuple[int, int, int], ...]  # of each process: its number, nanoseconds, switches
     slices: tuple[SliceTime, ...]
@@ -75,10 +76,9 @@ class DeviceKeeper:
     ) -> None:  # fmt: skip
         """Raises RmError if the device cannot be opened."""
         self.uuid = plan.uuid
-        self.instance = plan.instance
         self.clock = clock
         self.trace = trace
-        self.device = driver.subdevice(plan.instance)
+        self.device = driver.subdevice(plan.uuid)
         self.executor = Executor(self.device, driver, clock, alive)
         self.slices: dict[str, _Slice] = {}
         self.lengths: list[tuple[Group, int]] = []  # timeslices to be set, one a step
@@ -267,6 +267,7 @@ class DeviceKeeper:
             self.credited.pop(pid, None)
         return DeviceTime(
             self.uuid,
+            self.device.instance,
             self.log is not None,
             tuple((pid, had, accounts.switches.get(pid, 0)) for pid, had in accounts.had.items()),
             tuple(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 
 from nvc.errors import NvcError
-from nvc.kernel import rm
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,6 +31,10 @@ if TYPE_CHECKING:
     class Subdevice(Protocol):
         """One GPU of the driver, as nvc/kernel/rm.py has it."""
 
+        @property
+        def instance(self) -> int:
+            """The driver's number of it."""
+
         def stop(self, channels: Sequence[tuple[int, int]]) -> int:
             """Take channels (client, handle) off the GPU. Returns the driver's status."""
 
@@ -47,7 +50,7 @@ if TYPE_CHECKING:
     class Driver(Protocol):
         """The driver's resource manager, as nvc/kernel/rm.py has it."""
 
-        def subdevice(self, instance: int) -> Subdevice:
+        def subdevice(self, uuid: str) -> Subdevice:
             """The same one each time. Raises RmError."""
 
         def set_timeslice(self, fd: int, client: int, group: int, us: int) -> int:
@@ -188,27 +191,3 @@ class Executor:
         self.again = {key: value for key, value in self.again.items() if key in handles}
         self.off = {key: value for key, value in self.off.items() if key in channels or key in left}
         self.gone = {key: value for key, value in self.gone.items() if key in channels and value > now}
-
-
-class RmDriver:
-    """A client of the resource manager. `control`: the path of nvidiactl; the rest as Rm.open has it."""
-
-    def __init__(self, control: str, nodes: Sequence[str] = (), driver: str = "/proc/driver/nvidia") -> None:
-        """Raises RmError."""
-        self.control = control
-        self.rm = rm.Rm.open(control, nodes, driver)
-        self._subdevices: dict[int, rm.Subdevice] = {}
-
-    def subdevice(self, instance: int) -> rm.Subdevice:
-        """One GPU by its number, the same one each time. Raises RmError."""
-        if instance not in self._subdevices:
-            self._subdevices[instance] = self.rm.subdevice(instance)
-        return self._subdevices[instance]
-
-    def set_timeslice(self, fd: int, client: int, group: int, us: int) -> int:
-        """The driver's status. Raises RmError."""
-        return rm.set_timeslice(fd, client, group, us)
-
-    def borrow(self, pid: int, number: int) -> int:
-        """A copy of a process's descriptor of the control file. Raises RmError."""
-        return rm.borrow(pid, number, self.control)

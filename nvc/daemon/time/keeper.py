@@ -64,9 +64,6 @@ class Keeper:
         self.closed = {uuid: one for uuid, one in self.closed.items() if uuid in named}
         for one in plan.devices:
             known = self.devices.get(one.uuid)
-            if known is not None and known.instance != one.instance:
-                self.devices.pop(one.uuid).close()
-                known = None
             if known is not None:
                 known.apply(one)
             elif one.uuid in self.closed:
@@ -99,7 +96,7 @@ class Keeper:
     def account(self, processor: int) -> wire.Account:
         """What became of the time until now."""
         closed = tuple(
-            DeviceTime(uuid, False, (), (), 0, 0, 0, (), one.problem) for uuid, one in self.closed.items()
+            DeviceTime(uuid, -1, False, (), (), 0, 0, 0, (), one.problem) for uuid, one in self.closed.items()
         )
         found = tuple(device.report() for device in self.devices.values())
         return wire.Account(self.began, self.clock(), processor, (*found, *closed))

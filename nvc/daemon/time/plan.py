@@ -59,7 +59,6 @@ class DevicePlan(Value):
     """What holds on a device."""
 
     uuid: str
-    instance: int  # the driver's number of the GPU
     slices: tuple[SlicePlan, ...] = ()
 
 
@@ -71,7 +70,6 @@ class Plan(Value):
 
 def plan(
     uuid: str,
-    instance: int,
     force: InForce,
     groups: Mapping[str, tuple[Group, ...]],
     activity: Mapping[int, int],
@@ -93,14 +91,13 @@ def plan(
             )
             for terms in force.terms
         )
-        return DevicePlan(uuid, instance, slices)
+        return DevicePlan(uuid, slices)
     caps = {terms.key: cap_of(terms) for terms in force.terms}
     slack = SLACK if _full(present, caps) else 0
     counts = {terms.key: working(groups[terms.key], activity) for terms in present}
     lengths = timeslices(force, present, caps, counts)
     return DevicePlan(
         uuid,
-        instance,
         tuple(
             SlicePlan(
                 terms.key,

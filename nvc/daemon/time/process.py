@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from nvc.kernel import Kernel
 
 NAME = "nvcd-time"
-#: The driver tells administrators whose context was on the GPU; pidfd_getfd(2) borrows a tenant's descriptor.
-RIGHTS = privileges.mask(privileges.SYS_ADMIN, privileges.SYS_PTRACE)
+#: The driver tells administrators whose context was on the GPU; pidfd_getfd(2) borrows a tenant's descriptor. The
+#: others are nvcd's own: the driver is found and tried out here, by processes that give all rights up.
+RIGHTS = privileges.PERMITTED["nvcd"] | privileges.mask(privileges.SYS_ADMIN)
 PR_SET_TIMERSLACK = 29
 RESTART, RESTART_MAX = 0.1, 30.0  # seconds until another one is started: at first, and at most
 SOUND = 60.0  # seconds after which a failure counts as the first again

@@ -121,9 +121,9 @@ def read_plan(value: object) -> Plan:
 
 
 def _device_plan(value: object) -> DevicePlan:
-    uuid, instance, slices = _list(value, 3)
+    uuid, slices = _list(value, 2)
     return DevicePlan(
-        _text(uuid), _number(instance, 0, WORD), tuple(_slice_plan(one) for one in _list(slices))
+        _text(uuid), tuple(_slice_plan(one) for one in _list(slices))
     )
 
 
@@ -153,9 +153,9 @@ def read_account(value: object) -> Account:
 
 
 def _device_time(value: object) -> DeviceTime:
-    uuid, logged, pids, slices, lost, jumps, calls, failed, problem = _list(value, 9)
+    uuid, instance, logged, pids, slices, lost, jumps, calls, failed, problem = _list(value, 10)
     return DeviceTime(
-        _text(uuid), _flag(logged),
+        _text(uuid), _number(instance, -1, WORD), _flag(logged),
         tuple((_number(a, 0, WORD), _number(b), _number(c)) for a, b, c in (_list(one, 3) for one in _list(pids))),
         tuple(_slice_time(one) for one in _list(slices)),
         _number(lost), _number(jumps), _number(calls),

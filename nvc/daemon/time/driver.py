@@ -1,0 +1,108 @@
+"""The NVIDIA driver as the timekeeper has it: found, tried out, and only then used.
+
+A structure of the driver's interface is believed only where the self-test has seen it work, on each GPU.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import time
+
+from nvc.daemon.time import selftest
+from nvc.errors import RmError
+from nvc.kernel import rm
+from nvc.kernel.tracer import Tracer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nvc.config import Config
+    from nvc.daemon.time.executor import Driver
+    from nvc.kernel import Kernel
+    from nvc.slices.build.calibrate import Libraries
+
+CONTROL, NODES = "/dev/nvidiactl", "/dev/nvidia[0-9]*"
+SIMULATED = "proc/driver/nvidia/sim/rm/nvidiactl"  # below a simulated driver's root, while its server runs
+AGAIN = 60.0  # seconds until a GPU that has failed is tried again
+
+
+class RmDriver:
+    """A client of the driver. Raises RmError, also where the GPU's self-test fails."""
+
+    def __init__(self, control: str, nodes: Sequence[str], root: str, libraries: Libraries, pins: str) -> None:
+        """`control`: the path of nvidiactl. `nodes` of GPUs are held open, since the driver knows only those that
+        somebody has open. `root` of the driver. `pins`: where the tracer is.
+        """
+        self.control = control
+        self._nodes = nodes
+        self._proc = os.path.join(root, "proc/driver/nvidia")
+        self._rm = self._open()
+        self._libraries = libraries
+        self._pins = pins
+        self._known: dict[str, rm.Subdevice] = {}
+        self._failed: dict[str, tuple[float, str]] = {}
+
+    def _open(self) -> rm.Rm:
+        return rm.Rm.open(self.control, self._nodes, self._proc)
+
+    def subdevice(self, uuid: str) -> rm.Subdevice:
+        """A GPU by its UUID, tried out the first time. Raises RmError, TracerError."""
+        if uuid not in self._known:
+            since, why = self._failed.get(uuid, (0.0, ""))
+            if not why or time.monotonic() - since > AGAIN:
+                why = self._try(uuid)
+            if why:
+                raise RmError("test the GPU", uuid, why)
+        return self._known[uuid]
+
+    def _try(self, uuid: str) -> str:
+        """Why time cannot be kept on a GPU; "" if it can."""
+        found = [one for one in self._rm.devices() if one.uuid.lower() == uuid.lower()]
+        if not found:
+            return "the driver does not list it"
+        tracer, other = Tracer.open(self._pins), self._open()
+        try:
+            tracer.exempt(os.getpid())
+            result = selftest.run(tracer, other, found[0], self._libraries, self.control)
+        finally:
+            other.close()
+            tracer.close()
+        if result.ok:
+            self._known[uuid] = self._rm.subdevice(found[0].instance)
+        else:
+            self._failed[uuid] = time.monotonic(), result.why
+        return result.why
+
+    def set_timeslice(self, fd: int, client: int, group: int, us: int) -> int:
+        """The driver's status. Raises RmError."""
+        return rm.set_timeslice(fd, client, group, us)
+
+    def borrow(self, pid: int, number: int) -> int:
+        """A copy of a process's descriptor of the control file. Raises RmError."""
+        return rm.borrow(pid, number, self.control)
+
+
+def opener(kernel: Kernel, config: Config, pins: str) -> Callable[[], Driver]:
+    """What finds and opens the configured driver, in the timekeeper. Raises NvcError."""
+
+    def work() -> Driver:
+        from nvc.config import driver_options
+        from nvc.discovery import discover
+        from nvc.slices.build.calibrate import libraries_of
+
+        used = config.replace(load_kmods=False, disable_imex_channel_creation=True)
+        facts = discover(kernel, driver_options(used))
+        libraries = libraries_of(facts)
+        if not facts.simulated:
+            return RmDriver(CONTROL, sorted(glob.glob(NODES)), "/", libraries, pins)
+        control = os.path.join(facts.driver_root, SIMULATED)
+        if not os.path.exists(control):
+            raise RmError(
+                "open the driver", control, "the simulated driver's resource manager does not run",
+                "time is kept by the shim",
+            )  # fmt: skip
+        return RmDriver(control, (), facts.driver_root, libraries, pins)
+
+    return work
