@@ -22,6 +22,8 @@ _MARKER_TEXT = "root of a simulated NVIDIA driver; `nvc-cli sim destroy` removes
 
 DESCRIPTION = "proc/driver/nvidia/sim/description"
 STATE = "proc/driver/nvidia/sim/state"
+#: Where the resource manager of tests is mounted, native/simdriver/rm.
+RM = "proc/driver/nvidia/sim/rm"
 
 _MULTIARCH = {"x86_64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}
 _COMPAT32 = {"x86_64": ("i386", "/usr/lib/i386-linux-gnu")}
@@ -165,6 +167,7 @@ def _kernel_files(root: _Root, spec: SimSpec, gpus: tuple[SimGpu, ...]) -> None:
     root.file(DESCRIPTION, text, 0o444)
     root.file(STATE, state.empty(os.stat("/proc/self/ns/pid").st_ino), 0o666)
     os.truncate(root.full(STATE), state.SIZE)
+    root.directory(RM)
 
 
 def is_root(directory: str) -> bool:

@@ -12,13 +12,16 @@ import struct
 from nvc.value import Value
 
 MAGIC = b"nvcsim01"
-VERSION = 3
+VERSION = 4
 SLOTS = 1024
 USES = 32
 PARTITIONS = 32 * 9
 EXPORTS = 512
 HISTORY = 16
 LIMITS = 256
+GROUPS = 1024
+CHANGES = 16
+REGIONS = 16384
 
 _HEADER = struct.Struct("<8sIIQII32x")
 _PARTITION_SIZE = 32 + SLOTS // 4 + 16 * HISTORY
@@ -29,7 +32,10 @@ _USE = struct.Struct("<IIQQQ32x")
 _SLOT_SIZE = _SLOT_HEAD.size + USES * _USE.size
 _EXPORTS_AT = _HEADER.size + PARTITIONS * _PARTITION_SIZE
 _SLOTS_AT = _EXPORTS_AT + EXPORTS * _EXPORT.size
-SIZE = _SLOTS_AT + SLOTS * _SLOT_SIZE + LIMITS * _LIMIT_SIZE
+_RM_AT = _SLOTS_AT + SLOTS * _SLOT_SIZE + LIMITS * _LIMIT_SIZE
+_GROUP = struct.Struct(f"<QIIIIIIII{CHANGES}Q")
+_GROUPS_AT = _RM_AT + 16 + 4 * PARTITIONS
+SIZE = _GROUPS_AT + GROUPS * _GROUP.size + REGIONS * 32
 
 _LOCK_SLOTS = 0x1000
 _FLOCK = struct.Struct("hhqqi4x")
@@ -43,6 +49,19 @@ class Usage(Value):
     bytes: int
     managed: int  # bytes of resident managed memory
     busy_ns: int
+
+
+class Group(Value):
+    """A channel group that computes, as the resource manager of tests has it."""
+
+    client: int
+    handle: int
+    pid: int  # as the resource manager sees it
+    slot: int  # of the owner, -1 if it has none
+    partition: int
+    timeslice: int  # microseconds
+    channels: int
+    stopped: int  # of them
 
 
 def empty(pid_namespace: int) -> bytes:
@@ -65,6 +84,18 @@ def usage(path: str) -> list[Usage]:
         return _users(data, fd) if len(data) == SIZE else []
     finally:
         os.close(fd)
+
+
+def groups(path: str) -> list[Group]:
+    """The groups that a resource manager keeps for `usage`'s processes. Raises OSError."""
+    with open(path, "rb") as file:
+        file.seek(_GROUPS_AT)
+        data = file.read(GROUPS * _GROUP.size)
+    return [
+        Group(identity >> 32, identity & 0xFFFFFFFF, pid, slot - 1, *rest[:4])
+        for identity, pid, slot, *rest in _GROUP.iter_unpack(data)
+        if identity
+    ]
 
 
 def _users(data: bytes, fd: int) -> list[Usage]:

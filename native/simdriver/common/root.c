@@ -130,13 +130,10 @@ static int find_loaded(struct dl_phdr_info *info, size_t size, void *data)
     return 0;
 }
 
-int sim_root_open(struct sim_root *root, char *message, size_t size)
+static int read_description(struct sim_root *root, char *message, size_t size)
 {
-    struct loaded_file self = {.address = (uintptr_t)sim_root_open};
     struct sim_parse_error error;
     char path[SIM_MAX_PATH];
-    if (!dl_iterate_phdr(find_loaded, &self) || !find_root(root, self.name))
-        return fail(message, size, "no " DESCRIPTION " above %s", self.name ? self.name : "this library");
     if (!sim_root_join(root, DESCRIPTION, path))
         return fail(message, size, "path of " DESCRIPTION " is too long");
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
@@ -152,4 +149,21 @@ int sim_root_open(struct sim_root *root, char *message, size_t size)
         result = fail(message, size, "%s: line %u: %s", path, error.line, error.cause);
     free(text);
     return result;
+}
+
+int sim_root_open(struct sim_root *root, char *message, size_t size)
+{
+    struct loaded_file self = {.address = (uintptr_t)sim_root_open};
+    if (!dl_iterate_phdr(find_loaded, &self) || !find_root(root, self.name))
+        return fail(message, size, "no " DESCRIPTION " above %s", self.name ? self.name : "this library");
+    return read_description(root, message, size);
+}
+
+int sim_root_at(struct sim_root *root, const char *path, char *message, size_t size)
+{
+    if (!realpath(path, root->path))
+        return fail(message, size, "%s: %s", path, strerror(errno));
+    if (strcmp(root->path, "/") == 0)
+        root->path[0] = '\0';
+    return read_description(root, message, size);
 }

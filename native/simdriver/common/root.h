@@ -17,6 +17,9 @@ struct sim_root {
  * proc/driver/nvidia/sim/description. Reads the description. Returns 0, or -1 with one line in `message`. */
 int sim_root_open(struct sim_root *root, char *message, size_t size);
 
+/* The same for a root whose path is known. */
+int sim_root_at(struct sim_root *root, const char *path, char *message, size_t size);
+
 /* Joins `root` and an absolute path. Returns false where the result does not fit into SIM_MAX_PATH. */
 bool sim_root_join(const struct sim_root *root, const char *path, char out[SIM_MAX_PATH]);
 

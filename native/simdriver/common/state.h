@@ -21,8 +21,13 @@ enum {
     SIM_EXPORTS = 512,
     SIM_LIMITS = 256,
     SIM_LIMIT_PATH = 472,
-    SIM_STATE_VERSION = 3,
+    SIM_STATE_VERSION = 4,
     SIM_HISTORY_NS = 100000000, /* one element of a history */
+    SIM_GROUPS = 1024,          /* that compute, of all processes */
+    SIM_CHANGES = 16,
+    SIM_REGIONS = 16384,
+    SIM_STOP_NS = 500000, /* from the call until it holds, as on an H100 */
+    SIM_START_NS = 300000,
 };
 
 /* Bytes of the state file that stand for locks; nothing is stored under that meaning. */
@@ -85,6 +90,38 @@ struct sim_partition {
     _Atomic uint64_t last; /* slot + 1 whose kernels ran last in a turn */
 };
 
+/* A channel group that computes, made by a process's context. The resource manager (rm/) writes it, the engines obey;
+ * see group.h. */
+struct sim_group {
+    _Atomic uint64_t id;   /* client << 32 | handle; 0: free */
+    _Atomic uint32_t pid;  /* the owner's, as the resource manager sees it */
+    _Atomic uint32_t slot; /* + 1; 0: not known */
+    _Atomic uint32_t partition;
+    _Atomic uint32_t timeslice;         /* microseconds */
+    _Atomic uint32_t channels, stopped; /* how many there are, and are stopped */
+    uint32_t reserved;
+    _Atomic uint32_t changes; /* from running to stopped and back, in all: the last is the element before */
+    _Atomic uint64_t changed_at[SIM_CHANGES]; /* CLOCK_BOOTTIME ns, << 1 | stopped from then on */
+};
+
+/* A context has a partition from when to when: one line of the switch log, that engines write. */
+struct sim_region {
+    _Atomic uint64_t number; /* + 1, when it is complete */
+    _Atomic uint64_t time;   /* CLOCK_BOOTTIME ns */
+    _Atomic uint32_t partition;
+    _Atomic uint32_t begins; /* else it ends */
+    _Atomic uint32_t pid;
+    _Atomic uint32_t group;
+};
+
+struct sim_rm {
+    _Atomic uint64_t served; /* drawn at random by the server that runs; 0: none does */
+    _Atomic uint64_t regions_written;
+    _Atomic uint32_t active[SIM_PARTITIONS]; /* group + 1 that has it; 0: none that is known */
+    struct sim_group groups[SIM_GROUPS];
+    struct sim_region regions[SIM_REGIONS];
+};
+
 struct sim_state {
     uint64_t magic;
     uint32_t version;
@@ -98,6 +135,7 @@ struct sim_state {
     struct sim_export exports[SIM_EXPORTS];
     struct sim_slot slots[SIM_SLOTS];
     struct sim_limit limits[SIM_LIMITS];
+    struct sim_rm rm;
 };
 
 _Static_assert(sizeof(struct sim_use) == 64, "state layout");
@@ -105,6 +143,9 @@ _Static_assert(sizeof(struct sim_slot) == 32 + 64 * SIM_USES, "state layout");
 _Static_assert(sizeof(struct sim_export) == 24 + SIM_SLOTS / 8, "state layout");
 _Static_assert(sizeof(struct sim_limit) == 512, "state layout");
 _Static_assert(sizeof(struct sim_partition) == 32 + SIM_SLOTS / 4 + 16 * SIM_HISTORY, "state layout");
+_Static_assert(sizeof(struct sim_group) == 40 + 8 * SIM_CHANGES, "state layout");
+_Static_assert(sizeof(struct sim_region) == 32, "state layout");
+_Static_assert(offsetof(struct sim_rm, groups) == 16 + 4 * SIM_PARTITIONS, "state layout");
 _Static_assert(offsetof(struct sim_state, partitions) == 64, "state layout");
 
 /* The number of a partition: GPU `gpu` of the description, or its MIG device `mig` (from 0; -1: the GPU). */
