@@ -3,6 +3,7 @@
 #include "engine.h"
 #include "memory.h"
 #include "module.h"
+#include "rm.h"
 #include "stream.h"
 
 #include <string.h>
@@ -84,7 +85,12 @@ CUresult context_create(struct device *device, unsigned int flags, struct contex
     context->limits[CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH] = 2;
     context->limits[CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] = 2048;
     context->limits[CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 64;
-    CUresult result = stream_create(context, 0, 0, &context->legacy);
+    CUresult result = rm_begin(context);
+    if (result == CUDA_SUCCESS) {
+        result = stream_create(context, 0, 0, &context->legacy);
+        if (result != CUDA_SUCCESS)
+            rm_end(context);
+    }
     if (result != CUDA_SUCCESS) {
         ledger_refund(device, bytes);
         handle_free(context);
@@ -112,6 +118,7 @@ void context_destroy(struct context *context)
             *at = context->next;
             break;
         }
+    rm_end(context);
     handle_free(context);
 }
 

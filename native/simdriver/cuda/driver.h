@@ -88,12 +88,14 @@ struct memory {
 struct engine {
     bool started, holding, in_wait;
     bool stepping; /* a thread is at it, though it may have left the lock */
-    bool wants;    /* kernels wait for the turn */
+    bool wants;    /* kernels wait for the turn, */
+    bool shut;     /* or are stopped */
     bool queued;   /* and other processes know */
     bool late;     /* it looks later than something ends */
     pthread_t thread;
     pthread_cond_t wake;
     uint64_t asleep_until; /* when its thread looks again by itself */
+    uint64_t opens;        /* when they go on, if that is known */
     uint64_t clock;        /* simulated time: kernels are done up to here */
     uint64_t slice_start;  /* of the turn */
     uint64_t held_since;   /* likewise, with what is no kernel */
@@ -135,6 +137,9 @@ struct context {
     size_t limits[CU_LIMIT_COUNT];
     int cache_config, shared_config;
     uint64_t peers; /* bit per device whose memory it may access */
+    uint32_t rm_device,
+        rm_group; /* rm.h: a handle; the group that computes, in the state, SIM_GROUPS: none */
+    uint64_t rm_id, rm_served;
     uint64_t sequence;
     uint64_t legacy_time, blocking_time; /* when the last work of the one, of all blocking streams ended */
     struct stream *legacy;
@@ -235,7 +240,9 @@ struct driver {
     size_t handle_slots, handle_count;
     int mps;              /* its server's socket + 1; 0: none */
     uint32_t mps_percent; /* of the multiprocessors */
-    CUresult mps_error;   /* the server is gone, or another client has ended everybody */
+    int rm_fd;            /* of the resource manager, while there are contexts in it */
+    uint32_t rm_client, rm_contexts, rm_handles;
+    CUresult mps_error; /* the server is gone, or another client has ended everybody */
 };
 
 /* The one of this process; its lock must be held for all but CU_ENTER. */

@@ -2,11 +2,10 @@
 
 #include "memory.h"
 #include "order.h"
+#include "rm.h"
 #include "stream.h"
 
-#include <sys/prctl.h>
-
-enum { POLL_NS = 50000, TURN_NS = 1000000 };
+enum { POLL_NS = 50000 };
 
 #define NEVER UINT64_MAX
 
@@ -58,11 +57,29 @@ static void run_effect(struct op *op)
     pthread_mutex_lock(&driver()->lock);
 }
 
+/* The channels are gone: what runs on them, or is to run, ends and does nothing. */
+static void fail_kernel(struct op *op)
+{
+    op->remaining = op->duration = 0;
+    op->run = NULL;
+    op->ready = NULL;
+    context_fail(op->stream->context, CUDA_ERROR_LAUNCH_FAILED);
+}
+
+static void fail_lost(struct device *device)
+{
+    for (uint32_t i = 0; i < device->engine.running_count; i++)
+        if (gate_is_lost(device->engine.running[i]->stream->context))
+            fail_kernel(device->engine.running[i]);
+}
+
 static void start_kernel(struct engine *engine, struct op *op, uint64_t start)
 {
     if (engine->running_count == 0)
         engine->clock = later(start, engine->clock);
     op->state = OP_RUNNING;
+    if (gate_is_lost(op->stream->context))
+        fail_kernel(op);
     op->remaining = op->duration;
     engine->running[engine->running_count++] = op;
     engine->load += op->share;
@@ -83,9 +100,13 @@ static bool try_kernel(struct device *device, struct op *op, uint64_t now, uint6
     bool held = engine->holding;
     if (!turn_hold(device, now))
         return false;
+    if (!engine->running_count)
+        start = gate_opens(device, later(start, engine->clock));
     if (!held)
         engine->slice_start = later(start, engine->clock);
     uint64_t change = engine->running_count ? 0 : turn_change(device);
+    if (!engine->running_count)
+        gate_switch(op->stream->context, start, start + change);
     if (change)
         engine->clock = engine->slice_start = later(start, engine->clock) + change;
     start_kernel(engine, op, start);
@@ -239,27 +260,42 @@ static void step_turn(struct device *device, uint64_t now, uint64_t *next)
         turn_pass(device, engine->wants);
     } else if (engine->holding) {
         turn_report(device);
-        if (engine->clock >= engine->slice_start + turn_length()) {
+        if (engine->clock >= engine->slice_start + turn_length(device)) {
             engine->slice_start = engine->clock;
             if (turn_is_wanted(device)) {
                 engine->holding = false;
                 turn_pass(device, true);
             }
         }
-        uint64_t end = engine->slice_start + turn_length();
-        *next = sooner(*next, end > now ? end : now + turn_length());
+        uint64_t end = engine->slice_start + turn_length(device), look = gate_look(device);
+        *next = sooner(*next, end > now ? end : now + turn_length(device));
+        *next = sooner(*next, look < NEVER - now ? now + look : NEVER);
     }
     if (!engine->holding && engine->running_count && turn_hold(device, now)) {
+        uint64_t end = engine->clock;
         engine->clock += turn_change(device);
         engine->slice_start = engine->clock;
+        gate_switch(engine->running[0]->stream->context, end, engine->clock);
         *next = now;
     }
     if (!engine->holding && !engine->wants && engine->queued)
         turn_withdraw(device);
 }
 
-/* Does all that is due and returns when there is more, on the clock of sim_now. */
-static uint64_t step(struct device *device)
+/* Gives up the turn once we are stopped. Returns when that is. */
+static uint64_t obey(struct device *device)
+{
+    struct engine *engine = &device->engine;
+    uint64_t until;
+    if (!engine->holding || together_is_used() || gate_is_open(device, engine->clock, &until))
+        return engine->holding && !together_is_used() ? until : NEVER;
+    engine->holding = false;
+    gate_stopped(device, engine->clock);
+    turn_pass(device, false);
+    return NEVER;
+}
+
+uint64_t engine_step(struct device *device)
 {
     struct engine *engine = &device->engine;
     uint64_t now = sim_now(), next;
@@ -267,13 +303,19 @@ static uint64_t step(struct device *device)
     engine->stepping = true;
     if (engine->holding && !together_is_used() && !turn_is_mine(device))
         engine->holding = false; /* we were taken for dead */
-    engine->wants = false;
+    engine->wants = engine->shut = false;
+    engine->opens = NEVER;
+    fail_lost(device);
     do {
+        uint64_t until = obey(device);
         next = NEVER;
         engine->late = false;
         changed = step_streams(device, now, &next);
         if (!changed)
-            changed = step_kernels(device, sooner(now, next), &next);
+            changed = step_kernels(device, sooner(sooner(now, next), until), &next);
+        if (!changed && until <= now && engine->running_count && engine->clock >= until)
+            changed = true;
+        next = sooner(next, until > now ? until : NEVER);
         /* Time passed up to an operation that can begin now. */
         if (!changed && next <= now && engine->holding && engine->clock >= next)
             changed = true;
@@ -281,108 +323,5 @@ static uint64_t step(struct device *device)
     } while (changed);
     step_turn(device, now, &next);
     engine->stepping = false;
-    return next;
-}
-
-static void rouse(struct engine *engine, struct device *device)
-{
-    pthread_cond_signal(&engine->wake);
-    if (engine->in_wait && together_is_used())
-        together_nudge(device);
-    else if (engine->in_wait)
-        turn_nudge(device);
-}
-
-void engine_catch_up(struct device *device)
-{
-    struct engine *engine = &device->engine;
-    if (!engine->started || engine->stepping)
-        return;
-    if (step(device) < engine->asleep_until || (engine->wants && !engine->in_wait))
-        rouse(engine, device);
-}
-
-void engine_look(struct device *device)
-{
-    if (device->engine.late)
-        rouse(&device->engine, device);
-}
-
-static void *engine_main(void *argument)
-{
-    struct device *device = argument;
-    struct engine *engine = &device->engine;
-    prctl(PR_SET_NAME, "cuda-sim");
-    prctl(PR_SET_TIMERSLACK, 1);
-    pthread_mutex_lock(&driver()->lock);
-    for (;;) {
-        engine->asleep_until = NEVER;
-        while (engine->stepping)
-            pthread_cond_wait(&engine->wake, &driver()->lock);
-        uint64_t next = step(device), now = sim_now();
-        if (next <= now)
-            continue;
-        engine->asleep_until = next;
-        if (engine->holding && together_is_used()) {
-            engine->in_wait = true;
-            pthread_mutex_unlock(&driver()->lock);
-            together_wait(device, next - now);
-            pthread_mutex_lock(&driver()->lock);
-            engine->in_wait = false;
-        } else if (engine->wants) {
-            engine->in_wait = true;
-            pthread_mutex_unlock(&driver()->lock);
-            turn_wait(device, sooner(next - now, TURN_NS));
-            pthread_mutex_lock(&driver()->lock);
-            engine->in_wait = false;
-        } else if (next == NEVER) {
-            pthread_cond_wait(&engine->wake, &driver()->lock);
-        } else {
-            struct timespec until;
-            clock_gettime(CLOCK_MONOTONIC, &until); /* in a time namespace, another one than sim_now */
-            next = next - now + (uint64_t)until.tv_sec * 1000000000 + (uint64_t)until.tv_nsec;
-            until = (struct timespec){.tv_sec = (time_t)(next / 1000000000),
-                                      .tv_nsec = (long)(next % 1000000000)};
-            pthread_cond_timedwait(&engine->wake, &driver()->lock, &until);
-        }
-    }
-    return NULL;
-}
-
-static CUresult start_engine(struct device *device)
-{
-    if (!device->engine.started)
-        CU_TRY(thread_start(&device->engine.thread, engine_main, device));
-    device->engine.started = true;
-    return CUDA_SUCCESS;
-}
-
-CUresult engine_submit(struct stream *stream, struct op *op)
-{
-    struct device *device = stream->context->device;
-    CUresult result = op ? start_engine(device) : CUDA_ERROR_OUT_OF_MEMORY;
-    if (result == CUDA_SUCCESS && stream->capture)
-        return capture_add(stream, op);
-    if (result == CUDA_SUCCESS)
-        result = capture_allows_work(stream);
-    if (result != CUDA_SUCCESS) {
-        op_free(op);
-        return result;
-    }
-    while (stream->depth >= QUEUE_DEPTH)
-        engine_wait_change();
-    op->stream = stream;
-    op->sequence = ++stream->context->sequence;
-    op->submitted = sim_now();
-    if (op->event)
-        op->generation = op->kind == OP_RECORD ? ++op->event->recorded : op->event->recorded;
-    if (stream->tail)
-        stream->tail->next = op;
-    else
-        stream->head = op;
-    stream->tail = op;
-    stream->depth++;
-    if (stream->head == op) /* else there is nothing to do yet */
-        rouse(&device->engine, device);
-    return CUDA_SUCCESS;
+    return sooner(next, engine->shut ? engine->opens : NEVER);
 }

@@ -24,6 +24,9 @@ void op_free(struct op *op);
 /* Appends to the stream, or to the graph that it captures into. Takes the operation in any case. */
 CUresult engine_submit(struct stream *stream, struct op *op);
 
+/* Does all that is due and returns when there is more, on the clock of sim_now. */
+uint64_t engine_step(struct device *device);
+
 /* Does what is due, so that a question about the device has the answer that it would have had on hardware, however late
  * the engine's thread is. */
 void engine_catch_up(struct device *device);
@@ -60,8 +63,8 @@ bool turn_hold(struct device *device,
                uint64_t now);                /* takes it, and notes since when; false: we wait for it */
 uint64_t turn_change(struct device *device); /* how long it takes until kernels of ours run */
 bool turn_takes_time(void);                  /* changes do */
-uint64_t turn_length(void);                  /* of a time slice */
-bool turn_is_needed(const struct op *op);    /* for what is no kernel */
+uint64_t turn_length(const struct device *device); /* of a time slice */
+bool turn_is_needed(const struct op *op);          /* for what is no kernel */
 bool turn_is_wanted(struct device *device);
 void turn_wait(struct device *device, uint64_t ns); /* without the lock; ends early when something changes */
 void turn_nudge(struct device *device);             /* ends the waits of all */

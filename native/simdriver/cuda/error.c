@@ -1,5 +1,6 @@
 /* Names and descriptions of errors, in the driver's words. */
 #include "mps.h"
+#include "rm.h"
 
 struct error {
     CUresult code;
@@ -30,6 +31,7 @@ static const struct error errors[] = {
     ERROR(CUDA_ERROR_NOT_FOUND, "named symbol not found"),
     ERROR(CUDA_ERROR_NOT_READY, "device not ready"),
     ERROR(CUDA_ERROR_ILLEGAL_ADDRESS, "an illegal memory access was encountered"),
+    ERROR(CUDA_ERROR_LAUNCH_FAILED, "unspecified launch failure"),
     ERROR(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, "too many resources requested for launch"),
     ERROR(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, "peer access is already enabled"),
     ERROR(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, "peer access has not been enabled"),

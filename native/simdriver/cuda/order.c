@@ -43,7 +43,7 @@ static bool is_silent(const struct op *op)
 
 uint64_t undisturbed(struct engine *engine, const struct op *op)
 {
-    uint64_t spent = engine->clock - engine->slice_start, length = turn_length(),
+    uint64_t spent = engine->clock - engine->slice_start, length = turn_length(op->stream->context->device),
              most = spent < length ? length - spent : 0;
     uint64_t first = op->remaining, ns = first;
     most = sooner(most, TOGETHER_NS);

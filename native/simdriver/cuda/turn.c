@@ -1,6 +1,7 @@
 /* One process at a time has the turn on a partition; the others queue by setting a bit. Whoever passes it on picks
  * the next in a round. A holder that died or stopped is found by those who wait. */
 #include "engine.h"
+#include "rm.h"
 
 #include <linux/futex.h>
 #include <stdlib.h>
@@ -79,11 +80,18 @@ bool turn_hold(struct device *device, uint64_t now)
         engine->wants = false;
         return true;
     }
+    if (!gate_is_open(device, now, &engine->opens)) {
+        engine->shut = true;
+        engine->wants = false;
+        if (engine->queued)
+            turn_withdraw(device);
+        return false;
+    }
     engine->holding = turn_take(device);
     engine->wants = !engine->holding;
     if (engine->holding) {
         uint64_t free_at = turn_free_at(device), from = free_at < now ? free_at : now;
-        engine->clock = engine->clock > from ? engine->clock : from;
+        engine->clock = gate_opens(device, engine->clock > from ? engine->clock : from);
         engine->slice_start = engine->held_since = engine->clock;
     }
     return engine->holding;
@@ -106,10 +114,11 @@ static uint64_t switch_ns(void)
     return number("NVC_SIM_SWITCH_NS", 0, &found);
 }
 
-uint64_t turn_length(void)
+uint64_t turn_length(const struct device *device)
 {
     static uint64_t found = UINT64_MAX;
-    return number("NVC_SIM_TIMESLICE_NS", TIMESLICE_NS, &found);
+    uint64_t length = gate_length(device);
+    return length ? length : number("NVC_SIM_TIMESLICE_NS", TIMESLICE_NS, &found);
 }
 
 bool turn_takes_time(void)
@@ -181,6 +190,6 @@ void turn_wait(struct device *device, uint64_t ns)
     struct sim_partition *partition = partition_of(device);
     struct timespec timeout = {.tv_nsec = (long)ns};
     uint32_t turn = atomic_load(&partition->turn);
-    if (turn != 0 && turn != driver()->slot + 1)
+    if (device->engine.shut || (turn != 0 && turn != driver()->slot + 1))
         futex(&partition->turn, FUTEX_WAIT, turn, &timeout);
 }
