@@ -35,13 +35,14 @@ def proc_ops(facts: HostFacts, selection: Selection) -> list[Op]:
 
 def simulated_proc_ops(files: tuple[tuple[str, bytes], ...], directories: list[str]) -> list[Op]:
     """The tmpfs on /proc/driver with `files` of the driver and `directories` to bind on, and what makes the
-    simulated libraries see their GPUs."""
-    made = ["nvidia", "nvidia/gpus", "nvidia/sim"]
+    simulated libraries see their GPUs, and the resource manager where a test serves one."""
+    made = ["nvidia", "nvidia/gpus", "nvidia/sim", "nvidia/sim/rm"]
     made += [path[len("/proc/driver/") :] for path in directories]
     return [
         Tmpfs("/proc/driver", tuple(made), tuple((f"nvidia/{name}", data) for name, data in files)),
         BindProc(f"{PROC}/sim/description", f"{PROC}/sim/description", is_directory=False),
         BindProc(f"{PROC}/sim/state", f"{PROC}/sim/state", is_directory=False, writable=True),
+        BindProc(f"{PROC}/sim/rm", f"{PROC}/sim/rm", writable=True),
     ]
 
 

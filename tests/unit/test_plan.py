@@ -109,7 +109,7 @@ def test_a_simulated_driver_gets_its_overlay_one_level_up() -> None:
     made = plan(host=facts(simulated=True), devices=("0",))
     assert of(made, Tmpfs)[0].target == "/proc/driver"
     writable = [op.target for op in of(made, BindProc) if op.writable]
-    assert writable == ["/proc/driver/nvidia/sim/state"]
+    assert writable == [f"/proc/driver/nvidia/sim/{name}" for name in ("state", "rm")]
 
 
 def test_each_node_comes_with_its_rule() -> None:
