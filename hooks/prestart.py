@@ -93,8 +93,7 @@ def _again(command: str, container: Container, config: Config, debug: bool) -> C
     )
     if command == "createContainer" or logs or asks:
         return None
-    from nvc.apply.again import Call, settings_of
-    from nvc.environment import is_read
+    from nvc.apply.again import Call, is_read, settings_of
 
     # Others may be secrets, such as NVIDIA_API_KEY, and records stay.
     read = [f"{name}={value}" for name, value in container.environment.items() if is_read(name)]

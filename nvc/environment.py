@@ -35,7 +35,7 @@ SLICES = (
     "NVC_VGPU_", "CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT", "ALIYUN_COM_GPU_MEM_CONTAINER",
     "ALIYUN_COM_GPU_SCHD_WEIGHT", "NVIDIA_GPU_MEMORY_LIMIT", "NVIDIA_GPU_MEMORY_REQUEST",
 )  # fmt: skip
-CGPU_DEVICES, _CGPU = "ALIYUN_COM_GPU_VISIBLE_DEVICES", "ALIYUN_COM_GPU_"
+CGPU_DEVICES = "ALIYUN_COM_GPU_VISIBLE_DEVICES"
 
 DEFAULT_CAPABILITIES = ("compute", "utility")
 MAX_ITEMS = 4096
@@ -388,11 +388,6 @@ VARIABLES = (
 def is_known(name: str) -> bool:
     """Whether a variable of this name is in the table, or asks for a slice."""
     return name.startswith(SLICES) or any(_names(row, name) for row in VARIABLES)
-
-
-def is_read(name: str) -> bool:
-    """Whether a variable of this name decides what a container gets: READ of native/launcher/cdi_bundle.c."""
-    return is_known(name) or name.startswith(_CGPU)
 
 
 def is_need(name: str) -> bool:

@@ -18,7 +18,7 @@
 static const char *const ASKING[] = {"NVC_VGPU_", "CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT",
                                      "ALIYUN_COM_GPU_", "NVIDIA_GPU_MEMORY_"};
 
-/* And so all that decide which devices a container gets: is_read of nvc/environment.py. No other value is kept in a
+/* And so all that decide which devices a container gets: is_read of nvc/apply/again.py. No other value is kept in a
  * record: it may be a secret. */
 static const char *const READ[] = {"NVIDIA_VISIBLE_DEVICES=",
                                    "NVIDIA_DRIVER_CAPABILITIES=",

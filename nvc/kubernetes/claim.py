@@ -137,7 +137,7 @@ def _given(
     if found.uncounted and not merged(SLICE_PARAMETERS, by_class).uncounted:
         raise InputError(
             "uncounted", cause="a claim cannot lift its own limit",
-            hint="whoever may write DeviceClasses can say so in one",
+            hint="the cluster's administrator can say so in a DeviceClass",
         )  # fmt: skip
     limit, cores = _amounts(device, consumed)
     return _with_time(made, found, device, limit, cores)

@@ -20,9 +20,10 @@ from support.plans import mounts, snapshot
 from support.replay import NO_PYTHON, PARAMS, WORDS, Starts
 from support.rootfs import LIBS
 
+from nvc.apply.again import is_read
 from nvc.compat import DIRECTORY as COMPAT
 from nvc.config import Config
-from nvc.environment import SLICES, VARIABLES, is_read, request_from
+from nvc.environment import SLICES, VARIABLES, request_from
 from nvc.kernel import LinuxKernel
 from nvc.oci import Container
 
