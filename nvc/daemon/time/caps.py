@@ -104,7 +104,7 @@ class Cap:
     def stopped(self, now: int, done: bool, epoch: int) -> None:
         """Its channels were stopped, or the call failed."""
         if not done:
-            self.tried = now + self.period // 4
+            self.tried = now + self.period
             self.look_at = self.tried
             return
         self.runs, self.settled, self.epoch = False, False, epoch
@@ -115,7 +115,7 @@ class Cap:
     def started(self, now: int, done: bool) -> None:
         """Its channels were started, or the call failed."""
         if not done:
-            self.tried = now + self.period // 4
+            self.tried = now + self.period
             return
         self.runs, self.since = True, now
         owed = 0 if self.settled else self.tail

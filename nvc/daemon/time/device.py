@@ -35,6 +35,7 @@ class SliceTime(Value):
     stopped_ns: int
     stops: int
     broke_ns: int  # that it had while it was stopped: somebody has started it
+    refused: int  # stops and starts that the driver refused
 
 
 class DeviceTime(Value):
@@ -55,13 +56,25 @@ class DeviceTime(Value):
 class _Slice:
     """What the timekeeper knows of one slice."""
 
-    __slots__ = ("plan", "cap", "pids", "had", "doubtful", "stopped", "broke", "off", "tried", "fresh")
+    __slots__ = (
+        "plan",
+        "cap",
+        "pids",
+        "had",
+        "doubtful",
+        "stopped",
+        "broke",
+        "refused",
+        "off",
+        "tried",
+        "fresh",
+    )
 
     def __init__(self, plan: SlicePlan) -> None:
         self.plan = plan
         self.cap: Cap | None = None
         self.pids: dict[int, int] = {}  # its processes; when those that left are forgotten, else NEVER
-        self.had = self.doubtful = self.stopped = self.broke = 0
+        self.had = self.doubtful = self.stopped = self.broke = self.refused = 0
         self.off = 0  # since when it is stopped; 0: it is not
         self.tried = 0  # until when a stop that failed is not repeated
         self.fresh = True  # never started by this timekeeper: an earlier one may have stopped it
@@ -161,11 +174,13 @@ class DeviceKeeper:
         known.tried = 0 if done else now + RETRY
         if done and not known.off:
             known.off = self.clock()
+        known.refused += not done
         known.fresh = False
         return done
 
     def _start(self, known: _Slice, now: int) -> bool:
         done = self.executor.start(known.plan.groups)
+        known.refused += not done
         known.tried = 0 if done else now + RETRY
         if done:
             if known.off:
@@ -274,7 +289,7 @@ class DeviceKeeper:
                 SliceTime(
                     key, known.had, known.doubtful,
                     known.stopped + (max(now - known.off, 0) if known.off else 0),
-                    known.cap.stops if known.cap else 0, known.broke,
+                    known.cap.stops if known.cap else 0, known.broke, known.refused,
                 )
                 for key, known in self.slices.items()
             ),

@@ -65,6 +65,8 @@ OK, GONE = 0, 0x21  # NV_OK, NV_ERR_INVALID_CHANNEL
 NO_ANSWER, NO_DESCRIPTOR = -1, -2
 REST = 1_000_000_000  # nanoseconds until a channel that was gone, or a timeslice that failed, is tried again
 
+REFUSED = 8  # calls; one slice's channels may be refused for a reason of its own
+
 Channel = tuple[int, int]
 
 
@@ -84,7 +86,8 @@ class Executor:
         self.again: dict[Channel, int] = {}  # groups whose timeslice failed, until when it is left
         self.calls = 0
         self.failed: dict[int, int] = {}  # by status
-        self.problem = ""  # of the last stop or start: every channel was refused
+        self.refused = 0  # calls on end in which no channel was reached, and one was refused
+        self.problem = ""  # why nothing can be stopped or started
 
     def stop(self, groups: Iterable[Group], again: bool = False) -> bool:
         """Stop what is not stopped yet of some groups; `again`: all of it. Whether nothing of them runs."""
@@ -131,8 +134,10 @@ class Executor:
                 status = NO_ANSWER
             if status == OK:
                 reached.update(part)
-            elif status != GONE:
+                continue
+            if status != GONE:
                 self.failed[status] = self.failed.get(status, 0) + 1
+            if status != GONE and (len(part) == 1 or self.refused):
                 refused.update(part)
             elif len(part) == 1:
                 self.gone[part[0]] = now + REST
@@ -140,10 +145,12 @@ class Executor:
             else:
                 half = len(part) // 2
                 rest += [part[half:], part[:half]]
-        if refused:
-            self.problem = f"{name} {len(refused)} channels: status {max(self.failed):#x}"
-        elif reached:
-            self.problem = ""
+        if reached:
+            self.problem, self.refused = "", 0
+        elif refused:
+            self.refused += 1
+            if self.refused >= REFUSED:
+                self.problem = f"{name} channels: {rm.words(status) if status > 0 else 'the call failed'}"
         return reached, refused
 
     def wants_length(self, group: Group, us: int) -> bool:

@@ -55,9 +55,7 @@ def run(tracer: Tracer, rm: Rm, device: RmDevice, libraries: Libraries, control:
         subdevice = rm.subdevice(device.instance)
         log = subdevice.log()
         with mmap.mmap(-1, mmap.PAGESIZE) as shared:
-            with Helper(
-                libraries, device.uuid, lambda cuda, _, reply: _work(cuda, reply, shared)
-            ) as helper:
+            with Helper(libraries, device.uuid, lambda cuda, _, reply: _work(cuda, reply, shared)) as helper:
                 try:
                     return _try(tracer, subdevice, log, device, helper.pid, shared, control)
                 finally:

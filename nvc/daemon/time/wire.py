@@ -165,7 +165,7 @@ def _device_time(value: object) -> DeviceTime:
 
 
 def _slice_time(value: object) -> SliceTime:
-    key, *numbers = _list(value, 6)
+    key, *numbers = _list(value, 7)
     return SliceTime(_text(key), *(_number(one) for one in numbers))
 
 
