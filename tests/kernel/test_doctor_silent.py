@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 
@@ -10,12 +11,16 @@ import pytest
 from support import CLEAN_ENV, PATIENCE, REPO
 from support.device_cgroup import Group
 
-SILENT = f"exec {sys.executable} {os.path.join(REPO, 'tests/support/silentfs.py')} /dev"
+SILENT = f"exec {shlex.join((sys.executable, os.path.join(REPO, 'tests/support/silentfs.py'), '/dev'))}"
 ORDINARY = "mount -t tmpfs none /dev; touch /dev/nvidiactl; echo ready; exec cat"
-LOOK = "from nvc.doctor.system import scopes; from nvc.kernel import LinuxKernel; print(scopes(LinuxKernel()))"
+LOOK = (
+    "from nvc.doctor.system import scopes; from nvc.kernel import LinuxKernel; print(scopes(LinuxKernel()))"
+)
 
 
-@pytest.mark.parametrize(("program", "found"), [(SILENT, False), (ORDINARY, True)])
+@pytest.mark.parametrize(
+    ("program", "found"), [(SILENT, False), (ORDINARY, True)], ids=["silent", "ordinary"]
+)
 def test_a_dev_that_never_answers(program: str, found: bool) -> None:
     """Its container is left out, and nobody waits for it."""
     name = f"nvc-silent-{os.getpid()}.scope"

@@ -16,7 +16,7 @@ from nvc.kernel import bpf
 
 #: Runs the hook with a fault, which must happen, or with a log; exits as the hook does.
 TRACED = """#!/bin/sh
-said=$({tool} {words} {hook} "$@") || exit 99
+said=$('{tool}' {words} '{hook}' "$@") || exit 99
 said=${{said##*end }}
 exit ${{said%% *}}
 """
