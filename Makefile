@@ -31,7 +31,7 @@ PARTS  = --launcher $(BUILD)/launcher --spin $(BUILD)/nvc-spin --simdriver $(BUI
 HARDEN := -fstack-protector-strong -D_FORTIFY_SOURCE=2 -Wl,-z,noexecstack
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build native tracer stubs stage man simdriver shim install uninstall demo test test-fresh nightly nightly-shares nightly-builds nightly-packages nightly-explore nightly-faults bench bundle packages image chart tables test-kubernetes test-engines fuzz faults stress clean
+.PHONY: help setup build native tracer stubs stage man simdriver shim install uninstall demo test test-fresh test-elsewhere nightly nightly-shares nightly-builds nightly-packages nightly-explore nightly-faults bench bundle packages image chart tables test-kubernetes test-engines fuzz faults stress clean
 
 # What cannot be made, for lack of rights, is said before anything is built.
 WHY_NOT := $(shell packaging/can-make "$(DESTDIR)$(PREFIX)" $(MAKECMDGOALS))
@@ -134,6 +134,14 @@ test: $(BUILD)/.packages-test stage $(BUILD)/.tests-read ## every quick check: s
 test-fresh: ## the README's commands in ROUNDS (3) containers that have just started, the last with busy processors
 	@$(PYTHON) tests/support/fresh.py --rounds $(or $(ROUNDS),3)
 
+# What starts containers and engines, and reads clocks; of nvcd and slices one file.
+ELSEWHERE := tests/adversary/test_clocks.py tests/engines tests/kernel tests/native/test_launcher.py
+ELSEWHERE += tests/unit/test_daemon_host_clock.py -k 'not nvcd_ and not vgpu_'
+
+test-elsewhere: ## what depends on clocks and places, on a machine that has just started, from a path with a space below /srv; wants Go, as test-kubernetes does
+	@$(PYTHON) tests/support/fresh.py --rounds 1 --built "make test TESTS=\"$(ELSEWHERE)\"" \
+	    "make test-kubernetes TESTS=tests/kubernetes/test_whole.py"
+
 nightly: $(BUILD)/.packages-test stage ## what takes long or measures wall time: shares, builds, packages, faults, fuzzing, stress; an hour at most
 	@$(MAKE) -j1 -k --no-print-directory nightly-shares nightly-packages nightly-explore stress fuzz nightly-faults
 
@@ -193,7 +201,7 @@ chart: | $(VENV)/.ready ## build/kubernetes: the Helm chart, and the manifest nv
 
 test-kubernetes: $(BUILD)/.packages-test stage ## a real cluster on this machine with simulated GPUs; wants Go, and builds Kubernetes the first time; PODS=200
 	@cd tests && ../$(RUN) -m support.cluster build
-	$(if $(PODS),NVC_PODS="$(PODS)") $(PYTEST) tests/kubernetes
+	$(if $(PODS),NVC_PODS="$(PODS)") $(PYTEST) $(or $(TESTS),tests/kubernetes)
 
 # Engines are made first, alone: a test's time has no room for that.
 test-engines: $(BUILD)/.packages-test stage $(BUILD)/.tests-read ## engines newer than the distribution's: Debian sid's, unpacked, and others that Go builds the first time, in a quarter of an hour

@@ -31,6 +31,7 @@ import signal
 import socket
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Iterator, Sequence
 
@@ -296,7 +297,8 @@ def inside(repository: str, commit: str, loops: int, wanted: list[str]) -> int:
     for command in wanted or commands(clone):
         began = time.monotonic()
         status = subprocess.run(["/bin/sh", "-c", command], cwd=clone).returncode
-        print(f"fresh: {command}: exit {status} after {time.monotonic() - began:.0f} s", flush=True)
+        about = textwrap.shorten(command, 60, placeholder=" ...")
+        print(f"fresh: {about}: exit {status} after {time.monotonic() - began:.0f} s", flush=True)
         failed |= status != 0
     for loop in busy:
         loop.kill()
