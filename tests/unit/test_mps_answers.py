@@ -1,15 +1,16 @@
-"""What the driver's MPS says: the state of a server, its clients, and who caused a fault."""
+"""What the driver's MPS says: the state of a server, its clients, and who caused a fault; and what nvcd keeps."""
 
 from __future__ import annotations
 
 import os
 
 import pytest
+from support.damage import RECORD
 
 from nvc.daemon.io.loop import Loop
 from nvc.daemon.mps import Servers
 from nvc.daemon.mps_answers import LOG_MAX, culprit, server_status
-from nvc.daemon.mps_records import MpsServer
+from nvc.daemon.mps_records import MpsServer, ServerRecord, read, write
 from nvc.kernel import LinuxKernel
 from nvc.slices.model.policy import MPS_CLIENTS
 from nvc.slices.store.admission import Sharer, check_clients
@@ -75,3 +76,14 @@ def test_no_more_slices_than_a_server_takes_clients() -> None:
     check_clients("GPU-2", others)
     with pytest.raises(RegistryError, match="60 slices share its MPS server"):
         check_clients("GPU-1", others)
+
+
+@pytest.mark.parametrize("damage", RECORD)
+def test_a_record_that_was_spoiled_is_an_error(scratch: str, damage: str) -> None:
+    """And not none: a server may run there."""
+    record = ServerRecord(1, 2, 3, 4)
+    write(scratch, record)
+    assert read(scratch) == record
+    RECORD[damage](f"{scratch}/about")
+    with pytest.raises((OSError, ValueError)):
+        read(scratch)
