@@ -164,20 +164,20 @@ BROKEN: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("key", "value"), BROKEN)
+@pytest.mark.parametrize(("key", "value"), [("kind", "nvidia.com/gpu"), *BROKEN])
 def test_the_loader_drops_what_validate_refuses(host: Host, key: str, value: Any) -> None:
-    """And takes the same file without that: the rules are the same ones, though later loaders have more."""
+    """And takes the file that is not changed: the rules are the same ones, though later loaders have more."""
     good = {
         "cdiVersion": "0.5.0",
         "kind": "nvidia.com/gpu",
         "devices": [{"name": "0", "containerEdits": {"env": ["A=b"]}}],
     }
-    bad = {**good, key: value}
-    assert problems(good) == [] and problems(bad)
-    for document, works in ((good, True), (bad, False)):
-        host.write("/etc/cdi/x.json", json.dumps(document))
-        done = podman(host, "nvidia.com/gpu=0", "true")
-        assert (done.returncode == 0) is works, done.stderr
-        assert works or "unresolvable CDI devices" in done.stderr
-        assert (host.sh(f"{CDI} validate /etc/cdi/x.json", check=False).returncode == 0) is works
+    document = {**good, key: value}
+    works = document == good
+    assert (problems(document) == []) is works
+    host.write("/etc/cdi/x.json", json.dumps(document))
+    done = podman(host, "nvidia.com/gpu=0", "true")
+    assert (done.returncode == 0) is works, done.stderr
+    assert works or "unresolvable CDI devices" in done.stderr
+    assert (host.sh(f"{CDI} validate /etc/cdi/x.json", check=False).returncode == 0) is works
     host.sh("rm -r /etc/cdi")
