@@ -210,38 +210,41 @@ def test_slices_are_forgotten_when_they_are_gone(sliced: Any, launcher: str) -> 
     assert not os.path.exists(seen["quota"])
 
 
-@pytest.mark.parametrize(
-    ("words", "cause"),
-    [
-        (("set", "nobody", "--memory=1g"), "no such slice"),
-        (("set", "SLICE", "--memory=0"), "--memory: 0: no memory at all"),
-        (("set", "SLICE", "--memory=10gb"), "write 10GiB"),
-        (("set", "SLICE", "--memory=90g"), "has 81559 MiB"),
-        (("set", "SLICE", "--memory=1g,2g"), "2 sizes, but the number of devices is 1"),
-        (("set", "SLICE", "--memory=1g", "--device=1"), "not a device of this slice"),
-        (("set", "SLICE"), "want --memory or --unlimited, --cores"),
-        (("set", "SLICE", "--memory=1g", "--unlimited"), "want --memory or --unlimited, --cores"),
-        (("set", "SLICE", "--memory=2g", "--cores=0"), "--cores: 0: want a whole number from 1 to 100"),
-        (("set", "SLICE", "--memory=2g", "--cores=-1"), "--cores: -1: want a whole number from 1 to 100"),
-        (("set", "SLICE", "--memory=2g", "--cores=101"), "--cores: 101: want a whole number from 1 to 100"),
-        (("set", "SLICE", "--memory=2g", "--cores=50k"), "--cores: 50k: want a whole number from 1 to 100"),
-        (("set", "SLICE", "--memory=2g", "--weight=0"), "--weight: 0: want a whole number from 1 to 65536"),
-        (("set", "SLICE", "--memory=2g", "--policy=best"), "--policy: best: no such policy"),
-        (("set", "SLICE", "--memory=2g", "--cores=10,20"), "2 caps, but the number of devices is 1"),
-        (("set", "SLICE", "--memory=2g", "--policy=fixed"), "has no cap for the policy fixed"),
-        (("pause", "SLICE", "--device=1"), "not a device of this slice"),
-        (("pause", "nobody"), "no such slice"),
-        (("resume", "SLICE", "--device=1"), "not a device of this slice"),
-        (("show", "nobody"), "no such slice"),
-        (("rm",), "want either SLICE or --gone"),
-        (("check", "999999999"), "no such slice"),
-    ],
-)
-def test_refused(sliced: Any, launcher: str, words: tuple[str, ...], cause: str) -> None:
+#: What the operator is refused, and what is said.
+REFUSED = [
+    (("set", "nobody", "--memory=1g"), "no such slice"),
+    (("set", "SLICE", "--memory=0"), "--memory: 0: no memory at all"),
+    (("set", "SLICE", "--memory=10gb"), "write 10GiB"),
+    (("set", "SLICE", "--memory=90g"), "has 81559 MiB"),
+    (("set", "SLICE", "--memory=1g,2g"), "2 sizes, but the number of devices is 1"),
+    (("set", "SLICE", "--memory=1g", "--device=1"), "not a device of this slice"),
+    (("set", "SLICE"), "want --memory or --unlimited, --cores"),
+    (("set", "SLICE", "--memory=1g", "--unlimited"), "want --memory or --unlimited, --cores"),
+    (("set", "SLICE", "--memory=2g", "--cores=0"), "--cores: 0: want a whole number from 1 to 100"),
+    (("set", "SLICE", "--memory=2g", "--cores=-1"), "--cores: -1: want a whole number from 1 to 100"),
+    (("set", "SLICE", "--memory=2g", "--cores=101"), "--cores: 101: want a whole number from 1 to 100"),
+    (("set", "SLICE", "--memory=2g", "--cores=50k"), "--cores: 50k: want a whole number from 1 to 100"),
+    (("set", "SLICE", "--memory=2g", "--weight=0"), "--weight: 0: want a whole number from 1 to 65536"),
+    (("set", "SLICE", "--memory=2g", "--policy=best"), "--policy: best: no such policy"),
+    (("set", "SLICE", "--memory=2g", "--cores=10,20"), "2 caps, but the number of devices is 1"),
+    (("set", "SLICE", "--memory=2g", "--policy=fixed"), "has no cap for the policy fixed"),
+    (("pause", "SLICE", "--device=1"), "not a device of this slice"),
+    (("pause", "nobody"), "no such slice"),
+    (("resume", "SLICE", "--device=1"), "not a device of this slice"),
+    (("show", "nobody"), "no such slice"),
+    (("rm",), "want either SLICE or --gone"),
+    (("check", "999999999"), "no such slice"),
+]
+
+
+def test_refused(sliced: Any, launcher: str) -> None:
+    """Each by itself, on one slice, which stays as it is."""
     container, _ = sliced("1g")
     name = listed(launcher, container.pid)["name"]
-    done = cli(launcher, *[name if word == "SLICE" else word for word in words], check=False)
-    assert done.returncode == 1 and cause in done.stderr and limits_of(container.pid) == [GIB]
+    for words, cause in REFUSED:
+        done = cli(launcher, *[name if word == "SLICE" else word for word in words], check=False)
+        assert done.returncode == 1 and cause in done.stderr, (words, done.stderr)
+        assert limits_of(container.pid) == [GIB], words
 
 
 def test_a_set_user_id_program(bundle: Bundle, configure: Configure, launcher: str, tool: str) -> None:
