@@ -170,6 +170,7 @@ class Plugin:
         except (NvcError, OSError) as error:
             # Not "no devices": pods that have some would be evicted for a driver that is just being replaced.
             self._say(f"look for devices: {_line(error)}")
+            self._held.look()
             return
         self._say(self._held.hold(facts))
         found = tuple(

@@ -108,6 +108,24 @@ def test_nobody_gets_a_lease_while_nvcd_runs(place: Place, driver: str, stage: s
             assert REFUSED in lease.refused
 
 
+def test_a_driver_root_that_is_gone_is_let_go(driver: str) -> None:
+    """A driver in a container, whose file system is to be unmounted."""
+
+    def held_there() -> int:
+        links = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
+        return sum(link.startswith((f"{driver}/", f"{driver}.old/")) for link in links)
+
+    held = HeldFiles(LinuxKernel())
+    assert held.hold(discover(LinuxKernel(), DriverOptions(root=driver, inventory=False))) == ""
+    assert held_there() > 20
+    os.rename(driver, f"{driver}.old")
+    assert "open driver root" in held.look() and held_there() == 0
+    os.rename(f"{driver}.old", driver)
+    assert held.look() == "" and held_there() > 20
+    held.close()
+    assert held_there() == 0
+
+
 def test_a_lease_for_reading_delays_nobody_who_reads(driver: str, scratch: str) -> None:
     """The kernel grants it also while others read. Installers write new files."""
     held = HeldFiles(LinuxKernel())

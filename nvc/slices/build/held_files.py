@@ -51,8 +51,10 @@ class HeldFiles:
         for base in sorted({base for base, _ in wanted}):
             try:
                 root = HostRoot.at(self._kernel, base)
-            except NvcError as error:
+            except NvcError as error:  # such as a driver's container that has ended: its files must not stay in use
                 problems.append(str(error))
+                for place in [place for place in self._open if place[0] == base]:
+                    os.close(self._open.pop(place))
                 continue
             root.patience = 0.0
             try:
