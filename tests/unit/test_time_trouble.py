@@ -256,7 +256,7 @@ def test_a_device_that_cannot_be_opened_is_told_of_and_tried_again() -> None:
     host.tenant("a", 1, always())
     opened = host.gpu.subdevice
 
-    def refused(instance: int) -> Subdevice:
+    def refused(uuid: str) -> Subdevice:
         raise OSError(5, "no such GPU")
 
     host.gpu.subdevice = refused  # type: ignore[method-assign]
@@ -292,7 +292,7 @@ def test_what_leaves_the_plan_is_started_and_what_an_earlier_one_stopped_too() -
     host.demands = (demand("a", "weight", paused=True),)
     host.run(SECOND)
     assert work.off == set(work.channels)
-    host.told = lambda found: Plan((DevicePlan(UUID, 0, ()),))
+    host.told = lambda found: Plan((DevicePlan(UUID, ()),))
     host.run(SECOND)
     assert not work.off, "it lives, and nobody stops it any more"
     host.told = lambda found: found
@@ -344,6 +344,6 @@ def test_a_slice_that_begins_late_is_held_from_its_first_period() -> None:
 
 def test_a_slice_s_key_and_plan_are_taken_as_they_are() -> None:
     host = capped()
-    host.told = lambda found: Plan((DevicePlan(UUID, 0, (SlicePlan("", ()),)),))
+    host.told = lambda found: Plan((DevicePlan(UUID, (SlicePlan("", ()),)),))
     host.run(SECOND)
     assert device(host).slices[0].key == ""

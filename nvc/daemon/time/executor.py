@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 
 from nvc.errors import NvcError
+from nvc.kernel import rm
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
