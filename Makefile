@@ -69,11 +69,8 @@ TRACERS := $(foreach machine,x86_64 aarch64,nvc/tracer-$(machine).bin)
 
 tracer: $(TRACERS)
 
-$(TRACERS): nvc/tracer-%.bin: native/tracer/tracer.bpf.c native/tracer/flatten.py $(VENV)/.ready
-	@mkdir -p $(BUILD)/tracer
-	$(CLANG) -std=c11 -O2 -Wall -Wextra -Wshadow -Werror -target bpf -mcpu=v2 -DNVC_$(shell echo $* | tr a-z A-Z) \
-	    -c -o $(BUILD)/tracer/$*.o $<
-	$(RUN) native/tracer/flatten.py $(BUILD)/tracer/$*.o $@
+$(TRACERS): nvc/tracer-%.bin: native/tracer/tracer.bpf.c native/tracer/build.py $(VENV)/.ready
+	CLANG="$(CLANG)" $(RUN) native/tracer/build.py $* $@
 
 # Messages of kubelet's interfaces, for nvc-kubelet-plugin, and of NRI, for nvc-nri.
 stubs: $(BUILD)/.stubs

@@ -36,6 +36,14 @@ def make_native() -> None:
     )
 
 
+def make_tracers() -> None:
+    """The program that sees what processes make of the driver, for both machines."""
+    for machine in ("x86_64", "aarch64"):
+        out = os.path.join(REPO, f"nvc/tracer-{machine}.bin")
+        command = [sys.executable, os.path.join(REPO, "native/tracer/build.py"), machine, out]
+        subprocess.run(command, check=True)
+
+
 def make_stubs() -> None:
     """Messages of kubelet's interfaces and of NRI, for nvc-kubelet-plugin and nvc-nri."""
     protocol = glob.glob("nvc/*/protocol/*.proto", root_dir=REPO)
@@ -57,6 +65,7 @@ class Build(build):
 
     def run(self) -> None:
         make_stubs()
+        make_tracers()
         super().run()
         root = os.path.join(os.path.abspath(self.build_base), "pip/tree")
         library = os.path.join(root, "lib/nvc")

@@ -29,7 +29,7 @@ static long (*const read_kernel)(void *to, u32 size, const void *from) = (void *
 static u64 (*const boot_ns)(void) = (void *)125;
 static long (*const ring_output)(void *ring, void *data, u64 size, u64 flags) = (void *)130;
 
-/* What flatten.py reads of each map. */
+/* What build.py reads of each map. */
 struct map {
     u32 type, key_size, value_size, entries, flags;
 };

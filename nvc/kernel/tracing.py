@@ -44,7 +44,7 @@ class Program(Value):
 
 
 class Flat(Value):
-    """What native/tracer/flatten.py writes."""
+    """What native/tracer/build.py writes."""
 
     license: str
     maps: tuple[MapShape, ...]
@@ -52,7 +52,7 @@ class Flat(Value):
 
 
 def parse(data: bytes) -> Flat:
-    """Raises ValueError for bytes that flatten.py has not written whole."""
+    """Raises ValueError for bytes that build.py has not written whole."""
     line, newline, code = data.partition(b"\n")
     try:
         head = json.loads(line)

@@ -18,7 +18,7 @@ from nvc.kernel import tracer, tracing
 from nvc.kernel.tracer import Object, living, parse_news, parse_object, process_began
 
 sys.path.insert(0, os.path.join(REPO, "native/tracer"))
-import flatten
+from build import flatten
 
 CLIENT = Object(7, 0xC1, 0, 0xC1, 0x41, 5, -1, 100)
 DEVICE = Object(7, 0xC1, 0xC1, 1, 0x80, 5, 0, 110)
@@ -133,4 +133,4 @@ def test_what_bpf_cannot_take_is_not_flattened(tmp_path: Path) -> None:
         source.write_text(head + text)
         run(need("clang"), "-O2", "-target", "bpf", "-c", "-o", target, source)
         with open(target, "rb") as file, pytest.raises(ValueError, match=why):
-            flatten.flatten(ELFFile(file))
+            flatten(ELFFile(file))

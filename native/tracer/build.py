@@ -1,8 +1,8 @@
-"""Turns an object file of clang's BPF back end into what bpf(2) takes, so that no loader is needed at run time.
+"""Compiles tracer.bpf.c for a machine and flattens it to what bpf(2) takes: no loader is needed at run time.
 
-    flatten.py OBJECT OUT
+    build.py MACHINE OUT
 
-OUT has one line of JSON and then the instructions of all programs, one after another:
+$CLANG is the compiler. OUT has one line of JSON and then the instructions of all programs, one after another:
 
     {"license": "GPL", "maps": [{"name", "type", "key_size", "value_size", "entries", "flags"}, ...],
      "programs": [{"name", "tracepoint", "start", "size", "maps": [[instruction, index of the map], ...]}, ...]}
@@ -13,14 +13,18 @@ raw_tp/TRACEPOINT, maps are `struct map` of tracer.bpf.c in section maps.
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import struct
+import subprocess
 import sys
 
 from elftools.elf.elffile import ELFFile
 from elftools.elf.relocation import RelocationSection
 from elftools.elf.sections import SymbolTableSection
 
+FLAGS = ("-std=c11", "-O2", "-Wall", "-Wextra", "-Wshadow", "-Werror", "-target", "bpf", "-mcpu=v2")
 MAP = struct.Struct("<5I")
 MAP_FIELDS = ("type", "key_size", "value_size", "entries", "flags")
 R_BPF_64_64 = 1
@@ -75,10 +79,16 @@ def flatten(elf: ELFFile) -> bytes:
     return json.dumps(head, sort_keys=True).encode("ascii") + b"\n" + code
 
 
+def compiled(machine: str) -> bytes:
+    """The object file for x86_64 or aarch64. Raises OSError, CalledProcessError."""
+    source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tracer.bpf.c")
+    command = [os.environ.get("CLANG", "clang"), *FLAGS, f"-DNVC_{machine.upper()}", "-c", "-o", "-", source]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
+
+
 def main() -> None:
-    source, out = sys.argv[1:]
-    with open(source, "rb") as file:
-        flat = flatten(ELFFile(file))
+    machine, out = sys.argv[1:]
+    flat = flatten(ELFFile(io.BytesIO(compiled(machine))))
     with open(out, "wb") as file:
         file.write(flat)
 
