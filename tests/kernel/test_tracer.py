@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 from support import REPO, run
-from support.tracing import Caller, bpffs, build_calls, unmount, wait_for  # noqa: F401
+from support.tracing import Caller, bpffs, build_calls, changed, unmount, wait_for  # noqa: F401
 
 from nvc.errors import TracerError
 from nvc.kernel import LinuxKernel, private_mounts, tracer, writable_over
@@ -42,17 +41,6 @@ def pins(directory: str) -> dict[str, list[str]]:
         for name in os.listdir(directory)
         if name.startswith(("maps-", "links-"))
     }
-
-
-def changed(tmp_path: Any, **entries: int) -> str:
-    """The program as another version would have it: other bytes, and maps of other sizes."""
-    head, _, code = Path(tracer.flat_path()).read_bytes().partition(b"\n")
-    document = json.loads(head)
-    for each in document["maps"]:
-        each["entries"] = entries.get(each["name"], each["entries"])
-    path = tmp_path / "other.bin"
-    path.write_bytes(json.dumps(document).encode() + b" \n" + code)
-    return str(path)
 
 
 def test_what_is_pinned_is_taken(bpffs: str) -> None:  # noqa: F811

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import subprocess
+from pathlib import Path
 from types import TracebackType
 
 import pytest
 
-from nvc.kernel.tracer import News, Tracer
+from nvc.kernel.tracer import News, Tracer, flat_path
 
 from . import CLEAN_ENV, REPO, need, run, until
 from .builds import kept
@@ -94,6 +96,17 @@ def wait_for(tracer: Tracer, kind: int, pid: int) -> list[News]:
 
     until(come, lambda: f"no news {kind} of {pid}: {seen}")
     return seen
+
+
+def changed(directory: Path, **entries: int) -> str:
+    """The program as another version would have it: other bytes, and maps of other sizes."""
+    head, _, code = Path(flat_path()).read_bytes().partition(b"\n")
+    document = json.loads(head)
+    for each in document["maps"]:
+        each["entries"] = entries.get(each["name"], each["entries"])
+    path = directory / "other.bin"
+    path.write_bytes(json.dumps(document).encode() + b" \n" + code)
+    return str(path)
 
 
 @pytest.fixture

@@ -1,0 +1,175 @@
+"""The table of objects, from programs that call a simulated driver in every way."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.simrm import Served, serve, simrm  # noqa: F401
+from support.tracing import Caller, bpffs, build_calls, changed, unmount, wait_for  # noqa: F401
+
+from nvc.kernel import rm
+from nvc.kernel.tracer import CLIENT_FREED, EXITED, FREED, MEDDLED, NEW, TIMESLICE, News, Object, Tracer
+
+CLIENT, DEVICE, SUBDEVICE, GROUP, CHANNEL = 0x41, 0x80, 0x2080, 0xA06C, 0xC86F
+
+
+@pytest.fixture
+def tracer(bpffs: str) -> Iterator[Tracer]:  # noqa: F811
+    made = Tracer.open(bpffs)
+    yield made
+    made.close()
+    unmount(bpffs)
+
+
+@pytest.fixture
+def served(sim_root: Callable[..., str], simrm: str) -> Iterator[Served]:  # noqa: F811
+    with serve(sim_root(gpus=2), simrm) as server:
+        yield server
+
+
+def make(caller: Caller, way: str, client: int, parent: int, handle: int, kind: int, word: int = 0) -> int:
+    """The handle of what it made."""
+    name, status, made = caller.ask(f"alloc {way} {client} {parent} {handle} {kind} {word}")
+    assert (name, status) == ("alloc", "0")
+    return int(made)
+
+
+def tree(caller: Caller, way: str = "plain", device: int = 1, engine: int = 1) -> tuple[int, int, int, int]:
+    """A client, a device, a group and a channel."""
+    client = make(caller, way, 0, 0, 0, CLIENT)
+    parent = make(caller, way, client, client, 0x5C000010, DEVICE, device)
+    group = make(caller, way, client, parent, 0x5C000020, GROUP, engine)
+    return client, parent, group, make(caller, way, client, group, 0x5C000030, CHANNEL, engine)
+
+
+def news_of(tracer: Tracer, *pids: int) -> tuple[News, ...]:
+    """Other programs of this host are seen too."""
+    return tuple(each for each in tracer.news() if each.pid in pids)
+
+
+def objects_of(tracer: Tracer, *pids: int) -> tuple[Object, ...]:
+    return tuple(each for each in tracer.objects() if each.pid in pids)
+
+
+def plain(objects: tuple[Object, ...]) -> set[tuple[int, ...]]:
+    return {(o.pid, o.client, o.parent, o.handle, o.kind, o.device, o.engine) for o in objects}
+
+
+@pytest.mark.parametrize(("bits", "way"), [("64", "plain"), ("64", "wide"), ("32", "plain"), ("32", "wide")])
+def test_what_a_program_makes_is_in_the_table(tracer: Tracer, served: Served, bits: str, way: str) -> None:
+    with Caller(build_calls(bits), served.path) as caller:
+        client, device, group, channel = tree(caller, way)
+        table = objects_of(tracer, caller.pid)
+        assert plain(table) == {
+            (caller.pid, client, 0, client, CLIENT, -1, 0),
+            (caller.pid, client, client, device, DEVICE, 1, 0),
+            (caller.pid, client, device, group, GROUP, -1, 1),
+            (caller.pid, client, group, channel, CHANNEL, -1, 1),
+        }
+        for each in table:
+            assert os.path.samefile(f"/proc/{caller.pid}/fd/{each.fd}", f"/proc/{caller.pid}/fd/3")
+        news = news_of(tracer, caller.pid)
+        assert [each.kind for each in news] == [NEW] * 4
+        assert {each.object for each in news} == set(table)
+        assert tracer.object(client, group) in table and tracer.object(client, 1) is None
+        assert tracer.lost == 0
+
+
+def test_what_is_freed_is_not(tracer: Tracer, served: Served) -> None:
+    with Caller(build_calls("64"), served.path) as caller:
+        client, device, group, channel = tree(caller)
+        other = tree(caller)[0]
+        news_of(tracer, caller.pid)
+        assert caller.ask(f"free {client} {channel}") == ["free", "0"]
+        assert news_of(tracer, caller.pid) == (News(FREED, caller.pid, client, channel),)
+        assert {each.handle for each in objects_of(tracer, caller.pid) if each.client == client} == {
+            client,
+            device,
+            group,
+        }
+        assert caller.ask(f"free {client} {client}") == ["free", "0"]
+        assert news_of(tracer, caller.pid) == (News(CLIENT_FREED, caller.pid, client, client),)
+        assert {each.client for each in objects_of(tracer, caller.pid)} == {other}
+        assert tracer.object(client, group) is None  # its parents are gone, and so is it
+        assert caller.ask(f"free {client} {client}") == ["free", str(0x23)]
+        assert news_of(tracer, caller.pid) == ()
+        tracer.forget(other, other)
+        assert objects_of(tracer, caller.pid) == ()
+
+
+def test_what_the_driver_refuses_is_not(tracer: Tracer, served: Served) -> None:
+    with Caller(build_calls("64"), served.path) as caller:
+        client = make(caller, "plain", 0, 0, 0, CLIENT)
+        news_of(tracer, caller.pid)
+        assert caller.ask(f"alloc plain {client} {client} 9 {DEVICE} 7")[1] == str(0x26)
+        assert caller.ask(f"alloc plain {client} 8 9 {GROUP} 1")[1] == str(0x36)
+        assert news_of(tracer, caller.pid) == () and len(objects_of(tracer, caller.pid)) == 1
+    with Caller(build_calls("64")) as caller:  # /dev/null has no such call
+        assert caller.ask(f"alloc plain 0 0 0 {CLIENT} 0")[1] == "255"
+        assert objects_of(tracer, caller.pid) == ()
+
+
+def test_what_a_process_had_is_over_with_it(tracer: Tracer, served: Served) -> None:
+    with Caller(build_calls("64"), served.path) as first, Caller(build_calls("64"), served.path) as second:
+        tree(first)
+        kept = tree(second)[0]
+    # Without a look in between: who ends first does not matter.
+    assert objects_of(tracer, first.pid, second.pid) == ()
+    wait_for(tracer, EXITED, second.pid)
+    assert tracer.object(kept, kept) is None
+
+
+def test_objects_of_who_ends_are_forgotten_with_the_news(tracer: Tracer, served: Served) -> None:
+    with Caller(build_calls("64"), served.path) as caller:
+        client = tree(caller)[0]
+    wait_for(tracer, EXITED, caller.pid)
+    assert tracer.object(client, client) is None
+
+
+def test_a_client_from_before_the_tracer_is_made_good(bpffs: str, served: Served) -> None:  # noqa: F811
+    with Caller(build_calls("64"), served.path) as caller:
+        client = make(caller, "plain", 0, 0, 0, CLIENT)
+        late = Tracer.open(bpffs)
+        device = make(caller, "plain", client, client, 0x5C000010, DEVICE, 0)
+        found = {each.handle: each for each in objects_of(late, caller.pid)}
+        assert set(found) == {client, device} and found[client].kind == CLIENT
+        late.close()
+    unmount(bpffs)
+
+
+def test_timeslices_and_stops_of_others_are_told(tracer: Tracer, served: Served) -> None:
+    with Caller(build_calls("64"), served.path) as caller:
+        client, _, group, channel = tree(caller)
+        news_of(tracer, caller.pid)
+        assert caller.ask(f"timeslice {client} {group}") == ["timeslice", "0"]
+        assert news_of(tracer, caller.pid) == (News(TIMESLICE, caller.pid, client, group),)
+        assert caller.ask(f"timeslice {client} 9") == ["timeslice", str(0x33)]
+        assert news_of(tracer, caller.pid) == ()
+        ours = rm.Rm.open(served.path)
+        subdevice = ours.subdevice(1)
+        tracer.news()
+        assert subdevice.stop([(client, channel)]) == 0
+        assert [each.kind for each in news_of(tracer, os.getpid())] == [MEDDLED]
+        tracer.exempt(os.getpid())
+        assert subdevice.start([(client, channel)]) == 0
+        fd = rm.borrow(caller.pid, 3, served.path)
+        assert rm.set_timeslice(fd, client, group, 5000) == 0
+        assert news_of(tracer, os.getpid(), caller.pid) == ()
+        os.close(fd)
+        ours.close()
+
+
+def test_what_finds_no_room_is_counted(bpffs: str, tmp_path: Path, served: Served) -> None:  # noqa: F811
+    small = Tracer.open(bpffs, changed(tmp_path, objects=6, ring=4096))
+    with Caller(build_calls("64"), served.path) as caller:
+        clients = [make(caller, "plain", 0, 0, 0, CLIENT) for _ in range(100)]
+        kept = {each.client for each in objects_of(small, caller.pid)}
+        news = news_of(small, caller.pid)
+        assert len(kept) <= 6 and kept <= set(clients)
+        assert 0 < len(news) < 100
+        assert small.lost >= 100 - len(kept) + 100 - len(news)
+    small.close()
+    unmount(bpffs)
