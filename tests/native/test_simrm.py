@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
-from support import rmcalls
-from support.rmcalls import Client, Log
+from support import CLEAN_ENV, REPO, rmcalls, until
+from support.rmcalls import Client, Log, had
+from support.simdriver import Client as Program
 from support.simrm import Served, serve
 from support.vgpucap import Capped, Worker
 from support.virtual import World, device_time
@@ -106,3 +109,201 @@ def test_a_stop_takes_effect_in_the_middle_of_a_kernel(host: Host) -> None:
     assert running - stopped == pytest.approx(1, abs=0.003)
     records = log.read()
     print(before, stopped, running, records)
+
+
+def gpu_ns(host: Host) -> int:
+    return int(struct.unpack("<Q", host.client.control(host.subdevice, rmcalls.TIME, bytes(8)))[0])
+
+
+def test_a_stopped_kernel_ends_right(host: Host, client_program: str) -> None:
+    """By the events around it, 9 s and the 2 s of the stop; what comes behind it in its stream has run."""
+    tenant = Program(client_program, host.slice.root, time=host.world).start()
+    address = tenant.number("alloc", 4)
+    tenant.call("write", address, 7)
+    tenant.send("time", "sim_spin_9000ms", 1)
+    host.world.run(4)
+    group = host.group(tenant.pid)
+    assert host.stop(group) == 0
+    host.world.run(2)
+    assert host.stop(group, False) == 0
+    # The stop takes 0.5 ms to hold, and the start 0.3.
+    assert float(tenant.receive()[0]) == pytest.approx(11_000 - 0.2, abs=0.05)
+    assert tenant.number("read", address) == 7
+    assert device_time(host.slice.root).of(tenant.pid) == pytest.approx(9, abs=1e-6)
+    tenant.kill()
+
+
+def test_the_log_adds_up(host: Host) -> None:
+    """Two tenants: regions of a timeslice each, a switch between them, and together what the account says."""
+    log = Log(host.client, host.subdevice)
+    variables = {**host.slice.environment(NVC_SIM_SWITCH_NS=str(SWITCH))}
+    variables["LD_LIBRARY_PATH"] = host.slice.real_directory()
+    host.slice.workers += [
+        Worker(host.slice.tool, variables, time=host.world, ns=1_000_000, batch=0, seconds=600, warm=0)
+        for _ in range(2)
+    ]
+    pids = [worker.process.pid for worker in host.slice.workers]
+    host.world.run(1)
+    log.read()
+    before, begin = device_time(host.slice.root), gpu_ns(host)
+    host.world.run(2)
+    records, end = log.read(), gpu_ns(host)
+    after = device_time(host.slice.root)
+    assert [record.sequence for record in records] == list(
+        range(records[0].sequence, records[0].sequence + len(records))
+    )
+    times = [record.time for record in records]
+    assert times == sorted(times) and times[-1] <= end
+    seconds = had(records, begin, end)
+    assert set(seconds) == set(pids)
+    for pid in pids:
+        assert seconds[pid] / 1e9 == pytest.approx(after.of(pid) - before.of(pid), abs=0.005)
+    for one, other in zip(records, records[1:]):
+        if one.kind == rmcalls.END:
+            assert (other.kind, other.time - one.time) == (rmcalls.START, SWITCH) and other.pid != one.pid
+        else:
+            assert (other.kind, other.pid) == (rmcalls.END, one.pid)
+            assert other.time - one.time == pytest.approx(2_048_000, abs=5000)
+
+
+def test_a_lone_tenant_writes_nothing_until_it_is_stopped(host: Host) -> None:
+    log = Log(host.client, host.subdevice)
+    worker = host.worker(ns=1_000_000, batch=0)
+    pid = worker.process.pid
+    host.world.run(1)
+    assert [(record.kind, record.pid) for record in log.read()] == [(rmcalls.START, pid)]
+    host.world.run(1)
+    assert log.read() == []
+    begin = gpu_ns(host)
+    assert host.stop(host.group(pid)) == 0
+    host.world.run(0.01)
+    (end,) = log.read()
+    assert (end.kind, end.pid, end.time - begin) == (rmcalls.END, pid, pytest.approx(500_000, abs=1000))
+    begin = gpu_ns(host)
+    assert host.stop(host.group(pid), False) == 0
+    host.world.run(0.01)
+    (start,) = log.read()
+    assert (start.kind, start.pid, start.time - begin) == (
+        rmcalls.START,
+        pid,
+        pytest.approx(300_000, abs=1000),
+    )
+
+
+def test_an_idle_tenant_that_is_stopped_ends_its_region(host: Host) -> None:
+    """Also if it is started again before anybody looks."""
+    log = Log(host.client, host.subdevice)
+    worker = host.worker(ns=1_000_000, batch=1, idle=100)
+    pid = worker.process.pid
+    host.world.run(1)
+    assert [record.kind for record in log.read()] == [rmcalls.START]
+    begin = gpu_ns(host)
+    host.stop(host.group(pid))
+    host.world.run(0.002)
+    host.stop(host.group(pid), False)
+    host.world.run(0.1)
+    (end,) = log.read()
+    assert (end.kind, end.time - begin) == (rmcalls.END, pytest.approx(500_000, abs=1000))
+
+
+def test_a_cap_by_stops_and_starts(host: Host) -> None:
+    """10 of each 100 ms, beside a tenant that always works: it has half of these, and the other one the rest."""
+    capped, other = host.worker(ns=3_000_000_000, batch=0), host.worker(ns=1_000_000, batch=0)
+    host.world.run(0.5)
+    group = host.group(capped.process.pid)
+    host.stop(group)
+    host.world.run(0.1)
+    before = device_time(host.slice.root)
+    for _ in range(20):
+        host.stop(group, False)
+        host.world.run(0.010)
+        host.stop(group)
+        host.world.run(0.090)
+    after = device_time(host.slice.root)
+    pids = capped.process.pid, other.process.pid
+    seconds = [after.of(pid) - before.of(pid) for pid in pids]
+    # Half of 20 times 10.2 ms, and the rest.
+    assert seconds[0] == pytest.approx(0.102, abs=0.02)
+    assert sum(seconds) == pytest.approx(2, abs=0.005)
+
+
+def test_who_is_killed_leaves_nothing(host: Host) -> None:
+    """Also while it is stopped: its groups go, its region ends, and the other one has the GPU."""
+    log = Log(host.client, host.subdevice)
+    killed, other = host.worker(ns=9_000_000_000, batch=0), host.worker(ns=1_000_000, batch=0)
+    host.world.run(0.5)
+    stopped = host.group(killed.process.pid)
+    host.stop(stopped)
+    host.world.run(0.1)
+    killed.kill()
+    host.slice.workers.remove(killed)
+    until(lambda: len(host.groups()) == 1, lambda: "its group stays")
+    assert host.stop(stopped) == 0x21
+    log.read()
+    before, begin = device_time(host.slice.root), gpu_ns(host)
+    host.world.run(1)
+    after = device_time(host.slice.root)
+    assert after.of(other.process.pid) - before.of(other.process.pid) == pytest.approx(1, abs=0.003)
+    assert had(log.read(), begin, gpu_ns(host)) == {}
+
+
+def test_who_closes_the_drivers_file_loses_its_channels(host: Host, client_program: str) -> None:
+    """That is no way to leave a stop: what it has on the GPU fails."""
+    tenant = Program(client_program, host.slice.root, time=host.world).start()
+    tenant.call("launch", "sim_spin_10ms", 1)
+    tenant.call("close-all")
+    until(lambda: not host.groups(), lambda: "its groups stay")
+    assert tenant.code("launch", "sim_spin_10ms", 1) in (0, 719)
+    assert tenant.code("sync") == 719
+    tenant.kill()
+
+
+def test_the_driver_goes_on_without_its_server(host: Host) -> None:
+    """When the server ends, nobody is stopped any more."""
+    worker = host.worker(ns=1_000_000, batch=0)
+    host.world.run(0.5)
+    host.stop(host.group(worker.process.pid))
+    host.world.run(0.1)
+    before = device_time(host.slice.root).of(worker.process.pid)
+    assert host.served.stop() == 0
+    host.world.run(1)
+    assert device_time(host.slice.root).of(worker.process.pid) - before == pytest.approx(1, abs=0.003)
+
+
+def test_a_program_makes_what_a_cuda_program_makes(host: Host, client_program: str) -> None:
+    """A client, and in it four groups of which one computes; no more of it when the last context is gone."""
+    tenant = Program(client_program, host.slice.root, time=host.world)
+    tenant.call("init")
+    assert host.groups() == []
+    tenant.call("context", 0)
+    (group,) = host.groups()
+    assert (group.pid, group.channels, group.timeslice, group.partition) == (tenant.pid, 8, 2048, 0)
+    assert group.slot >= 0
+    tenant.call("context", 1)
+    assert sorted(one.partition for one in host.groups()) == [0, 9]
+    assert len({one.client for one in host.groups()}) == 1
+    tenant.kill()
+    until(lambda: not host.groups(), lambda: "its groups stay")
+
+
+def test_calls_take_their_time(host: Host) -> None:
+    """A program in the world that stops another goes on when that is stopped."""
+    worker = host.worker(ns=9_000_000_000, batch=0)
+    host.world.run(0.5)
+    group = host.group(worker.process.pid)
+    code = (
+        "import sys, time; sys.path[:0] = sys.argv[1:3]; from support.rmcalls import Client, SUBDEVICE\n"
+        "client = Client(sys.argv[3])\n"
+        "subdevice = client.alloc(client.device(), SUBDEVICE, bytes(4))\n"
+        "channels = [(int(sys.argv[4]), int(sys.argv[5]) + 1 + i) for i in range(8)]\n"
+        "for on in (True, False):\n"
+        "    begin = time.monotonic_ns()\n"
+        "    assert client.disable(subdevice, channels, on) == 0\n"
+        "    print(time.monotonic_ns() - begin)\n"
+    )
+    words = [sys.executable, "-c", code, REPO, os.path.join(REPO, "tests"), host.served.path]
+    said = host.world.output([*words, str(group.client), str(group.handle)], CLEAN_ENV)
+    assert [int(line) for line in said.split()] == [
+        pytest.approx(500_000, abs=5000),
+        pytest.approx(300_000, abs=5000),
+    ]

@@ -95,6 +95,7 @@ struct engine {
     pthread_t thread;
     pthread_cond_t wake;
     uint64_t asleep_until; /* when its thread looks again by itself */
+    uint64_t shut_at;      /* they were stopped then */
     uint64_t opens;        /* when they go on, if that is known */
     uint64_t clock;        /* simulated time: kernels are done up to here */
     uint64_t slice_start;  /* of the turn */

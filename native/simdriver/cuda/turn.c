@@ -82,6 +82,7 @@ bool turn_hold(struct device *device, uint64_t now)
     }
     if (!gate_is_open(device, now, &engine->opens)) {
         engine->shut = true;
+        engine->shut_at = now;
         engine->wants = false;
         if (engine->queued)
             turn_withdraw(device);
@@ -91,6 +92,8 @@ bool turn_hold(struct device *device, uint64_t now)
     engine->wants = !engine->holding;
     if (engine->holding) {
         uint64_t free_at = turn_free_at(device), from = free_at < now ? free_at : now;
+        from =
+            from > engine->shut_at ? from : engine->shut_at; /* when its server is gone, it says no more */
         engine->clock = gate_opens(device, engine->clock > from ? engine->clock : from);
         engine->slice_start = engine->held_since = engine->clock;
     }

@@ -1,0 +1,215 @@
+"""What the simulated driver's resource manager answers, in real time: each call as a program makes it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+from collections.abc import Callable, Iterator
+
+import pytest
+from support import rmcalls, until
+from support.rmcalls import Client, Failed, Log
+from support.simrm import Served, serve
+from support.tracing import Caller, build_calls
+
+from nvc.kernel.rm import Rm, borrow, get_timeslice, set_timeslice
+from nvc.sim import report, state
+from nvc.sim.layout import STATE
+
+STOP, START = 0.0005, 0.0003  # seconds
+
+
+@pytest.fixture(params=["simrm", "simrm_sanitized"])
+def served(sim_root: Callable[..., str], request: pytest.FixtureRequest) -> Iterator[Served]:
+    """A server of two GPUs, also one that stops at a bad access."""
+    with serve(sim_root(), request.getfixturevalue(request.param)) as made:
+        yield made
+
+
+def groups(served: Served) -> list[state.Group]:
+    return state.groups(os.path.join(served.root, STATE))
+
+
+def refused(status: int, call: Callable[[], object]) -> None:
+    with pytest.raises(Failed) as failure:
+        call()
+    assert failure.value.status == status
+
+
+class Tenant:
+    """A client with a group of 8 channels that computes, as far as the resource manager knows."""
+
+    def __init__(self, served: Served, channels: int = 8) -> None:
+        self.client = Client(served.path)
+        self.device = self.client.device()
+        self.subdevice = self.client.alloc(self.device, rmcalls.SUBDEVICE, bytes(4))
+        self.group = self.client.group(self.device)
+        self.channels = [
+            (self.client.handle, self.client.alloc(self.group, rmcalls.CHANNEL)) for _ in range(channels)
+        ]
+
+
+def test_objects_have_parents_and_names(served: Served) -> None:
+    client, other = Client(served.path), Client(served.path)
+    assert client.handle != other.handle and client.handle & 0xC0000000 == 0xC0000000
+    refused(0x26, lambda: client.device(2))
+    device = client.alloc(client.handle, rmcalls.DEVICE, struct.pack("<I52x", 1), 0xCAF00001, wide=True)
+    assert device == 0xCAF00001
+    refused(0x19, lambda: client.alloc(client.handle, rmcalls.DEVICE, bytes(56), device))
+    refused(0x36, lambda: client.alloc(client.handle, rmcalls.SUBDEVICE, bytes(4)))
+    refused(0x36, lambda: client.group(client.handle))
+    refused(0x3D, lambda: client.alloc(device, rmcalls.GROUP))
+    refused(0x56, lambda: client.alloc(device, 0x1234))
+    refused(0x56, lambda: client.control(device, 0x801234, bytes(8)))
+    refused(0x33, lambda: client.control(0x77, rmcalls.TIME, bytes(8)))
+    refused(0x57, lambda: client.free(0x77))
+    with pytest.raises(OSError, match="Invalid argument"):
+        rmcalls.call(client.fd, 0x99, bytes(32))
+
+
+def test_what_is_freed_takes_its_children(served: Served) -> None:
+    tenant = Tenant(served)
+    (group,) = groups(served)
+    assert (group.client, group.handle, group.pid) == (tenant.client.handle, tenant.group, os.getpid())
+    assert (group.partition, group.timeslice, group.channels, group.stopped) == (0, 2048, 8, 0)
+    tenant.client.free(tenant.device)
+    assert groups(served) == []
+    refused(0x57, lambda: tenant.client.free(tenant.group))
+    tenant.client.free(tenant.client.handle)
+    refused(0x23, tenant.client.device)
+
+
+def test_only_the_own_descriptor_sets_a_timeslice(served: Served) -> None:
+    tenant, other = Tenant(served), Client(served.path)
+    copies = tenant.client.group(tenant.device, rmcalls.COPY)
+    assert (tenant.client.timeslice(tenant.group), tenant.client.timeslice(copies)) == (2048, 1024)
+    for us in (1, 10_000_000):
+        tenant.client.set_timeslice(tenant.group, us)
+        assert tenant.client.timeslice(tenant.group) == us == groups(served)[0].timeslice
+    for us in (0, 10_000_001):
+        refused(0x1F, lambda us=us: tenant.client.set_timeslice(tenant.group, us))
+    foreign = Client(served.path, os.dup(other.fd), tenant.client.handle)
+    refused(0x23, lambda: foreign.set_timeslice(tenant.group, 5000))
+    refused(0x3A, lambda: tenant.client.control(tenant.group, rmcalls.SET_TIMESLICE, bytes(4)))
+    refused(0x56, lambda: tenant.client.control(tenant.group, 0xA06C0107, bytes(4)))
+
+
+def test_scheduling_starts_nothing_that_is_stopped(served: Served) -> None:
+    tenant, other = Tenant(served), Tenant(served)
+    begin = other.client.control(other.subdevice, rmcalls.TIME, bytes(8))
+    assert other.client.disable(other.subdevice, tenant.channels) == 0
+    end = other.client.control(other.subdevice, rmcalls.TIME, bytes(8))
+    assert struct.unpack("<Q", end)[0] - struct.unpack("<Q", begin)[0] >= STOP * 1e9
+    for target, command, size in (
+        (tenant.group, 0xA06C0101, 3),
+        (tenant.group, 0xA06C0105, 8),
+        (tenant.channels[0][1], 0xA06F0103, 3),
+        (tenant.channels[0][1], 0xC36F0108, 4),
+    ):
+        tenant.client.control(target, command, bytes(size))
+        assert [group.stopped for group in groups(served)] == [8, 0]
+    assert other.client.disable(other.subdevice, tenant.channels[1:], False) == 0
+    assert [group.stopped for group in groups(served)] == [1, 0]
+
+
+def test_a_list_with_a_channel_that_is_gone_is_done_in_part(served: Served) -> None:
+    tenant, other = Tenant(served, 64), Client(served.path)
+    subdevice = other.alloc(other.device(), rmcalls.SUBDEVICE, bytes(4))
+    tenant.client.free(tenant.channels[5][1])
+    for on in (True, False):
+        assert other.disable(subdevice, tenant.channels, on) == 0x21
+        assert [group.stopped for group in groups(served)] == [63 * on]
+    too_many = struct.pack("<B3xIBB6xQ128I", 1, 65, 0, 0, 0, *[0] * 128)
+    assert other.try_control(subdevice, rmcalls.DISABLE, too_many)[0] == 0x1F
+
+
+def test_the_last_descriptor_frees_its_clients(served: Served) -> None:
+    """Of all processes that have it: a child has inherited it, and goes on when its parent closes it."""
+    tenant = Tenant(served)
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+    tenant.client.close()
+    assert len(groups(served)) == 1
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    until(lambda: not groups(served), lambda: "the groups stay")
+
+
+def test_programs_of_32_bits(served: Served) -> None:
+    with Caller(build_calls("32"), served.path) as caller:
+        client = caller.ask("alloc plain 0 0 0 65 0")[1:]
+        assert client[0] == "0"
+        assert caller.ask(f"alloc plain {client[1]} {client[1]} 11 128 0") == ["alloc", "0", "11"]
+        assert caller.ask(f"alloc wide {client[1]} 11 12 {0xA06C} 1") == ["alloc", "0", "12"]
+        assert caller.ask(f"timeslice {client[1]} 12") == ["timeslice", "0"]
+        (group,) = groups(served)
+        assert (group.pid, group.timeslice) == (caller.pid, 3000)
+        assert caller.ask(f"free {client[1]} 11") == ["free", "0"]
+
+
+def test_the_librarys_calls(served: Served) -> None:
+    """nvc/kernel/rm.py, which nvcd uses."""
+    path = served.path
+    rm = Rm.open(path, (), os.path.join(served.root, "proc/driver/nvidia"))
+    devices = rm.devices()
+    gpus = report.report(served.root).gpus
+    assert [(one.uuid, one.minor) for one in devices] == [(gpu.uuid, gpu.minor) for gpu in gpus]
+    subdevice, tenant = rm.subdevice(devices[0].instance), Tenant(served)
+    log = subdevice.log()
+    assert subdevice.stop(tenant.channels) == 0
+    assert [group.stopped for group in groups(served)] == [8]
+    assert subdevice.start(tenant.channels) == 0
+    fd = borrow(os.getpid(), tenant.client.fd, path)
+    assert set_timeslice(fd, tenant.client.handle, tenant.group, 4000) == 0
+    assert get_timeslice(fd, tenant.client.handle, tenant.group) == (0, 4000)
+    os.close(fd)
+    assert log.read() == ([], 0)
+    log.close()
+    rm.close()
+
+
+def test_faults(served: Served) -> None:
+    tenant = Tenant(served)
+    served.fault("fail 2080110b 65")
+    assert tenant.client.disable(tenant.subdevice, tenant.channels) == 0x65
+    assert tenant.client.timeslice(tenant.group) == 2048
+    served.fault("fail 0 0f")
+    refused(0x0F, lambda: tenant.client.timeslice(tenant.group))
+    refused(0x0F, tenant.client.device)
+    with pytest.raises(OSError, match="Invalid argument"):
+        served.fault("nonsense")
+    served.fault("none")
+    assert tenant.client.disable(tenant.subdevice, tenant.channels) == 0
+
+
+def test_memory_is_for_reading(served: Served) -> None:
+    tenant = Tenant(served)
+    memory = tenant.client.memory(8192)
+    refused(0x1D, lambda: tenant.client.map(memory, 8192, 0))
+    refused(0x1F, lambda: tenant.client.map(memory, 12288))
+    refused(0x33, lambda: tenant.client.map(tenant.group, 8192))
+    first, second = tenant.client.map(memory, 8192), tenant.client.map(memory, 8192)
+    tenant.client.free(memory)
+    assert first[:] == second[:] == bytes(8192)
+    log = Log(tenant.client, tenant.subdevice)
+    assert log.read() == []
+    refused(0x33, lambda: tenant.client.control(tenant.subdevice, rmcalls.BIND, bytes(24)))
+    refused(0x1F, lambda: tenant.client.control(log.buffer, rmcalls.GET, struct.pack("<II", log.count, 0)))
+
+
+def test_its_end_leaves_nothing(sim_root: Callable[..., str], simrm: str) -> None:
+    root = sim_root()
+    with pytest.raises(AssertionError), serve(root, simrm) as served:
+        directory = os.path.dirname(served.path)
+        tenant = Tenant(served)
+        served.process.kill()
+        served.process.wait()
+    assert not os.path.ismount(directory) and os.listdir(directory) == []
+    with pytest.raises(OSError):
+        tenant.client.timeslice(tenant.group)
+    with serve(root, simrm) as served:
+        assert groups(served) == []
+        Client(served.path).close()
+    assert not os.path.ismount(directory)
