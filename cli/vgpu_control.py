@@ -7,7 +7,7 @@ import os
 import click
 from click.core import ParameterSource
 
-from nvc.slices.model.policy import POLICIES
+from nvc.slices.model.policy import POLICIES, policy_of
 from nvc_cli import arguments, completion, output
 from nvc_cli.main import program_of
 from nvc_cli.vgpu_group import (
@@ -134,6 +134,7 @@ def policy_command(
         set_device_policy,
         shared_devices,
     )
+    from nvc.slices.client.mps import SHARING, check_program
     from nvc.slices.model.sizes import parse_number
     from nvc.slices.model.time_settings import parse_policy
     from nvc.slices.policy import policies
@@ -156,6 +157,9 @@ def policy_command(
     selectors = selectors_of((gpu,), "GPU")
     if reset or changes:
         uuids = tuple(device.uuid for device in devices_named(facts, selectors))
+        asked = changes.get("policy", policies.NONE)
+        if asked != policies.NONE and policy_of(asked).server:
+            check_program(facts, SHARING)
         told = set_device_policy(kernel, uuids, None if reset else lambda old: old.replace(**changes))
         output.warn(program_of(ctx), told)
         return

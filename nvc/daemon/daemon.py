@@ -10,7 +10,7 @@ from nvc.daemon.audit.nvml_client import NvmlClient
 from nvc.daemon.audit.verify import BYPASS, EXCESS, OVERUSE, Verifier
 from nvc.daemon.io.loop import SECOND, Loop
 from nvc.daemon.io.watch import Watcher
-from nvc.daemon.mps import CONTROL, Servers
+from nvc.daemon.mps import Servers
 from nvc.daemon.mps_records import MpsServer
 from nvc.daemon.mps_shared import SharedServers
 from nvc.daemon.names import Names
@@ -24,6 +24,7 @@ from nvc.errors import NvcError
 from nvc.kernel.handover import HandoverWaiter
 from nvc.kernel.probe import reap
 from nvc.slices.build.held_files import HeldFiles
+from nvc.slices.client.mps import CONTROL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

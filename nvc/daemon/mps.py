@@ -28,6 +28,7 @@ from nvc.daemon.mps_records import GONE, MIB, STARTING, MpsServer, ServerRecord
 from nvc.errors import DeviceError, one_line
 from nvc.rundir import runtime_directory
 from nvc.slices.build.confine import die_with
+from nvc.slices.client.mps import CONTROL
 from nvc.slices.store.process_info import is_here, start_of
 
 TYPE_CHECKING = False
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from nvc.daemon.io.loop import Loop
     from nvc.kernel import Kernel
 
-CONTROL = "nvidia-cuda-mps-control"
 EXCLUSIVE_THREAD, PROHIBITED, EXCLUSIVE_PROCESS = 1, 2, 3  # nvmlComputeMode_t
 READY, FAILED = "ready", "failed"
 UNKNOWN = "unknown"  # what an nvcd before this one has started: its record cannot be read

@@ -36,13 +36,18 @@ def place(place: Place, driver: str) -> Iterator[Place]:
             ask(place, "mps-stop", key=key)
 
 
+def speaking(driver: str, server: str = "") -> None:
+    """Give the simulated driver a control program."""
+    variables = {"MPS_SERVER": server, "LD_LIBRARY_PATH": f"{driver}{LIBS}"} if server else {}
+    script = os.path.join(REPO, "tests/support/mps_control.py")
+    compile_control(f"{driver}/usr/bin/nvidia-cuda-mps-control", script, **variables)
+
+
 def started(place: Place, speaks: bool = True, server: str = "") -> str:
     """A daemon; the UUID of the GPU."""
     driver: str = place.driver  # type: ignore[attr-defined]
     if speaks:
-        variables = {"MPS_SERVER": server, "LD_LIBRARY_PATH": f"{driver}{LIBS}"} if server else {}
-        script = os.path.join(REPO, "tests/support/mps_control.py")
-        compile_control(f"{driver}/usr/bin/nvidia-cuda-mps-control", script, **variables)
+        speaking(driver, server)
     place.start(f"--root={driver}")
     return GPU.format(0)
 
@@ -268,6 +273,7 @@ def test_a_container_sees_its_own_server(place: Place, launcher: str, runc_bundl
 
 
 def test_without_nvcd_there_is_no_such_fence(place: Place, launcher: str) -> None:
+    speaking(place.driver)  # type: ignore[attr-defined]
     head = (launcher, f"--root={place.driver}", "vgpu", "run", "--isolation=mps")  # type: ignore[attr-defined]
     done = run(*place.enter(*head, "--memory=4g", "--", "true"), check=False)
     assert done.returncode == 1 and "nvcd does not answer" in done.stderr

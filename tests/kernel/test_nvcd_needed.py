@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import signal
@@ -115,10 +116,14 @@ def test_nothing_is_shown_that_nobody_measured(
     daemon.kill()
     told = f"weight {NOT_RUNNING}: GPU time is not measured\n"
     shown = vgpu("top", "--once").stdout
-    rows = {line.split()[0]: line.split() for line in reversed(shown.splitlines()) if line.startswith(names)}
-    entitled, utilized, waited, doing = rows["free"][4:8]
-    assert (entitled, utilized, waited, doing) == ("-", "-", "-", "-") and told in shown
-    assert rows["bounded"][3] == "-" and rows["bounded"][4] not in ("-", "0.0%")
+    (head,) = [line for line in shown.splitlines() if "ASKED" in line]
+    rows = {line.split()[0]: line for line in reversed(shown.splitlines()) if line.startswith(names)}
+
+    def cell(name: str, title: str) -> str:
+        return rows[name][head.index(title) :].split()[0]
+
+    assert [cell("free", title) for title in ("ENTITLED", "UTILIZED", "WAITED", "STATE")] == ["-"] * 4, shown
+    assert cell("bounded", "ENTITLED") == "-" and cell("bounded", "UTILIZED") not in ("-", "0.0%") and told in shown
     assert "utilization is not measured: nvcd is not running\n" in vgpu("show", "free").stdout
     assert told in vgpu("ls").stdout
     picture = json.loads(vgpu("top", "--once", "--format=json").stdout)
@@ -132,6 +137,24 @@ def test_nothing_is_shown_that_nobody_measured(
     report = vgpu("report", "--seconds=0.3")
     assert "bounded on 0" in report.stdout and "free on 0" not in report.stdout
     assert told.rstrip() in report.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("policy", "0", "concurrent"),
+        ("run", "--memory=1g", "--policy=concurrent", "--", "true"),
+        ("run", "--memory=1g", "--isolation=mps", "--", "true"),
+    ],
+)
+def test_a_simulated_driver_has_no_mps(
+    place: Place, launcher: str, driver: str, words: tuple[str, ...]
+) -> None:
+    """Who asks hears it at once, before nvcd starts the program that does nothing."""
+    done = run(*place.enter(launcher, f"--root={driver}", "vgpu", *words), check=False)
+    cause = f"{driver}/usr/bin/nvidia-cuda-mps-control: simulated drivers have no MPS"
+    assert done.returncode == 1 and cause in done.stderr
+    assert glob.glob(f"{place.run}/vgpu*/*") == [], "nothing was made or set"
 
 
 def test_containers_by_variable(hook: Callable[[], Hook], bundle: Bundle) -> None:

@@ -90,10 +90,10 @@ def build_slice(
     key, ledger = _key_and_ledger(kernel, target, devices, holds)
     mps, percent = "", 100
     if wanted.isolation == MPS:
-        devices, mps, percent = _by_mps(devices, key)
+        devices, mps, percent = _by_mps(facts, devices, key)
     isolated = _by_kernel(facts, devices, target) if wanted.isolation == KERNEL else None
     ruled = with_policies(devices)
-    server, shared = _shared_server(ruled, wanted, bool(holds))
+    server, shared = _shared_server(facts, ruled, wanted, bool(holds))
     return Slice(
         devices=measured(ruled, facts.driver_label),
         not_enforced=not_enforced(ruled, wanted.require_daemon),
@@ -136,7 +136,7 @@ def _by_kernel(facts: HostFacts, devices: tuple[SliceDevice, ...], target: Targe
 
 
 def _shared_server(
-    devices: tuple[SliceDevice, ...], wanted: SliceRequest, is_claim: bool
+    facts: HostFacts, devices: tuple[SliceDevice, ...], wanted: SliceRequest, is_claim: bool
 ) -> tuple[str, str]:
     """The UUID of the device whose shared MPS server the slice uses, and that server's directory; "" without one.
 
@@ -147,6 +147,7 @@ def _shared_server(
     from nvc.slices.client import mps
 
     server = mps.shared_device(devices, wanted.isolation, is_claim)
+    mps.check_program(facts, mps.SHARING)
     return server, mps.directory(mps.SHARED, server)
 
 
@@ -210,7 +211,9 @@ def _has_selinux() -> bool:
     return True
 
 
-def _by_mps(devices: tuple[SliceDevice, ...], key: str) -> tuple[tuple[SliceDevice, ...], str, int]:
+def _by_mps(
+    facts: HostFacts, devices: tuple[SliceDevice, ...], key: str
+) -> tuple[tuple[SliceDevice, ...], str, int]:
     """The devices of a slice that has an MPS server, that server's directory, and its percentage of threads.
 
     The percentage stands for a cap of the time, which the shim would enforce a second time. Raises DeviceError.
@@ -220,6 +223,7 @@ def _by_mps(devices: tuple[SliceDevice, ...], key: str) -> tuple[tuple[SliceDevi
     own = mps.only_device(devices)
     if policy_of(own.asked_policy).server:
         mps.shared_device((own,), MPS, False)  # refuses
+    mps.check_program(facts, mps.STEP)
     found = tuple(
         device.replace(cores=CORES_UNCAPPED, policy=POLICY_NATIVE, asked_policy=POLICY_NATIVE)
         if device.uuid == own.uuid

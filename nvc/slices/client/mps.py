@@ -14,11 +14,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from nvc.model import HostFacts
     from nvc.slices.model.slice import SliceDevice
 
 STEP = "isolation by MPS"
 SHARING = "policy concurrent"
 SHARED = "shared"  # in the place of a slice's key, of a server that slices share
+CONTROL = "nvidia-cuda-mps-control"
+STUB, STUB_MAX = b" of a simulated NVIDIA driver: it does nothing", 1 << 20  # native/simdriver/tools/stub.c; bytes
 PAUSE = 0.05  # seconds between two looks at whether the server is ready
 ANSWER_TIME = 10.0  # seconds for one answer
 
@@ -26,6 +29,22 @@ ANSWER_TIME = 10.0  # seconds for one answer
 def directory(key: str, uuid: str) -> str:
     """The directory with the pipes of the server that nvcd starts for a slice."""
     return f"{runtime_directory()}/mps/{key}/{uuid}/pipe"
+
+
+def check_program(facts: HostFacts, step: str) -> None:
+    """Refuse an MPS server of a simulated driver, whose control program does nothing. Raises DeviceError.
+
+    Tests put another program there, which is not refused.
+    """
+    names = [one.path for one in facts.binaries if one.path.endswith(f"/{CONTROL}")] if facts.simulated else []
+    for path in (f"{facts.driver_root}{name}" for name in names):
+        try:
+            with open(path, "rb") as file:
+                stub = STUB in file.read(STUB_MAX)
+        except OSError as error:
+            raise DeviceError.of(step, path, error) from None
+        if stub:
+            raise DeviceError(step, path, "simulated drivers have no MPS", "choose another policy or isolation")
 
 
 def only_device(devices: tuple[SliceDevice, ...]) -> SliceDevice:
