@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Iterator
@@ -32,6 +33,8 @@ def make(clone: str, *words: str) -> str:
 
 def test_the_demo_and_an_installation(clone: str, scratch: str) -> None:
     assert make(clone, "demo").count("all sums right") == 2
+    left = run(f"{clone}/build/stage/bin/nvc-cli", "vgpu", "ls", "--all", "--format=json").stdout
+    assert json.dumps(f"{clone}/build/demo/rootfs") not in left, "it leaves no slice behind"
     prefix = os.path.join(scratch, "a prefix")
     make(clone, "install", f"PREFIX={prefix}")
     run(f"{prefix}/bin/nvc-cli", "sim", "create", f"{scratch}/driver")
