@@ -1,6 +1,6 @@
 """nvc: NVIDIA GPUs, or slices of them, for containers.
 
-    with nvc.Driver() as driver, nvc.Container(pid, rootfs) as container:
+    with nvc.Driver.configured() as driver, nvc.Container(pid, rootfs) as container:
         driver.configure(container, nvc.Request(devices=("all",), capabilities=("utility", "compute")))
 
 Names below are loaded when they are used: a container start imports this package too, and needs none of them.

@@ -103,7 +103,10 @@ class Container:
 
 
 class Driver:
-    """The NVIDIA driver of a driver root. It is inspected when the first method is called."""
+    """The NVIDIA driver of a driver root. It is inspected when the first method is called.
+
+    Without options, that is the root `/`, whatever the configuration says; see `configured`.
+    """
 
     def __init__(
         self, options: DriverOptions | None = None, kernel: Kernel | None = None, log: Log | None = None
@@ -112,6 +115,16 @@ class Driver:
         self._kernel = kernel or LinuxKernel()
         self._log: Log = log or Quiet()
         self._facts: HostFacts | None = None
+
+    @classmethod
+    def configured(cls, path: str = "", kernel: Kernel | None = None, log: Log | None = None) -> Driver:
+        """The driver that nvc-cli uses: with the settings of the file at `path`, else of the host's own file.
+
+        Raises ConfigError for a file that cannot be read, or a value that is wrong.
+        """
+        from nvc.config import driver_options, load
+
+        return cls(driver_options(load(path)), kernel, log)
 
     def __enter__(self) -> Driver:
         return self

@@ -1,4 +1,7 @@
-"""Lists the GPUs of this host and their MIG devices. Usage: list_gpus.py [DRIVER_ROOT]"""
+"""Lists the GPUs of this host and their MIG devices. Usage: list_gpus.py [DRIVER_ROOT]
+
+Without DRIVER_ROOT, it looks where nvc-cli does: as the configuration file says.
+"""
 
 import sys
 
@@ -6,9 +9,9 @@ import nvc
 
 
 def main() -> int:
-    root = sys.argv[1] if len(sys.argv) > 1 else "/"
     try:
-        with nvc.Driver(nvc.DriverOptions(root=root)) as driver:
+        given = nvc.DriverOptions(root=sys.argv[1]) if len(sys.argv) > 1 else None
+        with nvc.Driver(given) if given else nvc.Driver.configured() as driver:
             print(f"driver {driver.version}, CUDA {driver.cuda_version}")
             for gpu in driver.gpus:
                 print(f"{gpu.index}: {gpu.name}, {gpu.memory} MiB, {gpu.uuid}")

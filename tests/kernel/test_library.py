@@ -52,6 +52,18 @@ def test_list_gpus(stage: str, sim_root: Any) -> None:
     assert [line.split(":")[0] for line in lines[2:]] == ["1", "  1", "  1"]
 
 
+def test_the_configured_driver(scratch: str, sim_root: Any) -> None:
+    """As nvc-cli finds it; without options, the library looks in `/`."""
+    path = f"{scratch}/config.toml"
+    with open(path, "w", encoding="ascii") as out:
+        out.write(f'[nvidia-container-cli]\nroot = "{sim_root(gpus=1)}"\n[nvc]\ntimeout = 7\n')
+    with nvc.Driver.configured(path) as driver:
+        assert driver.version == "580.159.04" and driver.options.timeout == 7
+    assert nvc.Driver().options.root == "/"
+    with pytest.raises(nvc.NvcError, match="config.toml: no such file"):
+        nvc.Driver.configured(f"{scratch}/other/config.toml")
+
+
 def test_list_gpus_without_a_driver(stage: str, scratch: str) -> None:
     done = example(stage, "list_gpus.py", scratch, check=False)
     assert done.returncode == 1 and done.stderr.count("\n") == 1
@@ -77,7 +89,7 @@ def test_watch_a_slice(stage: str, runc_bundle: Any, rootfs: Any, sim_root: Any)
         lines = example(stage, "watch_slices.py", 1).stdout.splitlines()
     # Nobody has entered the container yet, so nobody can say what is in use.
     assert any(
-        line.startswith(f"{namespace:x}") and line.endswith(" on 0: ?, 1 processes") for line in lines
+        line.startswith(f"{namespace:x}") and line.endswith(" on 0: ?, processes: 1") for line in lines
     ), lines
 
 
