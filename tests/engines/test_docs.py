@@ -39,11 +39,20 @@ def quick_start() -> list[str]:
     return re.findall(r"^```sh\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
 
 
+def image_without_a_registry() -> str:
+    """How docs/docker.md makes the image of the examples."""
+    with open(os.path.join(REPO, "docs/docker.md"), encoding="utf-8") as file:
+        text = file.read().partition("Where no registry answers")[2]
+    (block,) = re.findall(r"^(?:    .*\n)+", text, re.MULTILINE)[:1]
+    return block
+
+
 def prepare(host: Host, page: str) -> None:
-    """What a reader has before the page begins."""
+    """What a reader has before the page begins: no root file system, and no image but those of the pages."""
+    host.sh("rm -rf /run/kept; [ ! -e /run/rootfs ] || mv /run/rootfs /run/kept")
     if page == "docker":
         host.sh("systemctl start docker")
-        host.image()
+        host.sh(image_without_a_registry())
     if page == "podman":
         script = '#!/bin/sh\nfirst=; [ "$1" = --runtime ] && first="$1 $2" && shift 2\nshift\n'
         there = host.sh("command -v podman").stdout.strip()
@@ -55,6 +64,11 @@ def prepare(host: Host, page: str) -> None:
         script = '#!/bin/sh\n[ "$1" != run ] || { shift; set -- run --log-uri file:///run/ctr.log "$@"; }\n'
         script += f'{there} "$@" || exit\n[ "$1" != run ] || exec cat /run/ctr.log\n'
         host.write("/usr/local/sbin/ctr", script, 0o755)
+
+
+def restore(host: Host) -> None:
+    """Give other tests their root file system back."""
+    host.sh("rm -rf /run/rootfs; [ ! -e /run/kept ] || mv /run/kept /run/rootfs")
 
 
 def changed(host: Host) -> list[str]:
@@ -79,6 +93,7 @@ def test_the_quick_start(host: Host) -> None:
     (block,) = quick_start()
     output = host.sh(block).stdout
     host.sh(f"rm {link}")
+    restore(host)
     assert output.count("GPU 0: ") == output.count("GPU 1: ") == 1, output
     assert output.count("/ 40779MiB") == 1, output  # half of an H100's memory
     host.sh("systemctl stop docker containerd; rm -f /etc/docker/key.json")
@@ -92,6 +107,7 @@ def test_a_page(host: Host, page: str) -> None:
     before = changed(host)
     prepare(host, page)
     output = "".join(host.sh(block).stdout for block in blocks)
+    restore(host)
     for text, times in SEEN[page].items():
         assert output.count(text) >= times, output
     host.sh("systemctl stop docker containerd; cd /usr/local/sbin; rm -f podman ctr /etc/docker/key.json")

@@ -200,7 +200,13 @@ def test_somebody_who_is_new_sees_two_tenants(stage: str, scratch: str) -> None:
     path = f"{stage}/bin:{CLEAN_ENV['PATH']}"
     with Terminal(scratch, 80, 50, PATH=path) as terminal:
         terminal.type("exec unshare --mount bash --norc --noediting")
-        for line in (alone, *begin.splitlines()):
+        # What the README leaves in a shell: a nvcd for another driver root, and jobs that do not end.
+        earlier = (
+            "nvc-cli sim create /srv/driver",
+            "nvcd --root /srv/driver 2>/tmp/earlier.log & sleep 300 &",
+            "until nvcd --state >/dev/null 2>&1; do sleep 0.1; done",
+        )
+        for line in (alone, *earlier, *begin.splitlines()):
             terminal.type(re.sub("/(srv|tmp)/", f"{scratch}/", line))
 
         def shares(lines: list[str]) -> list[float]:

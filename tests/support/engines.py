@@ -122,6 +122,8 @@ class Host:
         for name, path in generations.programs(self.generation).items():
             where = "libexec/podman" if name == "netavark" else "bin"
             self.sh(f"mkdir -p /usr/local/{where}; ln -s {shlex.quote(path)} /usr/local/{where}/{name}")
+        with open(os.path.join(REPO, "packaging/first-container"), encoding="utf-8") as example:
+            self.write("/usr/local/share/nvc/first-container", example.read(), 0o755)
         self.write("/etc/docker/daemon.json", DAEMON_JSON)
         if self.generation == generations.DEBIAN:
             self.write("/etc/containerd/config.toml", CONTAINERD_TOML)

@@ -82,7 +82,7 @@ WORDS = {
     "nvc-spin": (
         "--memory", "-m", "--kernel", "-k", "--load", "-l", "--seconds", "-s", "--device", "-d", "--help", "-h",
     ),
-    "first-container": ("--help", "-h", "--root", "--memory", "--with"),
+    "first-container": ("--help", "-h", "--root", "--memory", "--with", "--rootfs"),
 }  # fmt: skip
 
 
