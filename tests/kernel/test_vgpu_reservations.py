@@ -10,6 +10,7 @@ import pytest
 from support import CLEAN_ENV, GIB
 from support.bundle import RUNTIMES
 from support.configure import BASIC, Configure
+from support.fileleases import Lease
 from support.hook import ask
 from support.programs import Programs
 from support.vgpu import cli, entry_of, limits_of
@@ -60,6 +61,16 @@ def test_programs_by_name(programs: Programs) -> None:
     programs.start("--device=1", "--memory=70g", "--memory-request=70g")
     programs.kill(1)
     programs.start("--device=0", "--memory=10g", "--memory-request=10g")
+
+
+def test_a_lease_on_a_quota_hides_no_reservation_and_refuses_nobody(programs: Programs) -> None:
+    """What is reserved stands in a file that no tenant can open."""
+    holder = programs.start("--device=0", "--memory=60g", "--memory-request=50g", "--name=train")
+    with Lease(entry_of(holder).quota) as lease:
+        assert not lease.refused
+        programs.start("--device=0", "--memory=20g", "--memory-request=20g")
+        text = programs.refused("--device=0", "--memory=10g", "--memory-request=10g")
+        assert "10 GiB cannot be reserved: 9879 MiB of 81559 MiB is free" in text and "train 50 GiB" in text
 
 
 def test_of_two_at_once_one_is_refused(programs: Programs) -> None:

@@ -31,13 +31,22 @@ class Sharer(Value):
     reserved: int = 0  # bytes of the device's memory
 
 
-def sharers(known: Snapshot, uuid: str, step: str, but: str = "") -> tuple[Sharer, ...]:
+def sharers(
+    known: Snapshot, uuid: str, step: str, but: str = "", weights: bool = True
+) -> tuple[Sharer, ...]:
     """The living slices on a device, except the one with the key `but`.
 
-    Raises RegistryError, for this `step`, if a slice that may use the device cannot be read.
+    Raises RegistryError, for this `step`, if a slice that may use the device cannot be read. But without `weights`
+    the quotas need not be: the rest is in files that no tenant can open. One could have others refused by a lease.
     """
-    known.check(step, uuid, but)
-    return tuple(
+    known.check(step, uuid, but, leased=weights)
+    leased = tuple(
+        Sharer(entry.key, 0, 0, entry.isolation, entry.server, device.reserved)
+        for entry in known.leased
+        for device in entry.devices
+        if device.uuid == uuid and entry.key != but
+    )
+    return leased + tuple(
         Sharer(
             entry.key, device.cores, device.weight, entry.isolation, entry.server,
             entry.devices[place].reserved if place < len(entry.devices) else 0,
@@ -65,7 +74,7 @@ def admit(kernel: Kernel, key: str, slice: Slice) -> None:
             continue
         if known is None:
             known = snapshot(kernel, locked=True)
-        others = sharers(known, device.uuid, "make a slice", key)
+        others = sharers(known, device.uuid, "make a slice", key, weights=bool(own.total_weight))
         if device.reserved:
             check_reservation(device, others, known)
         if not bounded:
@@ -100,7 +109,7 @@ def check_reservation(device: SliceDevice, others: tuple[Sharer, ...], known: Sn
     names = Lookup()
     who = ", ".join(
         f"{label_of(entry, names)} {size_text(taken[entry.key])}"
-        for entry, _ in known.living
+        for entry in (*known.leased, *(entry for entry, _ in known.living))
         if entry.key in taken
     )
     raise RegistryError(

@@ -41,6 +41,7 @@ class Broken(Value):
     cause: str
     life: Life | None  # None: its container is gone
     torn: bool = False  # a change of its quota was never finished
+    leased: bool = False  # only its quota cannot be read, on which a process holds a lease
 
     def error(self, step: str) -> RegistryError:
         """The error with which `step` is refused."""
@@ -64,16 +65,26 @@ class Snapshot(Value):
         """The sound slices that live, each with its limits."""
         return tuple((one.entry, one.limits) for one in self.slices if one.life)
 
-    def broken_on(self, uuid: str, but: str = "") -> Broken | None:
-        """A broken slice that may live and may have this device, except the one with the key `but`."""
+    @property
+    def leased(self) -> tuple[Entry, ...]:
+        """The slices that live of which only the quota cannot be read: a process of theirs holds a lease on it."""
+        return tuple(one.entry for one in self.broken if one.leased and one.life)
+
+    def broken_on(self, uuid: str, but: str = "", leased: bool = True) -> Broken | None:
+        """A broken slice that may live and may have this device, except the one with the key `but`.
+
+        Without `leased`, those of which only the quota cannot be read do not count.
+        """
         for one in self.broken:
+            if one.leased and not leased:
+                continue
             if one.life and one.entry.key != but and (not one.uuids or uuid_bytes(uuid) in one.uuids):
                 return one
         return None
 
-    def check(self, step: str, uuid: str, but: str = "") -> None:
-        """Raise RegistryError, for this `step`, if a broken slice may have this device."""
-        one = self.broken_on(uuid, but)
+    def check(self, step: str, uuid: str, but: str = "", leased: bool = True) -> None:
+        """Raise RegistryError, for this `step`, if a broken slice may have this device; see `broken_on`."""
+        one = self.broken_on(uuid, but, leased)
         if one is not None:
             raise one.error(step)
 
@@ -104,7 +115,7 @@ def snapshot(
     repaired: list[str] = []
     end = time.monotonic() + FILE_LEASE_TIME
     for entry in entries:
-        life, cause, torn = lives.get(entry.key), wrong.get(entry.key), False
+        life, cause, torn, leased = lives.get(entry.key), wrong.get(entry.key), False, False
         limits: tuple[QuotaDevice, ...] = ()
         try:
             if repair:
@@ -114,6 +125,7 @@ def snapshot(
                 limits = read_quota(entry, max(end - time.monotonic(), 0.0))
         except (OSError, QuotaError) as error:
             torn = isinstance(error, QuotaError) and error.torn
+            leased = cause is None and isinstance(error, BlockingIOError)
             text = error.strerror if isinstance(error, OSError) else str(error.cause)
             cause = cause or RegistryError("read slice", entry.quota, text)
         if cause is None:
@@ -121,5 +133,5 @@ def snapshot(
             continue
         names = [device.uuid for device in entry.devices] + [device.uuid for device in limits]
         uuids = frozenset(map(uuid_bytes, names))
-        broken.append(Broken(entry, uuids, cause.path, str(cause.cause), life, torn))
+        broken.append(Broken(entry, uuids, cause.path, str(cause.cause), life, torn, leased))
     return Snapshot(tuple(found), tuple(broken), tuple(repaired))
