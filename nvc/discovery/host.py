@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import stat
 
-from nvc.discovery.hostroot import HostRoot
+from nvc.discovery.hostroot import PATIENCE, HostRoot
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ class Host:
     def open(cls, kernel: Kernel, options: DriverOptions) -> Host:
         """Open the roots that `options` name. Raises InitializationError if the driver root cannot be opened."""
         driver = HostRoot.at(kernel, options.root)
+        driver.patience = min(PATIENCE, options.timeout)  # a runtime waits for nvc-nri for 2 s
         simulated = driver.exists(SIMULATION)
         try:
             if simulated or driver.path == "/":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 
 import pytest
@@ -14,7 +15,7 @@ from support.nvcd_programs import METRICS, started
 from support.prestart import at_prestart
 from support.rootfs import LIBS
 
-from nvc.discovery import discover, hostroot
+from nvc.discovery import discover, host, hostroot
 from nvc.errors import HostError
 from nvc.kernel import LinuxKernel
 from nvc.request import DriverOptions
@@ -29,7 +30,8 @@ REFUSED = "Resource temporarily unavailable"
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hostroot, "PATIENCE", 0.05)
+    for module in (hostroot, host):
+        monkeypatch.setattr(module, "PATIENCE", 0.05)
 
 
 @pytest.mark.parametrize("path", [CUDA, NVML, "/usr/bin/nvidia-smi", FIRMWARE])
@@ -54,6 +56,14 @@ def test_a_lease_that_is_given_back_is_waited_for(driver: str, scratch: str) -> 
         assert not lease.refused
         found = discover(LinuxKernel(), DriverOptions(root=driver), b"", scratch)
         assert CUDA in [one.path for one in found.libraries] and not found.warnings
+
+
+def test_nobody_waits_longer_than_the_caller(driver: str) -> None:
+    """A container runtime starts the container without a GPU if nvc-nri does not answer within 2 s."""
+    with Lease(f"{driver}{CUDA}"), pytest.raises(HostError):
+        began = time.monotonic()
+        discover(LinuxKernel(), DriverOptions(root=driver, timeout=0.1, inventory=False))
+    assert time.monotonic() - began < hostroot.PATIENCE
 
 
 def test_one_search_waits_for_all_leases_together(scratch: str, impatient: None) -> None:
