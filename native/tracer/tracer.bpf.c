@@ -37,7 +37,7 @@ struct map {
 enum { HASH = 1, ARRAY = 2, RING = 27 };
 enum { GUARDED = 1, EXEMPT = 2 };
 /* As in nvc/kernel/tracer.py. */
-enum { NEW = 1, FREED, CLIENT_FREED, TIMESLICE, KILLED, EXITED, MEDDLED, UNREADABLE };
+enum { NEW = 1, FREED, CLIENT_FREED, TIMESLICE, KILLED, EXITED, MEDDLED, UNREADABLE, CROWDED };
 enum { LOST_NEWS, LOST_OBJECTS, LOST_GUARDS, COUNTS };
 
 struct key {
@@ -61,7 +61,8 @@ _Static_assert(sizeof(struct object) == 32 && sizeof(struct news) == 48,
                "nvc/kernel/tracer.py unpacks these");
 
 struct map objects SEC("maps") = {HASH, sizeof(struct key), sizeof(struct object), 65536, 0};
-struct map owners SEC("maps") = {HASH, sizeof(u32), sizeof(u64), 32768, 0};
+/* How many objects each process has. One that has as many as 16 are to have room for is told of: the rest is not seen. */
+struct map owners SEC("maps") = {HASH, sizeof(u32), sizeof(u32), 32768, 0};
 struct map guards SEC("maps") = {HASH, sizeof(u32), sizeof(u32), 32768, 0};
 /* Tasks that a guarded process made and that have not yet been seen: their process id cannot be read portably here, but
  * the address of their task can be looked up once they run. */
@@ -119,6 +120,7 @@ enum {
     FINN_SERIALIZED = 1
 };
 enum { DISABLE_CHANNELS = 0x2080110b, SET_TIMESLICE = (int)0xa06c0103 };
+enum { MOST_OBJECTS = 4096 };
 enum { CLASS_CLIENT = 0x41, CLASS_DEVICE = 0x80, CLASS_SUBDEVICE = 0x2080, CLASS_GROUP = 0xa06c };
 /* NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS and NV_CHANNEL_ALLOC_PARAMS: engineType. */
 enum { GROUP_ENGINE = 12, CHANNEL_ENGINE = 136 };
@@ -134,6 +136,26 @@ struct call {
 INLINE int is_channel(u32 class)
 {
     return (class & 0xff) == 0x6f && class >= 0x906f && class <= 0xffff;
+}
+
+/* Whether there is room for an object of the process. What it has already is replaced: its handle was used anew. */
+INLINE int may_add(const struct key *key, u32 pid)
+{
+    u32 *had = map_lookup(&owners, &pid), one = 1;
+
+    if (map_lookup(&objects, key))
+        return 1;
+    if (!had) {
+        map_update(&owners, &pid, &one, 0);
+        return 1;
+    }
+    if (*had >= MOST_OBJECTS) {
+        count(LOST_OBJECTS);
+        tell(CROWDED, pid, key->client, key->handle, 0);
+        return 0;
+    }
+    __sync_fetch_and_add(had, 1);
+    return 1;
 }
 
 INLINE void on_alloc(const struct call *call)
@@ -182,6 +204,8 @@ INLINE void on_alloc(const struct call *call)
     } else if (is_channel(object.class) && parameters) {
         read_user(&object.engine, sizeof(object.engine), (void *)(parameters + CHANNEL_ENGINE));
     }
+    if (!may_add(&key, call->pid))
+        return;
     if (map_update(&objects, &key, &object, 0))
         count(LOST_OBJECTS);
     if (object.class != CLASS_CLIENT) {
@@ -196,13 +220,13 @@ INLINE void on_alloc(const struct call *call)
             map_update(&objects, &root, &client, 0);
         }
     }
-    map_update(&owners, &call->pid, &object.serial, 1 /* BPF_NOEXIST */);
     tell(NEW, call->pid, key.client, key.handle, &object);
 }
 
 INLINE void on_free(const struct call *call)
 {
-    u32 words[NVOS00_SIZE / 4] = {0};
+    u32 words[NVOS00_SIZE / 4] = {0}, *had;
+    struct object *object;
     struct key key;
 
     if (call->result != 0 || call->size != NVOS00_SIZE || read_user(words, NVOS00_SIZE, (void *)call->at) ||
@@ -210,8 +234,13 @@ INLINE void on_free(const struct call *call)
         return;
     key.client = words[0];
     key.handle = words[2];
-    if (map_delete(&objects, &key))
-        return; /* of a class that is of no interest */
+    object = map_lookup(&objects, &key);
+    if (!object || object->pid != call->pid)
+        return; /* of a class that is of no interest; or it says that another one's is freed */
+    map_delete(&objects, &key);
+    had = map_lookup(&owners, &call->pid);
+    if (had)
+        __sync_fetch_and_add(had, -1);
     tell(key.client == key.handle ? CLIENT_FREED : FREED, call->pid, key.client, key.handle, 0);
 }
 

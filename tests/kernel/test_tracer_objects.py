@@ -11,7 +11,18 @@ from support.simrm import Served, serve, simrm  # noqa: F401
 from support.tracing import Caller, bpffs, build_calls, changed, unmount, wait_for  # noqa: F401
 
 from nvc.kernel import rm
-from nvc.kernel.tracer import CLIENT_FREED, EXITED, FREED, MEDDLED, NEW, TIMESLICE, News, Object, Tracer
+from nvc.kernel.tracer import (
+    CLIENT_FREED,
+    CROWDED,
+    EXITED,
+    FREED,
+    MEDDLED,
+    NEW,
+    TIMESLICE,
+    News,
+    Object,
+    Tracer,
+)
 
 CLIENT, DEVICE, SUBDEVICE, GROUP, CHANNEL = 0x41, 0x80, 0x2080, 0xA06C, 0xC86F
 
@@ -138,6 +149,36 @@ def test_a_client_from_before_the_tracer_is_made_good(bpffs: str, served: Served
         assert set(found) == {client, device} and found[client].kind == CLIENT
         late.close()
     unmount(bpffs)
+
+
+def test_nobody_frees_what_another_one_has(tracer: Tracer, served: Served) -> None:
+    """By another call, which looks like one of the driver's."""
+    with Caller(build_calls("64"), served.path) as first, Caller(build_calls("64"), served.path) as second:
+        client, _, group, _ = tree(first)
+        tracer.news()
+        second.tell(f"forge {client} {group}")
+        assert second.hear() == "forged 0"
+        assert news_of(tracer, first.pid, second.pid) == ()
+        assert len(objects_of(tracer, first.pid)) == 4
+
+
+def test_a_process_that_has_too_much_is_told_of_and_leaves_room_for_others(
+    tracer: Tracer, served: Served
+) -> None:
+    with Caller(build_calls("64"), served.path) as crowd, Caller(build_calls("64"), served.path) as other:
+        client = make(crowd, "plain", 0, 0, 0, CLIENT)
+        parent = make(crowd, "plain", client, client, 0, DEVICE)
+        lost, seen = tracer.lost, 0
+        assert crowd.ask(f"many {client} {parent} 4097") == ["many", "4097"]
+        while news := news_of(tracer, crowd.pid):
+            seen += sum(each.kind == CROWDED for each in news)
+        assert seen == 3 and tracer.lost >= lost + 3
+        assert len(objects_of(tracer, crowd.pid)) == 4096
+        tree(other)
+        assert len(objects_of(tracer, other.pid)) == 4
+        tracer.forget(client, objects_of(tracer, crowd.pid)[-1].handle)
+        make(crowd, "plain", client, parent, 0, SUBDEVICE)
+        assert len(objects_of(tracer, crowd.pid)) == 4096
 
 
 def test_timeslices_and_stops_of_others_are_told(tracer: Tracer, served: Served) -> None:
