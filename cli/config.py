@@ -8,7 +8,7 @@ import click
 
 from nvc.columns import fitted
 from nvc.config import PATHS, ConfigError, check_file
-from nvc.config.file import examine, refusal
+from nvc.config.file import examine, refusal, written
 from nvc.config.origins import DEFAULT, Setting, settings, split
 from nvc.engines import change, tomltext
 from nvc.errors import one_line
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+ROOT = ("nvidia-container-cli", "root")
 _FILE = click.option(
     "--file",
     "named",
@@ -170,11 +171,14 @@ def _change(
     table, key = split(name)
     path = os.path.realpath(path_now(named))
     before = change.read(path)
+    written(before or b"", path)  # with the words of who reads it
     old = change.text_of(before, path)
     new = edited(old, path, (*(table.split(".") if table else ()), key))
     known = examine(old.encode(), path)[1]
-    _, warnings, errors = examine(new.encode(), path)
+    fields, warnings, errors = examine(new.encode(), path)
     new_ones = tuple(one for one in warnings if one not in known)
+    if (table, key) == ROOT and not os.path.isdir(str(fields.get("root", "/"))):
+        new_ones += (f"{fields['root']}: no such directory: until there is one, no driver is found",)
     output.warn(
         program_of(ctx), (*new_ones, *(refusal(error) for error in errors if error.fields is not None))
     )
@@ -182,6 +186,8 @@ def _change(
     if edit.before == edit.after:
         output.say(program_of(ctx), f"{path}: nothing to change")
         return
+    if not dry_run:
+        change.check_writable(edit)
     output.write(change.diff(edit))
     if not dry_run:
         os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)

@@ -65,12 +65,24 @@ def run(program: str, line: CommandLine) -> int:
         raise KeyboardInterrupt from None
     except _ReaderGone:
         raise BrokenPipeError from None
+    except OSError as error:
+        if _is_of_click(error):  # which prints help texts itself
+            raise output.OutputError.of("write", "standard output", error) from None
+        raise
     except click.exceptions.NoArgsIsHelpError as error:  # a group without a command
         output.write(error.ctx.get_help() + "\n")
         return 0
     except click.ClickException as error:
         raise _refused(f"{program} {line.command}".strip(), error) from None
     return code if isinstance(code, int) else 0
+
+
+def _is_of_click(error: OSError) -> bool:
+    """Whether click's own output failed."""
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return traceback is not None and traceback.tb_frame.f_globals.get("__name__") == "click.utils"
 
 
 def _refused(call: str, error: click.ClickException) -> InputError:

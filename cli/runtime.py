@@ -87,6 +87,8 @@ def configure(ctx: click.Context, /, engine: str, dry_run: bool, remove: bool, *
     program = program_of(ctx)
     wanted = _wanted(engine, remove, **given)
     changes, link, advice = _removal(engine, wanted) if remove else _registration(engine, wanted)
+    for item in () if dry_run else changes:
+        change.check_writable(item)
     output.write("".join(change.diff(item) for item in changes))
     for item in changes:
         for note in item.notes:

@@ -112,8 +112,10 @@ def _document(data: bytes, path: str) -> dict[str, Any]:
         return document
     except UnicodeDecodeError as error:
         raise ConfigError("parse", path, f"not UTF-8 at byte {error.start}") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:  # the text names line and column
-        raise ConfigError("parse", path, str(error) or "nested too deep") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:  # the text names line and column, but at the end
+        last = len(data.splitlines())
+        cause = str(error).replace("at end of document", f"at line {last}, where the file ends")
+        raise ConfigError("parse", path, cause or "nested too deep") from None
 
 
 def _flatten(table: dict[str, Any], name: str) -> Iterator[tuple[str, str, Any]]:

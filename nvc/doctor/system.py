@@ -77,10 +77,13 @@ def proc(context: Context) -> Iterator[Finding]:
             *_proc_mount(),
             commands=("sudo nvc-cli doctor",),
         )
-    except PermissionError:
-        lacking = "process 1 has capabilities that this one lacks: run it outside of this container"
-        advice = lacking if os.geteuid() == 0 else AS_ROOT
-        yield unknown("/proc hides other users' processes", *_proc_mount(), advice=advice)
+    except PermissionError as error:
+        advice = "a container or a security module may forbid it: run it on the host itself, with all rights"
+        yield unknown(
+            "processes of others cannot be looked into",
+            f"/proc/1/ns/mnt: {(error.strerror or '').lower()}",
+            advice=advice if os.geteuid() == 0 else AS_ROOT,
+        )
 
 
 def _proc_mount() -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import stat
 from types import ModuleType
 
 from nvc.engines import EngineError, FileEdit, jsontext, tomltext, undo
+from nvc.errors import PermissionDenied
 from nvc.replace import replace_file
 from nvc.value import Value
 
@@ -209,6 +210,15 @@ def _missing_directories(path: str) -> list[str]:
         missing.insert(0, directory)
         directory = os.path.dirname(directory)
     return missing
+
+
+def check_writable(change: Change) -> None:
+    """Refuse a change that this user cannot make, before it is shown as made. Raises PermissionDenied."""
+    place = os.path.dirname(change.path)
+    while not os.path.isdir(place):
+        place = os.path.dirname(place)
+    if change.before != change.after and os.geteuid() != 0 and not os.access(place, os.W_OK):
+        raise PermissionDenied("write", change.path, "only root can")
 
 
 def diff(change: Change) -> str:

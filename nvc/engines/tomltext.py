@@ -18,6 +18,8 @@ def _parse(text: str, path: str) -> Any:
         return tomlkit.parse(text)
     except ParseError as error:
         cause = str(error).partition(" at line")[0]
+        if "'\\x00'" in cause and "\0" not in text:  # what tomlkit sees at the end
+            cause = "the file ends too early"
         where = f"line {error.line} column {error.col}: {cause}"
         raise EngineError("parse", path, where, "correct it; it was left as it is") from None
     except (TOMLKitError, ValueError, RecursionError) as error:

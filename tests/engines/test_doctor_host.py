@@ -52,6 +52,13 @@ def test_processes_are_hidden(host: Host) -> None:
     assert "Traceback" not in named.stderr and named.returncode in (1, 2), named.stderr
 
 
+def test_processes_that_are_not_ones_own(host: Host) -> None:
+    """They are seen, and may not be looked into: nothing hides them."""
+    text = sensible(host, f"{NOBODY} nvc-cli doctor host.proc", 2)
+    assert "cannot tell  host.proc: processes of others cannot be looked into\n" in text
+    assert "    seen    /proc/1/ns/mnt: permission denied\n" in text and "run as root" in text
+
+
 def test_without_proc(host: Host) -> None:
     script = "mount -t tmpfs none /proc; exec nvc-cli doctor"
     done = host.sh(f"unshare --mount /bin/sh -ec '{script}'", check=False)

@@ -162,9 +162,10 @@ def test_a_closed_standard_error_changes_no_exit_code() -> None:
     assert (done.returncode, done.stdout) == (1, b"")
 
 
-def test_a_full_disk_is_reported() -> None:
+@pytest.mark.parametrize("words", [("--usage",), ("--help",), ("vgpu", "run", "--help"), ("vgpu",)])
+def test_a_full_disk_is_reported(words: tuple[str, ...]) -> None:
     with open("/dev/full", "wb") as full:
-        done = launch("--usage", stdout=full, stderr=subprocess.PIPE)
+        done = launch(*words, stdout=full, stderr=subprocess.PIPE)
     assert done.returncode == 1
     assert (
         done.stderr == b"nvc-cli: output error: write: standard output: no space left on device [NVC-2201]\n"

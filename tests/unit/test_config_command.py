@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import run
 from support.begun import Begun
 
 from nvc.config.file import parse
@@ -206,6 +207,40 @@ def test_set_refuses(config: Any, file: str, words: tuple[str, ...], says: str) 
     done = config("set", "--file", file, *words, check=False)
     assert done.returncode == 1 and says in done.stderr and done.stderr.count("\n") == 1
     assert read(file) == before
+
+
+def test_a_file_that_ends_too_early(config: Any, file: str) -> None:
+    """Reading and changing it say the same, and where."""
+    with open(file, "w", encoding="ascii") as out:
+        out.write('# of the operator\n[nvc]\nlog = """\n')
+    for words in (("check", file), ("set", "--file", file, "nvc.timeout", "9"), ("show", "--file", file)):
+        done = config(*words, check=False)
+        said = done.stdout + done.stderr
+        assert done.returncode == 1 and f"configuration error: parse: {file}: " in said, words
+        assert "at line 3, where the file ends" in said, words
+
+
+def test_a_driver_root_that_is_not_there(config: Any, file: str, scratch: str) -> None:
+    """It may be made later, so it is taken; but that nobody finds a driver there is said."""
+    name = "nvidia-container-cli.root"
+    done = config("set", "--file", file, name, f"{scratch}/nothing")
+    assert f"warning: {scratch}/nothing: no such directory: until there is one" in done.stderr
+    assert config("set", "--file", file, name, scratch).stderr == ""
+
+
+def test_who_may_not_write_is_shown_no_change(launcher: str, file: str, scratch: str) -> None:
+    os.chmod(scratch, 0o755)
+    os.chmod(file, 0o644)
+    words = ("config", "set", "--file", file, "nvc.timeout", "9")
+    done = run(launcher, *words, check=False, user=65534, group=65534, extra_groups=[])
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"permission error: write: {file}: only root can; run as root" in done.stderr
+    dry = run(launcher, *words, "--dry-run", user=65534, group=65534, extra_groups=[])
+    assert "+timeout = 9" in dry.stdout
+    other = f"{scratch}/daemon.json"
+    words = ("runtime", "configure", "--engine", "docker", "--config", other)
+    done = run(launcher, *words, check=False, user=65534, group=65534, extra_groups=[])
+    assert (done.returncode, done.stdout) == (1, "") and f"write: {other}: only root can" in done.stderr
 
 
 def test_check_names_everything(config: Any, file: str) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +20,7 @@ from nvc.slices.policy.policies import (
     PolicyError,
     parse,
     read,
+    write,
 )
 
 POLICIES = st.builds(
@@ -57,3 +61,15 @@ def test_durations(text: str, wanted: int) -> None:
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(InputError, match="want 1ms to 1000ms"):
         parse_duration("--quantum", text)
+
+
+def test_a_full_disk_removes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does the message tell anybody to."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("nvc.replace.replace_file", full)
+    with pytest.raises(PolicyError, match="no space left on device; the policy stays as it was; `df ") as told:
+        write("GPU-1", DevicePolicy(policy=0))
+    assert "reset" not in str(told.value)

@@ -130,7 +130,8 @@ def write(uuid: str, policy: DevicePolicy) -> None:
         else:
             _unlink(path)
     except OSError as error:
-        raise PolicyError.of("write policy", path, error) from None
+        hint = f"the policy stays as it was; `df {directory()}` shows what room there is"
+        raise PolicyError.of("write policy", path, error, hint) from None
 
 
 def with_policies(devices: tuple[SliceDevice, ...]) -> tuple[SliceDevice, ...]:
