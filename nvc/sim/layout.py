@@ -188,6 +188,8 @@ def _clear(directory: str) -> None:
     if users:
         cause = f"in use by {', '.join(users)}"
         raise InputError("remove simulated driver", directory, cause, "end these processes first")
+    if os.path.ismount(os.path.join(directory, RM)):
+        raise InputError("remove simulated driver", directory, "its resource manager runs", "end it first")
     _empty(directory)
 
 

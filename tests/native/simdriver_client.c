@@ -1,6 +1,6 @@
 /* A process that uses the simulated driver as it is told: one command a line, one answer a line.
  *
- *   init | context DEVICE | alloc BYTES | free ADDRESS | async BYTES | managed BYTES | info | sync
+ *   init | context DEVICE | another DEVICE (a context beside that) | alloc BYTES | free ADDRESS | async BYTES | managed BYTES | info | sync
  *   launch NAME COUNT | time NAME COUNT   the second answers with milliseconds, by events
  *   ipc-get ADDRESS | ipc-open HANDLE | ipc-close ADDRESS | write ADDRESS WORD | read ADDRESS
  *   export BYTES SOCKET | import SOCKET   a descriptor of shareable memory over an inherited socket
@@ -31,6 +31,13 @@ static CUresult use_context(int device)
     CUcontext context;
     TRY(cuDevicePrimaryCtxRetain(&context, device));
     return cuCtxSetCurrent(context);
+}
+
+static CUresult make_context(int device)
+{
+    CUcontext context;
+    TRY(cuCtxCreate_v2(&context, 0, device));
+    return cuCtxPopCurrent_v2(&context);
 }
 
 static CUresult report_info(void)
@@ -189,6 +196,8 @@ static CUresult obey(const char *command, const char *one, const char *other)
         return cuInit(0);
     if (strcmp(command, "context") == 0)
         return use_context((int)number);
+    if (strcmp(command, "another") == 0)
+        return make_context((int)number);
     if (strcmp(command, "free") == 0)
         return cuMemFree_v2(address);
     if (strcmp(command, "info") == 0)

@@ -13,7 +13,7 @@ from support import CLEAN_ENV, REPO, rmcalls, until
 from support.rmcalls import Client, Log, had
 from support.simdriver import Client as Program
 from support.simrm import Served, serve
-from support.vgpucap import Capped, Worker
+from support.vgpucap import Capped, Worker, end_workers
 from support.virtual import World, device_time
 
 from nvc.sim import state
@@ -284,6 +284,53 @@ def test_a_program_makes_what_a_cuda_program_makes(host: Host, client_program: s
     assert len({one.client for one in host.groups()}) == 1
     tenant.kill()
     until(lambda: not host.groups(), lambda: "its groups stay")
+
+
+def test_an_idle_context_keeps_no_other_from_being_stopped(host: Host, client_program: str) -> None:
+    tenant = Program(client_program, host.slice.root, time=host.world).start()
+    tenant.call("another", 0)
+    working, idle = sorted(host.groups(), key=lambda group: group.handle)
+    assert (working.client, working.slot) == (idle.client, idle.slot)
+    host.stop(idle)
+    host.world.run(0.001)
+    assert float(tenant.call("time", "sim_spin_10ms", 1)[0]) == pytest.approx(10, abs=0.1)
+    host.stop(idle, False)
+    host.stop(working)
+    host.world.run(0.001)
+    tenant.send("time", "sim_spin_10ms", 1)
+    host.world.run(0.5)
+    host.stop(working, False)
+    assert float(tenant.receive()[0]) == pytest.approx(510, abs=1)
+    tenant.kill()
+
+
+def test_the_same_course_each_time(
+    virtual: str, scratch: str, sim_root: Callable[..., str], shims: str, work: str, simrm: str
+) -> None:
+    """To the nanosecond, though the server answers in real time: two of three programs are stopped now and then."""
+
+    def course(name: str, late: float) -> list[float]:
+        directory = os.path.join(scratch, name)
+        os.mkdir(directory)
+        world = World(virtual, directory)
+        world.late(late)
+        slice_ = Capped(sim_root(), shims, work)
+        slice_.workers, slice_.time = [], world
+        with serve(slice_.root, simrm, world) as served:
+            host = Host(slice_, served, world)
+            workers = [host.worker(ns=300_000, batch=batch) for batch in (0, 1, 3)]
+            world.run(0.5)
+            held = [host.group(worker.process.pid) for worker in workers[1:]]
+            for turn in range(20):
+                host.stop(held[turn % 2], turn % 3 != 0)
+                world.run(0.037)
+            times = device_time(slice_.root)
+            end_workers([slice_])
+            host.client.close()
+        world.end()
+        return [times.total, *(times.of(worker.process.pid) for worker in workers)]
+
+    assert course("first", 0) == course("other", 0.003)
 
 
 def test_calls_take_their_time(host: Host) -> None:

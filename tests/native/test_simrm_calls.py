@@ -13,8 +13,9 @@ from support.rmcalls import Client, Failed, Log
 from support.simrm import Served, serve
 from support.tracing import Caller, build_calls
 
+from nvc.errors import InputError
 from nvc.kernel.rm import Rm, borrow, get_timeslice, set_timeslice
-from nvc.sim import report, state
+from nvc.sim import destroy, report, state
 from nvc.sim.layout import STATE
 
 STOP, START = 0.0005, 0.0003  # seconds
@@ -197,6 +198,13 @@ def test_memory_is_for_reading(served: Served) -> None:
     assert log.read() == []
     refused(0x33, lambda: tenant.client.control(tenant.subdevice, rmcalls.BIND, bytes(24)))
     refused(0x1F, lambda: tenant.client.control(log.buffer, rmcalls.GET, struct.pack("<II", log.count, 0)))
+
+
+def test_a_root_that_is_served_stays(served: Served) -> None:
+    assert sorted(os.listdir(os.path.dirname(served.path))) == ["faults", "nvidiactl"]
+    with pytest.raises(InputError, match="its resource manager runs"):
+        destroy(served.root)
+    Client(served.path).close()
 
 
 def test_its_end_leaves_nothing(sim_root: Callable[..., str], simrm: str) -> None:

@@ -1,7 +1,7 @@
 /* What the resource manager says about this process's time: stops and timeslices of its groups.
  *
- * A process has one turn for all of its contexts on a device: it is stopped when all of their groups are, and its turn is
- * as long as those of its groups that work together. */
+ * A process has one turn for all of its contexts on a device: it is stopped when the groups of all that have work are, and
+ * its turn is as long as theirs together. */
 #include "rm.h"
 
 #include "engine.h"
@@ -38,18 +38,39 @@ static bool has_groups(const struct device *device)
     return next_of(device, driver()->contexts) != NULL;
 }
 
-bool gate_is_open(const struct device *device, uint64_t time, uint64_t *next)
+static bool has_work(const struct context *context)
 {
-    bool open = !has_groups(device);
+    for (const struct stream *stream = context->device->streams; stream; stream = stream->next)
+        if (stream->context == context && stream->head)
+            return true;
+    return false;
+}
+
+/* Of those with work, or of all. */
+static bool is_open(const struct device *device, bool with_work, uint64_t time, uint64_t *next, bool *any)
+{
+    bool open = false;
     *next = UINT64_MAX;
+    *any = false;
     for (const struct context *one = next_of(device, driver()->contexts); one;
          one = next_of(device, one->next)) {
         uint64_t change;
+        if (with_work && !has_work(one))
+            continue;
+        *any = true;
         if (!sim_group_is_stopped(group_of(one), time, &change))
             open = true;
         *next = sooner(*next, change);
     }
     return open;
+}
+
+bool gate_is_open(const struct device *device, uint64_t time, uint64_t *next)
+{
+    bool any, open = is_open(device, true, time, next, &any);
+    if (!any)
+        open = is_open(device, false, time, next, &any);
+    return open || !any;
 }
 
 uint64_t gate_opens(const struct device *device, uint64_t time)

@@ -204,12 +204,34 @@ static void do_ioctl(fuse_req_t request, fuse_ino_t number, unsigned int command
         fuse_reply_ioctl(request, 0, data, out_size);
 }
 
+static void do_readdir(fuse_req_t request, fuse_ino_t number, size_t size, off_t from,
+                       struct fuse_file_info *file)
+{
+    static const char *const names[] = {".", "..", "nvidiactl", "faults"};
+    char out[512];
+    size_t used = 0, room = size < sizeof(out) ? size : sizeof(out);
+    (void)file;
+    if (number != FUSE_ROOT_ID) {
+        fuse_reply_err(request, ENOTDIR);
+        return;
+    }
+    for (size_t i = (size_t)from; i < sizeof(names) / sizeof(*names); i++) {
+        struct stat st = {.st_ino = FUSE_ROOT_ID, .st_mode = i < 2 ? S_IFDIR : S_IFREG};
+        size_t entry = fuse_add_direntry(request, out + used, room - used, names[i], &st, (off_t)i + 1);
+        if (entry > room - used)
+            break;
+        used += entry;
+    }
+    fuse_reply_buf(request, out, used);
+}
+
 static const struct fuse_lowlevel_ops operations = {
     .lookup = do_lookup,
     .forget = do_forget,
     .getattr = do_getattr,
     .setattr = do_setattr,
     .open = do_open,
+    .readdir = do_readdir,
     .release = do_release,
     .read = do_read,
     .write = do_write,
