@@ -18,6 +18,7 @@ from support.nvcd_programs import around, held, sliced  # noqa: F401
 from support.programs import Programs
 from support.replay import Starts
 from support.rootfs import LIBS, as_debian
+from support.simrm import Served, serve, simrm  # noqa: F401
 from support.vgpu import ensure_shim
 from support.vgpucap import Worker, work  # noqa: F401
 from support.vgpushim import tool  # noqa: F401
@@ -108,6 +109,20 @@ def shared(scratch: str) -> Iterator[str]:
         os.mknod(f"{path}/{name}", 0o20666, os.makedev(1, minor))  # it may be a container's /dev
     yield path
     run("umount", "--recursive", "--lazy", path)
+
+
+@pytest.fixture
+def served(driver: str, simrm: str) -> Iterator[Served]:  # noqa: F811
+    """The resource manager of `driver`; wanted before what makes mount namespaces, so that these have it."""
+    with serve(driver, simrm) as made:
+        yield made
+
+
+@pytest.fixture
+def served_in_world(driver: str, simrm: str, world: World) -> Iterator[Served]:  # noqa: F811
+    """The same in virtual time."""
+    with serve(driver, simrm, world) as made:
+        yield made
 
 
 @pytest.fixture
