@@ -133,3 +133,18 @@ def test_podman_by_hand(machine: Host) -> None:
         assert done.returncode == 1 and "has no [[nvc.vgpu]]" in done.stderr
     finally:
         machine.write("/etc/nvc/config.toml", CONFIG_TOML + SIZES)
+
+
+def test_a_start_that_fails_leaves_a_record_that_holds_nothing(machine: Host) -> None:
+    """docs/podman.md says so: no slice runs, and `rm --gone` removes the record."""
+    machine.sh("nvc-cli vgpu rm --gone")
+    failed = machine.sh(
+        f"podman {PODMAN} run --rm {DIRECT} --runtime runc --network host --ulimit nofile=1024:1024"
+        " --ulimit nproc=1024:1024 --device nvidia.com/vgpu=0:small --rootfs /run/rootfs /nosuch",
+        check=False,
+    )
+    assert failed.returncode != 0
+    assert machine.sh("nvc-cli vgpu ls -q").stdout == ""
+    (left,) = machine.sh("nvc-cli vgpu ls --all -q").stdout.split()
+    assert machine.sh("nvc-cli vgpu rm --gone").stdout.split() == [left]
+    assert machine.sh("nvc-cli vgpu ls --all -q").stdout == ""
