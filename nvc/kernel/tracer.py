@@ -117,16 +117,21 @@ def parse_object(key: bytes, value: bytes) -> Object:
 
 
 def living(objects: Iterable[Object], began: dict[int, int]) -> tuple[Object, ...]:
-    """Objects whose process still is the one that made them, and whose parents are there.
+    """Objects of clients in which a living process has made something, and whose parents are there.
 
-    `began`: when each living process began, in ns of CLOCK_BOOTTIME.
+    Descriptors are passed on: a client outlives who made it. `began` is when each living process began, in ns of
+    CLOCK_BOOTTIME: who made something before that was an earlier one with the same number.
     """
     table = {(each.client, each.handle): each for each in objects}
+    clients = {
+        each.client for each in table.values() if each.pid in began and each.serial >= began[each.pid]
+    }
 
     def lives(each: Object) -> bool:
+        root = table.get((each.client, each.client))
+        if each.client not in clients or root is None or each.serial < root.serial:
+            return False  # the last: it was in an earlier client of the same number
         for _ in range(8):  # channel, group, device, client: no honest chain is longer
-            if each.pid not in began or each.serial < began[each.pid]:
-                return False
             if each.kind == CLIENT:
                 return True
             parent = table.get((each.client, each.parent))
@@ -226,8 +231,8 @@ class Tracer:
     def news(self) -> tuple[News, ...]:
         """What happened since the last call, in order.
 
-        EXITED is told once the last thread of the process is over; its objects and its guard are then gone from the
-        table. `leaving` says whether to ask again soon.
+        EXITED is told once the last thread of the process is over. Its guard is then gone, and so are its clients,
+        but for those in which another process has made something. `leaving` says whether to ask again soon.
         """
         found = []
         while True:
@@ -281,9 +286,15 @@ class Tracer:
     def _forget_process(self, pid: int) -> None:
         for name in ("guards", "owners"):
             self._maps[name].remove(_PID.pack(pid))
+        table: dict[int, list[Object]] = {}
         for key, value in self._maps["objects"].dump():
-            if parse_object(key, value).pid == pid:
-                self._maps["objects"].remove(key)
+            made = parse_object(key, value)
+            table.setdefault(made.client, []).append(made)
+        for objects in table.values():
+            makers = {each.pid for each in objects}
+            if pid in makers and all(process_began(each) is None for each in makers - {pid}):
+                for each in objects:
+                    self.forget(each.client, each.handle)
 
     def guard(self, pid: int, on: bool) -> None:
         """Have a process, and what it makes from now on, killed when it starts or stops channels; or no longer."""

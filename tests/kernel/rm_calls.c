@@ -7,6 +7,7 @@
  *   forge CLIENT HANDLE                           the same by a call that is not the driver's, with the answer 0
  *   many CLIENT PARENT COUNT                      makes so many subdevices
  *   timeslice CLIENT GROUP
+ *   pass           a child goes on with what the process has, and the process ends
  *   leave          the first thread ends, another one goes on
  *   exec           another thread than the first one executes this program anew
  *
@@ -329,7 +330,12 @@ static void serve(void)
             call(0x2A, &page->control, sizeof(page->control));
             snprintf(line, sizeof(line), "timeslice %u\n", page->control.status);
             say(line);
-        } else if (sscanf(line, "%31s", word) == 1 && strcmp(word, "leave") == 0) {
+        } else if (sscanf(line, "%31s", word) == 1 && strcmp(word, "pass") == 0) {
+            if (fork() != 0)
+                _exit(0);
+            snprintf(line, sizeof(line), "passed %d\n", getpid());
+            say(line);
+        } else if (strcmp(word, "leave") == 0) {
             other_thread(go_on);
         } else if (strcmp(word, "exec") == 0) {
             other_thread(anew);

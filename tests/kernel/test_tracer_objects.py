@@ -133,6 +133,22 @@ def test_what_a_process_had_is_over_with_it(tracer: Tracer, served: Served) -> N
     assert tracer.object(kept, kept) is None
 
 
+def test_a_client_lives_on_with_who_was_given_it(tracer: Tracer, served: Served) -> None:
+    with Caller(build_calls("64"), served.path) as caller:
+        client = make(caller, "plain", 0, 0, 0, CLIENT)
+        device = make(caller, "plain", client, client, 0x5C000010, DEVICE, 1)
+        heir = int(caller.ask("pass")[1])
+        group = make(caller, "plain", client, device, 0x5C000020, GROUP, 1)
+        caller.process.wait()
+        wait_for(tracer, EXITED, caller.pid)
+        assert {(each.pid, each.handle) for each in objects_of(tracer, caller.pid, heir)} == {
+            (caller.pid, client), (caller.pid, device), (heir, group),
+        }  # fmt: skip
+        caller.all()
+        wait_for(tracer, EXITED, heir)
+        assert tracer.object(client, client) is None and tracer.object(client, group) is None
+
+
 def test_objects_of_who_ends_are_forgotten_with_the_news(tracer: Tracer, served: Served) -> None:
     with Caller(build_calls("64"), served.path) as caller:
         client = tree(caller)[0]

@@ -39,8 +39,21 @@ def test_without_a_parent_its_children_are_over(gone: int) -> None:
 
 
 def test_objects_of_an_earlier_process_with_the_number_are_over() -> None:
-    assert living(TREE, {7: 125}) == ()
+    assert living(TREE, {7: 131}) == ()
     assert living(TREE, {}) == ()
+
+
+def test_a_client_lives_on_with_who_was_given_it() -> None:
+    passed = (CLIENT, DEVICE, GROUP.replace(pid=8), CHANNEL.replace(pid=8))
+    assert living(passed, {8: 115}) == passed
+    assert living(passed, {9: 0}) == ()
+
+
+def test_what_is_older_than_its_client_was_in_an_earlier_one() -> None:
+    assert living((CLIENT.replace(pid=8, serial=125), *TREE[1:]), {8: 90, 7: 90}) == (
+        CLIENT.replace(pid=8, serial=125),
+        CHANNEL,
+    )
 
 
 def test_parents_in_a_circle_are_over() -> None:
@@ -87,7 +100,9 @@ def test_missing_rights_are_told(tmp_path: Path) -> None:
 
     def missing(*numbers: int) -> str:
         kernel: Any = SimpleNamespace(capget=lambda: (sum(1 << each for each in numbers), 0, 0))
-        return " ".join(word for text in tracer.missing_rights(kernel, str(tmp_path)) for word in text.split()[:1])
+        return " ".join(
+            word for text in tracer.missing_rights(kernel, str(tmp_path)) for word in text.split()[:1]
+        )
 
     assert missing(19, 21) == missing(19, 21, 38, 39) == ""
     assert missing(38, 39) == "CAP_SYS_ADMIN CAP_SYS_PTRACE"
@@ -101,7 +116,11 @@ def flat(machine: str) -> bytes:
 @pytest.mark.parametrize("machine", ("x86_64", "aarch64"))
 def test_the_build_makes_a_program_for_each_machine(machine: str) -> None:
     made = tracing.parse(flat(machine))
-    assert [each.tracepoint for each in made.programs] == ["sys_exit", "sched_process_fork", "sched_process_exit"]
+    assert [each.tracepoint for each in made.programs] == [
+        "sys_exit",
+        "sched_process_fork",
+        "sched_process_exit",
+    ]
     shapes = {each.name: each for each in made.maps}
     assert shapes["objects"].entries >= 65536
     assert (shapes["objects"].key_size, shapes["objects"].value_size) == (8, 32)
@@ -126,7 +145,11 @@ def test_what_bpf_cannot_take_is_not_flattened(tmp_path: Path) -> None:
     head += 'char terms[] __attribute__((section("license"), used)) = "GPL";\n'
     place = '__attribute__((section("raw_tp/x"), used)) '
     for name, text, why in (
-        ("two", f"{place}int f(void) {{ return 0; }}\n{place}int g(void) {{ return 1; }}\n", "only function"),
+        (
+            "two",
+            f"{place}int f(void) {{ return 0; }}\n{place}int g(void) {{ return 1; }}\n",
+            "only function",
+        ),
         ("data", f"int other; {place}int f(void) {{ return other; }}\n", "no map"),
     ):
         source, target = tmp_path / f"{name}.c", tmp_path / f"{name}.o"
