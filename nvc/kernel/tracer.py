@@ -10,43 +10,63 @@ import fcntl
 import hashlib
 import os
 import struct
-from typing import NamedTuple
 
 import nvc
 from nvc.errors import TracerError
 from nvc.kernel import LinuxKernel, tracing
-from nvc.value import Value
+from nvc.kernel.objects import (
+    CLIENT,
+    CLIENT_FREED,
+    COMPUTE_ENGINES,
+    CROWDED,
+    DEVICE,
+    EXITED,
+    FREED,
+    GROUP,
+    KEY,
+    KILLED,
+    MEDDLED,
+    NEW,
+    RECORD,
+    SUBDEVICE,
+    TIMESLICE,
+    UNREADABLE,
+    WORDS,
+    News,
+    Object,
+    living,
+    parse_news,
+    parse_object,
+)
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-NEW, FREED, CLIENT_FREED, TIMESLICE, KILLED, EXITED, MEDDLED, UNREADABLE, CROWDED = range(1, 10)
-#: Words for the kinds of news: something was made; freed; a whole client was; a process set a timeslice; a guarded
-#: process started or stopped channels, and was killed; a process is over; a process that is not guarded started or
-#: stopped channels; a guarded process made a control call that could not be read; a process has 4096 objects, and
-#: more of it are not seen.
-WORDS = {
-    NEW: "new",
-    FREED: "freed",
-    CLIENT_FREED: "client-freed",
-    TIMESLICE: "timeslice",
-    KILLED: "killed",
-    EXITED: "exited",
-    MEDDLED: "meddled",
-    UNREADABLE: "unreadable",
-    CROWDED: "crowded",
-}
-
-#: Classes (cl*.h).
-CLIENT, DEVICE, SUBDEVICE, GROUP = 0x41, 0x80, 0x2080, 0xA06C
-#: NV2080_ENGINE_TYPE_GR0 to GR7: graphics and compute.
-COMPUTE_ENGINES = range(1, 9)
+__all__ = [
+    "CLIENT",
+    "CLIENT_FREED",
+    "COMPUTE_ENGINES",
+    "CROWDED",
+    "DEVICE",
+    "EXITED",
+    "FREED",
+    "GROUP",
+    "KILLED",
+    "MEDDLED",
+    "NEW",
+    "SUBDEVICE",
+    "TIMESLICE",
+    "UNREADABLE",
+    "WORDS",
+    "News",
+    "Object",
+    "living",
+    "parse_news",
+    "parse_object",
+    "Tracer",
+    "flat_path",
+    "missing_rights",
+    "process_began",
+]
 
 _GUARDED, _EXEMPT = 1, 2
-_KEY = struct.Struct("<II")
-_OBJECT = struct.Struct("<QIIIiiI")
-_NEWS = struct.Struct("<IIII" + "QIIIiiI")
 _PID = struct.Struct("<I")
 _COUNT = struct.Struct("<Q")
 _COUNTS = 3
@@ -55,92 +75,6 @@ _LAYOUT = 2
 _TICKS = os.sysconf("SC_CLK_TCK")
 #: /proc/self/ns/pid of the host: PROC_PID_INIT_INO of linux/proc_ns.h.
 _HOST_PIDS = "pid:[4026531836]"
-
-
-class Object(Value):
-    """An object of the resource manager. `pid` is a process of the host's namespace.
-
-    `serial` is when it was made, in ns of CLOCK_BOOTTIME. `engine` is the NV2080_ENGINE_TYPE of groups and
-    channels, 0 where the process did not say.
-    """
-
-    pid: int
-    client: int
-    parent: int
-    handle: int
-    kind: int  # its class
-    fd: int  # the descriptor, of that process, that it was made by
-    device: int  # deviceId of class 0x80, else -1
-    serial: int
-    engine: int = 0
-
-    @property
-    def is_channel(self) -> bool:
-        return self.kind & 0xFF == 0x6F
-
-    @property
-    def computes(self) -> bool:
-        """Whether it is a group, or a channel, of a graphics or compute engine."""
-        return self.engine in COMPUTE_ENGINES
-
-
-class News(NamedTuple):
-    """`object` is given with NEW alone."""
-
-    kind: int
-    pid: int
-    client: int
-    handle: int
-    object: Object | None = None
-
-
-def parse_news(data: bytes) -> News:
-    """One record of the ring buffer: 48 bytes, else ValueError."""
-    if len(data) != _NEWS.size:
-        raise ValueError(f"{len(data)} bytes are not a record")
-    kind, pid, client, handle, *rest = _NEWS.unpack(data)
-    made = _object(client, handle, rest) if kind == NEW else None
-    return News(kind, pid, client, handle, made)
-
-
-def _object(client: int, handle: int, rest: Iterable[int]) -> Object:
-    serial, pid, parent, kind, fd, device, engine = rest
-    return Object(pid, client, parent, handle, kind, fd, device, serial, engine)
-
-
-def parse_object(key: bytes, value: bytes) -> Object:
-    """One entry of the table: 8 and 32 bytes, else ValueError."""
-    if len(key) != _KEY.size or len(value) != _OBJECT.size:
-        raise ValueError(f"{len(key)} and {len(value)} bytes are not an entry")
-    client, handle = _KEY.unpack(key)
-    return _object(client, handle, _OBJECT.unpack(value))
-
-
-def living(objects: Iterable[Object], began: dict[int, int]) -> tuple[Object, ...]:
-    """Objects of clients in which a living process has made something, and whose parents are there.
-
-    Descriptors are passed on: a client outlives who made it. `began` is when each living process began, in ns of
-    CLOCK_BOOTTIME: who made something before that was an earlier one with the same number.
-    """
-    table = {(each.client, each.handle): each for each in objects}
-    clients = {
-        each.client for each in table.values() if each.pid in began and each.serial >= began[each.pid]
-    }
-
-    def lives(each: Object) -> bool:
-        root = table.get((each.client, each.client))
-        if each.client not in clients or root is None or each.serial < root.serial:
-            return False  # the last: it was in an earlier client of the same number
-        for _ in range(8):  # channel, group, device, client: no honest chain is longer
-            if each.kind == CLIENT:
-                return True
-            parent = table.get((each.client, each.parent))
-            if parent is None:
-                return False
-            each = parent
-        return False
-
-    return tuple(each for each in table.values() if lives(each))
 
 
 def process_began(pid: int, proc: str = "/proc") -> int | None:
@@ -192,7 +126,7 @@ class Tracer:
     def __init__(self, maps: dict[str, tracing.Map], links: list[int]) -> None:
         self._maps = maps
         self._links = links
-        self._ring = tracing.Ring(maps["ring"], _NEWS.size)
+        self._ring = tracing.Ring(maps["ring"], RECORD.size)
         self._leaving: set[int] = set()
         self.fd = maps["ring"].fd
 
@@ -269,7 +203,7 @@ class Tracer:
 
     def object(self, client: int, handle: int) -> Object | None:
         """One entry of the table, whether or not its process is over."""
-        key = _KEY.pack(client, handle)
+        key = KEY.pack(client, handle)
         value = self._maps["objects"].get(key)
         return None if value is None else parse_object(key, value)
 
@@ -278,7 +212,7 @@ class Tracer:
         known = self.object(client, handle)
         if known is None:
             return
-        self._maps["objects"].remove(_KEY.pack(client, handle))
+        self._maps["objects"].remove(KEY.pack(client, handle))
         had = self._maps["owners"].get(_PID.pack(known.pid))
         if had is not None:
             self._maps["owners"].put(_PID.pack(known.pid), _PID.pack(max(0, _PID.unpack(had)[0] - 1)))
