@@ -19,7 +19,7 @@ from nvc.slices.model import quota
 from nvc.slices.model.entry import Entry, EntryDevice, text_of
 from nvc.slices.model.quota import QuotaDevice
 from nvc.slices.show.live import LiveView, document
-from nvc.slices.store import registry
+from nvc.slices.store import registry, status
 from nvc.slices.store.process_info import start_of
 
 GPU = "GPU-00000000-1111-2222-3333-444444444440"
@@ -83,7 +83,11 @@ class Host:
 
 @contextmanager
 def host() -> Iterator[Host]:
-    with tempfile.TemporaryDirectory() as scratch, patch.object(rundir, "SYSTEM", scratch):
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        patch.object(rundir, "SYSTEM", scratch),
+        patch.object(status, "silence", lambda: ""),  # nvcd is in this process, and has no socket
+    ):
         made = Host()
         try:
             yield made
