@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 MAX_REQUIREMENTS = 32  # as nvidia-container-cli
 MAX_TIMEOUT = 3600.0
-SLICE_OPTIONS = ("memory", "cores", "weight", "policy")
+SLICE_OPTIONS = ("memory", "cores", "period", "weight", "policy")
 SLICE_PREFIXES = ("vgpu_", "isolation")
 COMPAT_MODES = ("ldconfig", "mount", "disabled")
 
@@ -87,7 +87,7 @@ def request(values: Values) -> Request:
 def slice_request(values: Values, prefix: str = "vgpu-") -> SliceRequest | None:
     """What the options of a slice ask for, None where there are none."""
     from nvc.slices.model.sizes import parse_size
-    from nvc.slices.model.time_settings import parse_cores, parse_policy, parse_weight
+    from nvc.slices.model.time_settings import parse_cores, parse_period, parse_policy, parse_weight
 
     given = {name: text(values, (prefix + name).replace("-", "_")) for name in SLICE_OPTIONS
              if (prefix + name).replace("-", "_") in values}  # fmt: skip
@@ -107,6 +107,7 @@ def slice_request(values: Values, prefix: str = "vgpu-") -> SliceRequest | None:
     return SliceRequest(
         memory=tuple(parse_size(f"--{prefix}memory", item) for item in sizes),
         cores=tuple(parse_cores(f"--{prefix}cores", item) for item in caps),
+        period=parse_period(f"--{prefix}period", given["period"]) if "period" in given else None,
         weight=parse_weight(f"--{prefix}weight", given["weight"]) if "weight" in given else None,
         policy=parse_policy(f"--{prefix}policy", given["policy"]) if "policy" in given else None,
         isolation=_isolation(text(values, "isolation")),

@@ -73,6 +73,7 @@ VGPU: tuple[Option, ...] = (
     ("vgpu-memory-request", "", VALUE, "SIZE", "Reserve this much of each device; refuse if that is not free"),
     ("vgpu-cores", "", VALUE, "PERCENT[,...]",
      "Cap: the highest percentage of the device's time; one for all devices, or one for each; 100: none"),
+    ("vgpu-period", "", VALUE, "TIME", "How often a cap begins anew, 20ms to 1s (default: 100ms)"),
     ("vgpu-weight", "", VALUE, "N", "Weight: slices that compete get time in proportion to it (default: 1)"),
     ("vgpu-policy", "", VALUE, "NAME", "How slices share time: {policies}"),
     ("isolation", "", VALUE, "KIND",

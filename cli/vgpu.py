@@ -77,7 +77,7 @@ def run_command(
 
     wanted = wanted_slice(given)
     if wanted is None:
-        raise click.UsageError("want --memory, --cores, --weight, --policy or --isolation")
+        raise click.UsageError("want --memory, --cores, --period, --weight, --policy or --isolation")
     uid, gid = arguments.user(user) if user else (-1, -1)
     environment = callers_environment()
     selectors = selectors_of(devices, "--device")

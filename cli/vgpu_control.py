@@ -53,7 +53,7 @@ def set_command(
     """
     wanted = wanted_slice(given)
     if unlimited and given["memory"] is not None or not unlimited and wanted is None:
-        raise click.UsageError("want --memory or --unlimited, --cores, --weight or --policy")
+        raise click.UsageError("want --memory or --unlimited, --cores, --period, --weight or --policy")
     from nvc.request import SliceRequest
     from nvc.slices.admin.change import set_limits
     from nvc.slices.model.isolation import KERNEL
@@ -112,15 +112,19 @@ _pausing("resume", "Let a slice launch again.")
 @click.option(
     "--quantum", default=None, metavar="TIME",
     help="Length of a lease between equal weights; under soft, a lease is four times as long."
-    " Under preempt, weight and soft: the most that nvcd chooses."
+    " Under first, weight and soft: the most that nvcd chooses."
     " Default: fitted, or 10ms.",
+)  # fmt: skip
+@click.option(
+    "--floor", default=None, metavar="TIME",
+    help="Under first: the time at a time of slices that are not first, 100us to 20ms. Default: 100us.",
 )  # fmt: skip
 @click.option("--reset", is_flag=True, help="Remove the device policy; slices use their own.")
 @FORMAT
 @click.pass_context
 def policy_command(
     ctx: click.Context, gpu: str, name: str | None, max_instances: str | None, total_weight: str | None,
-    quantum: str | None, reset: bool, form: str,
+    quantum: str | None, floor: str | None, reset: bool, form: str,
 ) -> None:  # fmt: skip
     """Show or set a GPU's policy, for running and future slices.
 
@@ -130,13 +134,12 @@ def policy_command(
     from nvc.discovery import discover
     from nvc.slices.admin.device_policy import (
         devices_named,
-        parse_duration,
         set_device_policy,
         shared_devices,
     )
     from nvc.slices.client.mps import SHARING, check_program
     from nvc.slices.model.sizes import parse_number
-    from nvc.slices.model.time_settings import parse_policy
+    from nvc.slices.model.time_settings import parse_duration, parse_policy
     from nvc.slices.policy import policies
 
     changes: dict[str, int] = {}
@@ -147,7 +150,9 @@ def policy_command(
     if total_weight is not None:
         changes["total_weight"] = parse_number("--total-weight", total_weight, 0, policies.TOTAL_WEIGHT_MAX)
     if quantum is not None:
-        changes["quantum_us"] = parse_duration("--quantum", quantum)
+        changes["quantum_us"] = parse_duration("--quantum", quantum, *policies.QUANTUM_US)
+    if floor is not None:
+        changes["floor_us"] = parse_duration("--floor", floor, *policies.FLOOR_US)
     if reset and changes:
         raise click.UsageError("want either --reset or something to set")
     if (reset or changes) and ctx.get_parameter_source("form") is ParameterSource.COMMANDLINE:

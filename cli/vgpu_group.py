@@ -52,6 +52,7 @@ def slice_options(function: Callable[..., None]) -> Callable[..., None]:
     for name, metavar, text in (
         ("policy", "NAME", f"How slices share time: {CHOICES}."),
         ("weight", "N", "Weight: slices that compete get time in proportion to it; default: 1."),
+        ("period", "TIME", "How often a cap begins anew, 20ms to 1s; default: 100ms."),
         (
             "cores",
             "PERCENT[,...]",

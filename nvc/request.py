@@ -85,6 +85,7 @@ class SliceRequest(Value):
     cores_at: tuple[tuple[int, TimeSetting], ...] = ()
     weight: TimeSetting | None = None  # among the containers of a device
     policy: TimeSetting | None = None  # its number
+    period: TimeSetting | None = None  # of the cap, microseconds
     devices: tuple[str, ...] = ()  # only these selectors; (): every device
     isolation: str = ""  # mig: its own MIG device, mps: its own MPS server, kernel: the driver limits its cgroup
     reserved: Size | None = None  # what no other slice can reserve of each device; at most the limit

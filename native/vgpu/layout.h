@@ -59,7 +59,9 @@ struct vgpu_quota_device {
     uint64_t making_time;  /* nanoseconds, as calibrated, like the two below; 0: VGPU_MAKING_TIME holds */
     uint64_t making_lasts; /* 0: VGPU_MAKING_LASTS */
     uint64_t change_time;  /* 0: VGPU_CHANGE_TIME; for nvcd */
-    uint64_t reserved[4];
+    uint32_t period_us;    /* of a cap, for nvcd; 0: 100,000 */
+    uint32_t spare;
+    uint64_t reserved[3];
 };
 
 /* Readers take a copy that was made while `sequence` was even and did not change. */

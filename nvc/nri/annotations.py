@@ -24,6 +24,7 @@ NAMES = {
     DEVICES: VISIBLE,
     "memory": "NVC_VGPU_MEMORY",
     "cores": "NVC_VGPU_CORES",
+    "period": "NVC_VGPU_PERIOD",
     "weight": "NVC_VGPU_WEIGHT",
     "policy": "NVC_VGPU_POLICY",
     "capabilities": CAPABILITIES,

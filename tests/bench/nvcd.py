@@ -2,7 +2,7 @@
 same slices all busy; and how long it takes from the end of a turn to the beginning of the next one.
 
     python3 tests/bench/nvcd.py [--bin DIR] [--root DRIVER_ROOT] [--tenants 16] [--seconds 4] [--windows 5]
-        [--policy preempt] [--quantum-us 10000] [--json FILE]
+        [--policy first] [--quantum-us 10000] [--json FILE]
 
 As root. The slices are processes that have books and a connection, and do nothing but answer, so that a small
 machine can have 16 of them. They take turns on the first GPU of the host or of the driver root, and leave it alone.
@@ -176,7 +176,7 @@ def main() -> None:
     parser.add_argument("--tenants", type=int, default=16)
     parser.add_argument("--windows", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4, help="of each window")
-    parser.add_argument("--policy", default="preempt")
+    parser.add_argument("--policy", default="first")
     parser.add_argument("--quantum-us", type=int, default=10000)
     parser.add_argument("--drain-us", type=int, default=0, help="after a turn, until it is given back")
     parser.add_argument("--json", default="", help="keep all windows in this file")

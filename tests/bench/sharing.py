@@ -7,7 +7,7 @@ second, as a part of what the same program reaches alone without nvc, in the sam
         [--only alone --only live ...] [--root DRIVER_ROOT]
 
 `alone`: caps of one tenant. `live`: a cap that changes. `uncapped`: no cap beside no nvc, in turns. `long`: kernels
-of 500 ms, NVC_LONG_SECONDS or --long-seconds for each cap. `fixed`, `weight`, `arrival`, `fair`, `preempt`, `soft`:
+of 500 ms, NVC_LONG_SECONDS or --long-seconds for each cap. `fixed`, `weight`, `arrival`, `fair`, `first`, `soft`:
 under nvcd. `native`: what the driver does by itself. `mps`: the driver's Multi-Process Service beside nvc, both
 with kernels that fill the GPU.
 """
@@ -220,7 +220,7 @@ def mps(bench: Bench) -> None:
 
 SCENARIOS: dict[str, Callable[[Bench], None]] = {
     "alone": alone, "live": live, "uncapped": uncapped, "fixed": fixed, "weight": weight, "arrival": arrival,
-    "fair": equal("fair"), "preempt": equal("preempt"), "soft": equal("soft"), "native": native, "mps": mps,
+    "fair": equal("fair"), "first": equal("first"), "soft": equal("soft"), "native": native, "mps": mps,
     "long": long,
 }  # fmt: skip
 

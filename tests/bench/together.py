@@ -39,7 +39,7 @@ from together_run import Failed, Machine
 APART = "NVC_BENCH_APART"
 START = 3.0  # seconds until all tenants of a run have begun, about
 WAYS = ("native", "mps", "concurrent", "weight")  # of most groups
-POLICIES = ("slices", "fixed", "preempt", "fair", "soft")
+POLICIES = ("slices", "fixed", "first", "fair", "soft")
 
 
 def plan() -> dict[str, list[Case]]:

@@ -17,7 +17,7 @@ def test_programs(host: Host) -> None:
     refused = host.sh(f"{RUN} --weight 3 -- true", check=False)
     assert refused.returncode == 1 and "the policy weight needs nvcd: nvcd is not running" in refused.stderr
     host.sh(f"{RUN} --cores 30 -- true")
-    host.sh(f"nvc-cli --root {DRIVER} vgpu policy 0 preempt")
+    host.sh(f"nvc-cli --root {DRIVER} vgpu policy 0 first")
     try:
         assert host.sh(f"{RUN} --device 0 --cores 30 -- true", check=False).returncode == 1, "laid down"
     finally:

@@ -310,7 +310,7 @@ def test_a_link_in_the_place_of_a_socket_is_refused(place: Place, name: str) -> 
 @pytest.mark.nightly
 def test_policies_and_quotas_change_under_running_tenants(place: Place) -> None:
     place.start()
-    one, other = place.tenant("preempt"), place.tenant("preempt", weight=3)
+    one, other = place.tenant("first"), place.tenant("first", weight=3)
     place.set_device_policy(GPU.format(0), "policy weight\nquantum-us 5000\n")
     one.ask("connect")  # nvcd reads it within a second: before this time at the latest when a slice is new
     place.tenant("weight").ask("connect")
@@ -332,7 +332,7 @@ def test_gangs(place: Place) -> None:
     """Two tenants with both devices, one with the first alone."""
     place.start()
     for devices in (2, 2, 1):
-        place.tenant("preempt", devices=devices)
+        place.tenant("first", devices=devices)
     end = time.monotonic() + 2
     for tenant in place.tenants:
         tenant.send("busy", end, 0.001)

@@ -160,7 +160,7 @@ def test_a_way_around_the_shim_is_told_until_it_is_over(
 
 def test_strangers_on_a_shared_device_are_reported(place: Place, driver: str, sliced: Any) -> None:
     started(place, driver)
-    sliced("1g", "--policy=preempt")
+    sliced("1g", "--policy=first")
     stranger = sliced()
     found = eventually(place, lambda s: s["found"]["stranger"] == 1)
     assert found["events"][0]["pid"] == stranger.process.pid
@@ -217,7 +217,7 @@ exec "$@"
 def test_a_file_with_the_name_of_anothers_quota(place: Place, driver: str, tool: str, sliced: Any) -> None:
     """What the process has counts for nobody: else that slice would be denied memory."""
     started(place, driver)
-    sliced("1g", "--policy=preempt")
+    sliced("1g", "--policy=first")
     key = eventually(place, lambda s: one(s)["pids"])["slices"][0]["key"]
     words = ("unshare", "--mount", "sh", "-c", PRETEND, "sh", key, tool)
     other = Program(*place.enter(*words), LD_LIBRARY_PATH=f"{driver}{LIBS}")

@@ -22,7 +22,7 @@ SLICES = (
     (15, 0, "--cores=15", "--policy=soft"),
     (40, 1, "--cores=40", "--weight=3", "--policy=weight"),
     (25, 1, "--cores=25", "--policy=fair"),
-    (100, 1, "--policy=preempt"),
+    (100, 1, "--policy=first"),
 )
 
 

@@ -13,7 +13,7 @@ MS = 1_000_000
 DECODE = {"ns": 2 * MS, "batch": 1}
 
 
-@pytest.mark.parametrize("policy", ["weight", "preempt"])
+@pytest.mark.parametrize("policy", ["weight", "first"])
 def test_six_processes_that_never_wait(
     timed: Place, driver: str, tenant: Callable[..., Worker], world: World, policy: str
 ) -> None:

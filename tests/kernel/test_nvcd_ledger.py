@@ -167,7 +167,7 @@ def test_nvml_that_dies_is_asked_again_later(place: Place, driver: str, sliced: 
 def test_metrics(place: Place, driver: str, sliced: Any) -> None:
     """Of the device that the slice has: the other one is hidden from it."""
     started(place, driver, '[nvcd]\nmetrics = "unix:/run/nvc/nvcd/metrics.sock"\n')
-    program = sliced("4g", "--policy=preempt", "--device=0")
+    program = sliced("4g", "--policy=first", "--device=0")
     program.code("alloc a 1g")
     eventually(place, lambda s: s["memory"] and (s["memory"][0]["truth"] or 0) > GIB)
 

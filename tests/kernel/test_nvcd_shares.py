@@ -21,7 +21,7 @@ POINTS = 0.01
 MIXTURES = {
     "fixed": (("--cores=30", "--cores=70"), (0.3, 0.7)),
     "fixed, and what nobody has": (("--cores=20", "--cores=50"), (0.2, 0.5)),
-    "preempt": (("--policy=preempt",) * 2, (0.5, 0.5)),
+    "first": (("--policy=first",) * 2, (0.5, 0.5)),
     "weight": (tuple(f"--weight={weight}" for weight in (1, 2, 4)), (1 / 7, 2 / 7, 4 / 7)),
 }
 
@@ -96,7 +96,7 @@ def test_policies_one_after_another(
         assert ask(timed)["devices"][0]["policy"] == policy
         assert shares(world, driver, workers) == approx(list(wanted), abs=POINTS), policy
 
-    check("preempt", (0.5, 0.5))
+    check("first", (0.5, 0.5))
     check("weight", (0.25, 0.75))
     check("soft", (0.25, 0.75))
     check("fair", (0.25, 0.25), "--max-instances=4")

@@ -65,7 +65,7 @@ def inner(pid: int) -> int:
 def test_others_are_served(place: Place, driver: str, busy: Any, silent: Callable[[int, str], None]) -> None:
     """From nvcd's start on, and again when it looks at everything anew, each five seconds."""
     for covered in ("", "nvc", "nvc/quota", "nvc/ledger", "nvc/ledger/ledger"):
-        worker = busy("--policy=preempt", ns=50_000_000, batch=1, warm=0, seconds=600).started()
+        worker = busy("--policy=first", ns=50_000_000, batch=1, warm=0, seconds=600).started()
         silent(inner(worker.process.pid), f"{driver}{LIBS}/{covered}")
     place.start(f"--root={driver}")
     other = place.tenant(uuids=(ask(place)["devices"][0]["uuid"],))

@@ -114,7 +114,7 @@ def test_who_uses_too_much_is_denied_until_it_is_over(
 def test_who_has_no_turns(place: Place, busy: Any, around: Any) -> None:
     """Slices without caps, of which one has a process that does not ask for its turns."""
     for _ in range(2):
-        busy("--policy=preempt", idle=100, **LONG).started()
+        busy("--policy=first", idle=100, **LONG).started()
     one = eventually(place, slices)["memory"][0]
     wrong = around(one["pids"][0])
     state = eventually(place, lambda s: s["found"]["overuse"])

@@ -76,10 +76,10 @@ def test_it_holds_for_slices_that_run_and_those_to_come(
     one = tenants.start("--memory=1g")
     policy("0", "1")
     two = tenants.start("--weight=3")
-    assert [share[2] for share in shares_of(one)] == ["preempt", "native"]  # the other GPU is hidden
-    assert shares_of(two)[0] == (0, 3, "preempt", 0)
+    assert [share[2] for share in shares_of(one)] == ["first", "native"]  # the other GPU is hidden
+    assert shares_of(two)[0] == (0, 3, "first", 0)
     said = cli(launcher, "set", str(two), "--policy=soft").stderr
-    assert "the device has the policy preempt, which holds" in said
+    assert "the device has the policy first, which holds" in said
     policy("all", "none")
     assert [shares_of(pid)[0][2] for pid in (one, two)] == ["native", "soft"]
 

@@ -64,7 +64,7 @@ class Place:
         return self.begin(*words, **variables).wait()
 
     def tenant(
-        self, policy: str = "preempt", devices: int = 1, uuids: tuple[str, ...] = (), **more: Any
+        self, policy: str = "first", devices: int = 1, uuids: tuple[str, ...] = (), **more: Any
     ) -> Tenant:
         """A slice and a process in it."""
         names = uuids or tuple(GPU.format(number) for number in range(devices))

@@ -52,7 +52,7 @@ def test_weights() -> None:
     assert [found[key] for key in "124"] == [pytest.approx(n / 7, rel=0.03) for n in (1, 2, 4)]
 
 
-def test_weights_do_not_count_under_preempt() -> None:
+def test_weights_do_not_count_under_first() -> None:
     world = World(DevicePolicy(PREEMPT))
     world.start("1", Program(), 1)
     world.start("9", Program(), 9)

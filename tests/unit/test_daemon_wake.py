@@ -93,7 +93,7 @@ def test_a_bound_is_laid_down(woken: Host) -> None:
 
 
 def test_slices_come_and_go(woken: Host) -> None:
-    woken.arrive(POLICIES.index("preempt"), 0, 1)
+    woken.arrive(POLICIES.index("first"), 0, 1)
     run_until(woken, lambda: len(woken.daemon.slices.by_key) == 2)
     woken.leave(woken.keys[0])
     run_until(woken, lambda: len(woken.daemon.slices.by_key) == 1)

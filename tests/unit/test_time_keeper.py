@@ -99,3 +99,29 @@ def test_a_decode_loop_under_a_cap() -> None:
     host.run(2 * SECOND)
     found = host.by_slice(10 * SECOND)
     assert 26 <= found["a"] <= 30.2 and 50 <= found["b"] <= 60.2, found
+
+
+def test_who_is_first_has_the_gpu_as_long_as_it_works() -> None:
+    host = Host(demand("a", "first", first=True), demand("b", "weight"))
+    host.tenant("a", 1, always())
+    host.tenant("b", 2, always())
+    host.run(SECOND)
+    found = host.by_slice(5 * SECOND)
+    assert found["a"] > 98 and 0.3 < found["b"] < 1, found
+    host = Host(demand("a", "first", first=True), demand("b", "weight"))
+    loop = host.tenant("a", 1, steps(2 * MS, MS))
+    host.tenant("b", 2, always())
+    host.run(SECOND)
+    before = loop.had
+    host.run(3 * SECOND)
+    assert (loop.had - before) / (2 * MS) > 0.85 * 1000, "as many steps as alone, but for changes"
+
+
+@pytest.mark.parametrize("period_us", [20_000, 50_000, 1_000_000])
+def test_other_periods(period_us: int) -> None:
+    host = Host(demand("a", "fixed", 25, period_us=period_us), demand("b", "fixed"))
+    host.tenant("a", 1, always())
+    host.tenant("b", 2, always())
+    host.run(2 * SECOND)
+    found = host.by_slice(10 * SECOND)
+    assert near(found["a"], 25, 0.2), found

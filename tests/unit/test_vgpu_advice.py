@@ -47,7 +47,7 @@ def outlook(made: Any, name: str) -> Outlook:
         ((IDLE, IDLE), "weight", True, "weight", ()),
         ((CHAT, IDLE), "weight", True, "weight", ()),
         ((CHAT, CHAT), "weight", False, "weight", ()),
-        ((CHAT, CHAT), "preempt", False, "preempt", ()),
+        ((CHAT, CHAT), "first", False, "weight", ("nvc-cli vgpu policy 0 weight",)),
         ((CHAT, CHAT), "weight", True, "concurrent", ("nvc-cli vgpu policy 0 concurrent",)),
         (
             (CHAT, CHAT.replace(weight=2)),
@@ -58,7 +58,7 @@ def outlook(made: Any, name: str) -> Outlook:
         ),
         ((CHAT, TRAIN), "weight", False, "weight", ("nvc-cli vgpu set chat --weight 8",)),
         ((CHAT.replace(weight=8), TRAIN), "weight", False, "weight", ()),
-        ((TRAIN, TRAIN.replace(weight=3)), "preempt", False, "weight", ("nvc-cli vgpu policy 0 weight",)),
+        ((TRAIN, TRAIN.replace(weight=3)), "first", False, "weight", ("nvc-cli vgpu policy 0 weight",)),
         ((TRAIN, TRAIN), "weight", True, "weight", ()),
         ((UNKNOWN, UNKNOWN), "native", True, "weight", ("nvc-cli vgpu policy 0 weight",)),
         ((CHAT.replace(cores=40), TRAIN.replace(cores=60)), "fixed", True, "fixed", ()),

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvc.errors import InputError
-from nvc.slices.admin.device_policy import parse_duration
+from nvc.slices.model.time_settings import parse_duration
 from nvc.slices.policy.policies import (
+    FLOOR_US,
     INSTANCES_MAX,
     NONE,
     QUANTUM_US,
@@ -29,6 +30,7 @@ POLICIES = st.builds(
     st.integers(0, INSTANCES_MAX),
     st.integers(0, TOTAL_WEIGHT_MAX),
     st.just(0) | st.integers(*QUANTUM_US),
+    st.just(0) | st.integers(*FLOOR_US),
 )
 
 
@@ -54,13 +56,13 @@ def test_what_is_no_uuid_is_no_path(uuid: str) -> None:
 
 @pytest.mark.parametrize(("text", "wanted"), [("10ms", 10_000), ("1s", 1_000_000), ("1500us", 1500)])
 def test_durations(text: str, wanted: int) -> None:
-    assert parse_duration("--quantum", text) == wanted
+    assert parse_duration("--quantum", text, *QUANTUM_US) == wanted
 
 
 @pytest.mark.parametrize("text", ["", "10", "ms", "-1ms", "1.5ms", "2s", "999us", "10m", "1 ms", "١ms"])
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(InputError, match="want 1ms to 1000ms"):
-        parse_duration("--quantum", text)
+        parse_duration("--quantum", text, *QUANTUM_US)
 
 
 def test_a_full_disk_removes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

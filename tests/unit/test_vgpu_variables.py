@@ -167,7 +167,7 @@ def test_bad_weights(name: str, value: str) -> None:
 
 @pytest.mark.parametrize("value", [str(len(POLICIES)), "-1", "best", "Fair", "03"])
 def test_bad_policies(value: str) -> None:
-    assert f"NVC_VGPU_POLICY: {value}: no such policy; the policies are fair (0), pre" in refusal(
+    assert f"NVC_VGPU_POLICY: {value}: no such policy; the policies are fair (0), fir" in refusal(
         NVC_VGPU_POLICY=value
     )
 

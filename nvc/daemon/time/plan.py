@@ -7,8 +7,8 @@ timekeeper stops a slice that had it (nvc/daemon/time/caps.py).
 
 from __future__ import annotations
 
-from nvc.slices.model.policy import FIRST, MS
-from nvc.slices.policy.entitlement import entitlements
+from nvc.slices.model.policy import MS
+from nvc.slices.policy.entitlement import FLOOR_US, FRONT_US, entitlements
 from nvc.value import Value
 
 TYPE_CHECKING = False
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 NATIVE_US = 2048  # the driver's own timeslice of a group that computes
 TURN = 4 * MS  # of one of several equal tenants: best for decode loops, as measured (docs/sharing.md)
-LEAST_US, FLOOR_US = 1000, 100  # of a group; the second where the longest would be too long otherwise
+LEAST_US = 1000  # of a group, unless the longest would be too long then
 LONGEST_US = 20_000
 CHANGE = 150_000  # nanoseconds from one group's work to another's, in which the device works for nobody
 PERIOD = 100 * MS  # of a cap, where the slice asks for none
@@ -144,9 +144,8 @@ def timeslices(
 ) -> dict[str, int]:
     """Microseconds of each group of a slice, by the slice's key."""
     parts = _parts(force, present, caps)
-    front = {terms.key for terms in present if terms.demand.first} if force.policy.number == FIRST else set()
-    if front and len(front) < len(present):
-        return _behind(force, present, parts, counts, front)
+    if front := force.front & {terms.key for terms in present}:
+        return _behind(force, present, counts, front)
     turn = (force.longest or TURN * force.policy.quanta) // 1000
     lengths = {key: part * turn * len(parts) / counts[key] for key, part in parts.items()}
     least = min(lengths.values(), default=0.0)
@@ -176,17 +175,14 @@ def _parts(force: InForce, present: tuple[Terms, ...], caps: Mapping[str, float]
 
 
 def _behind(
-    force: InForce,
-    present: tuple[Terms, ...],
-    parts: dict[str, float],
-    counts: Mapping[str, float],
-    front: set[str],
+    force: InForce, present: tuple[Terms, ...], counts: Mapping[str, float], front: frozenset[str]
 ) -> dict[str, int]:
     """Who answers users is first: the others have the operator's floor. Several who are first share equally."""
-    floor = force.floor_us or FLOOR_US
-    turn = LONGEST_US if len(front) == 1 else TURN // 1000
+    turn = FRONT_US / len(front)
     return {
-        terms.key: max(round(turn / counts[terms.key]), LEAST_US) if terms.key in front else floor
+        terms.key: max(round(turn / counts[terms.key]), LEAST_US)
+        if terms.key in front
+        else max(round(force.floor / counts[terms.key]), FLOOR_US)
         for terms in present
     }
 

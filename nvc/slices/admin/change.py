@@ -14,7 +14,13 @@ from nvc.slices.model.policy import POLICIES, policy_of
 from nvc.slices.model.quota import QuotaDevice, QuotaError
 from nvc.slices.model.sizes import size_text
 from nvc.slices.model.slice import SliceDevice, amount
-from nvc.slices.model.time_settings import TO_START, check_together, default_policy, enforced_text
+from nvc.slices.model.time_settings import (
+    TO_START,
+    check_period,
+    check_together,
+    default_policy,
+    enforced_text,
+)
 from nvc.slices.policy import policies
 from nvc.slices.store import registry
 from nvc.slices.store.admission import check_cap, check_server, check_weight, sharers
@@ -106,7 +112,7 @@ def set_limits(
         new = with_limits(held, DRIVER_PATIENCE, lambda: _edited(kernel, tenant, chosen, change))
     else:
         new = _edited(kernel, tenant, chosen, change)
-    timed = wanted.cores or wanted.weight or wanted.policy
+    timed = wanted.cores or wanted.period or wanted.weight or wanted.policy
     return (
         *told,
         *(_shortage(tenant, new) if wanted.memory else ()),
@@ -198,7 +204,7 @@ def _with_time(
     told: list[str],
 ) -> DeviceLimits:
     """The limits of a device with the wanted cap, weight and policy. Appends warnings to `told`."""
-    if cap is None and wanted.weight is None and wanted.policy is None:
+    if cap is None and wanted.period is None and wanted.weight is None and wanted.policy is None:
         return old
     share = old.share
     cores = cap.value if cap is not None else share.cores
@@ -212,6 +218,10 @@ def _with_time(
         asked = old.asked
     named = wanted.policy or cap or TimeSetting("--policy", POLICIES[asked], asked)
     check_together(cores, asked, named.name, named.text, share.uuid)
+    period_us = share.period_us
+    if wanted.period is not None:
+        check_period(cores, asked, wanted.period, share.uuid)
+        period_us = wanted.period.value
     if weight > share.weight:  # less is never too much, also where all together have too much
         known = snapshot(kernel, locked=True)
         others = sharers(known, share.uuid, "change limits", tenant.entry.key)
@@ -224,7 +234,7 @@ def _with_time(
     if policy != asked and wanted.policy is not None:
         told.append(f"{share.uuid}: the device has the policy {POLICIES[policy]}, which holds")
     changed: DeviceLimits = old.replace(
-        share=share.replace(cores=cores, weight=weight, policy=policy), asked=asked
+        share=share.replace(cores=cores, weight=weight, policy=policy, period_us=period_us), asked=asked
     )
     return changed
 

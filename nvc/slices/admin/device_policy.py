@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from nvc.model import HostFacts
     from nvc.slices.model.slice import SliceDevice
 
-#: Units of a duration on the command line, in microseconds.
-UNITS = (("us", 1), ("ms", 1000), ("s", 1_000_000))
-
 
 class SharedDevice(Value):
     """One device of the host, with its policy and the slices on it."""
@@ -68,6 +65,7 @@ class SharedDevice(Value):
             "totalWeight": own.total_weight or None,
             "freeWeight": self.free_weight,
             "quantumUs": own.quantum_us or None,
+            "floorUs": own.floor_us or None,
         }
 
 
@@ -168,14 +166,3 @@ def _too_much(uuid: str, own: DevicePolicy, count: int, weight: int) -> list[str
             f"{uuid}: its slices have a weight of {weight} already; no more are let in until some ended"
         )
     return told
-
-
-def parse_duration(name: str, text: str) -> int:
-    """Microseconds of `10ms`, `5000us` or `1s`, within what a quantum may be. Raises InputError."""
-    low, high = policies.QUANTUM_US
-    for unit, length in UNITS:
-        digits = text.removesuffix(unit)
-        if digits != text and digits.isascii() and digits.isdigit() and len(digits) < 10:
-            if low <= int(digits) * length <= high:
-                return int(digits) * length
-    raise InputError(name, text, f"want {low // 1000}ms to {high // 1000}ms", "write 10ms")

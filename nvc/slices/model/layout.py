@@ -27,8 +27,8 @@ MPS_DIRECTORY = "nvc/mps"  # pipes of the MPS server that slices share
 #: magic, version, size, sequence, device count, flags, reserved.
 QUOTA_HEADER = struct.Struct("<QIIQII32x")
 #: uuid, memory limit, context overhead, module overhead, correction, cores, weight, policy, flags, pace,
-#: time of making a context, how long that lasts, time of a change, reserved.
-QUOTA_DEVICE = struct.Struct("<16sQQQQIIIIQQQQ32x")
+#: time of making a context, how long that lasts, time of a change, period of a cap in microseconds, reserved.
+QUOTA_DEVICE = struct.Struct("<16sQQQQIIIIQQQQI4x24x")
 PACE = struct.Struct("<Q")
 PACE_OFFSET = 64  # in QUOTA_DEVICE
 #: The part of a pace that is a percentage. The rest is until when it holds, nanoseconds of CLOCK_MONOTONIC.

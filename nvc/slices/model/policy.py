@@ -47,8 +47,9 @@ class Policy(Value):
 TABLE = (
     Policy(0, "fair", "1/n each (n: --max-instances, or more if more take part); idle time is not redistributed",
            "equal parts; what one leaves stays unused", EQUAL),
-    Policy(1, "preempt", "equal parts for the slices that have work; a slice alone gets all of the time",
-           "equal parts for slices with work; a step waits for a lease of each"),
+    Policy(1, "first", "slices that ask for this policy go before those that do not, which get what these leave;"
+           " equal parts among themselves",
+           "a slice that asks for it goes before the others, which get what it leaves"),
     Policy(2, "weight", "by weight, for the slices that have work; a slice with eight times the weight of the"
            " lease's holder interrupts it",
            "parts by weight for slices with work; a step waits for a lease of each", weighs=True, interrupts_at=8),
@@ -68,8 +69,8 @@ MPS_CLIENTS = 60  # of one server, as the driver has it; each slice is at least 
 POLICIES = tuple(row.name for row in TABLE)
 #: What a slice has for which none is named: with a cap, with only a weight. With neither: layout.POLICY_NATIVE.
 POLICY_FIXED, POLICY_WEIGHT = map(POLICIES.index, ("fixed", "weight"))
-#: Its slices go before those of others.
-FIRST = POLICIES.index("preempt")
+#: Under it, slices that ask for it by name go before the others.
+FIRST = POLICIES.index("first")
 #: For people who type one.
 CHOICES = f"{', '.join(POLICIES[:-1])} or {POLICIES[-1]}, or 0 to {len(POLICIES) - 1}"
 WITHOUT_NVCD = " or ".join(row.name for row in TABLE if not row.needs_nvcd)

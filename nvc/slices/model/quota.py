@@ -38,6 +38,7 @@ class QuotaDevice(Value):
     making_time: int = 0  # nanoseconds, like the two below; 0: the layout's constant holds
     making_lasts: int = 0
     change_time: int = 0
+    period_us: int = 0  # of a cap; 0: nvcd's
 
     def paced(self, now: int) -> int | None:
         """The percentage of the time for which nvcd lets the slice have work on the device; None: it says nothing.
@@ -84,7 +85,7 @@ def pack(devices: tuple[QuotaDevice, ...], sequence: int) -> bytes:
         layout.QUOTA_DEVICE.pack_into(
             data, offset, uuid_bytes(device.uuid), device.memory_limit, device.context_overhead,
             device.module_overhead, device.correction, device.cores, device.weight, device.policy, device.flags,
-            device.pace, device.making_time, device.making_lasts, device.change_time,
+            device.pace, device.making_time, device.making_lasts, device.change_time, device.period_us,
         )  # fmt: skip
         offset += layout.QUOTA_DEVICE.size
     return bytes(data)

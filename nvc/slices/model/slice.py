@@ -10,7 +10,13 @@ from nvc.slices.model.isolation import MIG, MPS
 from nvc.slices.model.layout import CORES_UNCAPPED, NO_LIMIT, POLICY_NATIVE, WEIGHT
 from nvc.slices.model.policy import POLICIES
 from nvc.slices.model.sizes import size_text
-from nvc.slices.model.time_settings import ALL, check_together, default_policy, time_settings_text
+from nvc.slices.model.time_settings import (
+    ALL,
+    check_period,
+    check_together,
+    default_policy,
+    time_settings_text,
+)
 from nvc.value import Value
 
 TYPE_CHECKING = False
@@ -46,6 +52,7 @@ class SliceDevice(Value):
     weight: int = WEIGHT  # among the containers of the device
     policy: int = POLICY_NATIVE  # place in policy.TABLE
     asked_policy: int = POLICY_NATIVE  # the same before the device's own policy, if it has one
+    period_us: int = 0  # of the cap; 0: nvcd's
     hold: str = ""  # of Part
     isolation: str = ""  # likewise
     reserved: int = 0  # bytes that no other slice can reserve
@@ -60,7 +67,7 @@ class SliceDevice(Value):
         of = f" of {size_text(self.memory)}" if self.memory else ""
         share = f"all{of}" if self.limit == NO_LIMIT else f"{size_text(self.limit)}{of}"
         if (self.cores, self.weight, self.policy) != (CORES_UNCAPPED, WEIGHT, POLICY_NATIVE):
-            share += f"; time: {time_settings_text(self.cores, self.weight, self.policy)}"
+            share += f"; time: {time_settings_text(self.cores, self.weight, self.policy, self.period_us)}"
         share += f"; {size_text(self.reserved)} reserved" if self.reserved else ""
         return f"{self.uuid}  {share}"
 
@@ -258,9 +265,13 @@ def _with_time(wanted: SliceRequest, device: SliceDevice, asked: TimeSetting | N
     else:
         policy = wanted.policy.value
         check_together(cores, policy, wanted.policy.name, wanted.policy.text, device.uuid)
+    period = wanted.period
+    if period is not None:
+        check_period(cores, policy, period, device.uuid)
     shared: SliceDevice = device.replace(
-        cores=cores, weight=weight.value if weight else WEIGHT, policy=policy, asked_policy=policy
-    )
+        cores=cores, weight=weight.value if weight else WEIGHT, policy=policy, asked_policy=policy,
+        period_us=period.value if period else 0,
+    )  # fmt: skip
     return shared
 
 

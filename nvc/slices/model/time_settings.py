@@ -8,12 +8,15 @@ from __future__ import annotations
 from nvc.errors import InputError
 from nvc.request import TimeSetting
 from nvc.slices.model.layout import POLICY_NATIVE
-from nvc.slices.model.policy import CAP, POLICIES, POLICY_FIXED, POLICY_WEIGHT, policy_of
+from nvc.slices.model.policy import CAP, EQUAL, POLICIES, POLICY_FIXED, POLICY_WEIGHT, policy_of
 from nvc.slices.model.sizes import parse_number
 
 WEIGHT_MAX = 1 << 16
 TO_START = "start nvcd: `systemctl start nvcd`, or `nvcd &` without systemd"
 ALL = 100  # percent
+PERIOD_US = (20_000, 1_000_000)  # of a cap: least and most
+#: Units of a duration as people write it, in microseconds.
+UNITS = (("us", 1), ("ms", 1000), ("s", 1_000_000))
 
 
 def parse_cores(name: str, text: str) -> TimeSetting:
@@ -34,6 +37,37 @@ def parse_policy(name: str, text: str) -> TimeSetting:
         return TimeSetting(name, text, int(text))
     names = ", ".join(f"{name} ({number})" for number, name in enumerate(POLICIES))
     raise InputError(name, text, "no such policy", f"the policies are {names}")
+
+
+def parse_period(name: str, text: str) -> TimeSetting:
+    """Parse the period of a cap, such as `50ms` or `1s`. The value is in microseconds. Raises InputError."""
+    return TimeSetting(name, text, parse_duration(name, text, *PERIOD_US))
+
+
+def parse_duration(name: str, text: str, low: int, high: int) -> int:
+    """Microseconds of `10ms`, `5000us` or `1s`, between those two. Raises InputError."""
+    for unit, length in UNITS:
+        digits = text.removesuffix(unit)
+        if digits != text and digits.isascii() and digits.isdigit() and len(digits) < 10:
+            if low <= int(digits) * length <= high:
+                return int(digits) * length
+    raise InputError(name, text, f"want {duration_text(low)} to {duration_text(high)}", "write 10ms")
+
+
+def duration_text(us: int) -> str:
+    """A duration of microseconds as it is written."""
+    return f"{us}us" if us % 1000 else f"{us // 1000}ms"
+
+
+def check_period(cores: int, policy: int, period: TimeSetting, where: str) -> None:
+    """Refuse a period without a cap, and where a cap is no part of the time. Raises InputError."""
+    row = policy_of(policy)
+    if not row.leases:
+        raise InputError(
+            period.name, period.text, f"policy {row.name} of {where} has no periods", "leave it out"
+        )
+    if not cores and row.bound != EQUAL:
+        raise InputError(period.name, period.text, f"{where} has no cap", "say how many percent it gets")
 
 
 def default_policy(cores: int, weighted: bool) -> int:
@@ -61,12 +95,14 @@ def enforced_text(policy: int, cause: str) -> str:
     return f"{row.name} (not enforced: {cause})" if cause and row.needs_nvcd else row.name
 
 
-def time_settings_text(cores: int, weight: int, policy: int) -> str:
+def time_settings_text(cores: int, weight: int, policy: int, period_us: int = 0) -> str:
     """A slice's policy, cap and weight for people."""
     row = policy_of(policy)
     parts = [row.name]
     if cores:
         parts.append(f"at most {cores}% of its {'multiprocessors' if row.server else 'time'}")
+    if period_us:
+        parts.append(f"in each {duration_text(period_us)}")
     if weight != 1 or row.weighs:
         parts.append(f"weight {weight}")
     return ", ".join(parts)

@@ -14,7 +14,7 @@ from nvc.request import Size, SliceRequest, TimeSetting
 from nvc.slices.model.isolation import MIG, parse_isolation
 from nvc.slices.model.layout import DEVICES
 from nvc.slices.model.sizes import parse_gibibytes, parse_mebibytes, parse_part, parse_size
-from nvc.slices.model.time_settings import parse_cores, parse_policy, parse_weight
+from nvc.slices.model.time_settings import parse_cores, parse_period, parse_policy, parse_weight
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ MEMORY = "NVC_VGPU_MEMORY"
 CORES = "NVC_VGPU_CORES"
 WEIGHT = "NVC_VGPU_WEIGHT"
 POLICY = "NVC_VGPU_POLICY"
+PERIOD = "NVC_VGPU_PERIOD"
 HAMI_MEMORY = "CUDA_DEVICE_MEMORY_LIMIT"
 HAMI_CORES = "CUDA_DEVICE_SM_LIMIT"
 HAMI_POLICY = "GPU_CORE_UTILIZATION_POLICY"
@@ -39,7 +40,7 @@ NVIDIA_LIMIT = "NVIDIA_GPU_MEMORY_LIMIT"
 NVIDIA_REQUEST = "NVIDIA_GPU_MEMORY_REQUEST"
 OWN = "NVC_VGPU_"
 ISOLATION = "NVC_VGPU_ISOLATION"
-_KNOWN = (MEMORY, CORES, WEIGHT, POLICY, ISOLATION)
+_KNOWN = (MEMORY, CORES, PERIOD, WEIGHT, POLICY, ISOLATION)
 _PER_DEVICE = (MEMORY, CORES)
 _SEARCHED = "LD_LIBRARY_PATH"
 _SEARCHED_MAX, _SEARCHED_SIZE = 256, 65536  # as native/launcher/cdi_claim.c and cdi_given.c have them
@@ -65,13 +66,15 @@ def slice_from(environment: dict[str, str], program: str = "") -> SliceRequest |
     cores, cores_at = _cores(environment)
     weight = _weight(environment, cgpu)
     policy = environment.get(POLICY, "")
+    period = environment.get(PERIOD, "")
     isolation = environment.get(ISOLATION, "")
     if isolation:
         parse_isolation(ISOLATION, isolation)
-    if not (memory or at or cores or cores_at or weight or policy or isolation):
+    if not (memory or at or cores or cores_at or weight or policy or period or isolation):
         return None
     return SliceRequest(
-        memory, at, cores, cores_at, weight, parse_policy(POLICY, policy) if policy else None, devices, isolation,
+        memory, at, cores, cores_at, weight, parse_policy(POLICY, policy) if policy else None,
+        parse_period(PERIOD, period) if period else None, devices, isolation,
         reserved=_reserved(environment), library_path=library_path(environment, program),
     )  # fmt: skip
 

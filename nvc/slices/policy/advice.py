@@ -140,7 +140,7 @@ def _choice(
             f"what they do is not measured under {now}: by weight, each gets its part, and it is",
             (),
         )
-    if now in ("preempt", "weight"):
+    if now == "weight":
         return now, "all slices have one weight, and each gets its part of the time that is used", ()
     return "weight", "each gets its part, and what one leaves goes to the others", ()
 

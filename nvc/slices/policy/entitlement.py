@@ -7,15 +7,19 @@ it; `vgpu top`, `vgpu show`, the metrics and `nvcd --state` print it.
 from __future__ import annotations
 
 from nvc.slices.model.layout import CHANGE_TIME, MAKING_LASTS, MAKING_TIME, POLICY_NATIVE
-from nvc.slices.model.policy import CAP, EQUAL, MS, TABLE, policy_of
+from nvc.slices.model.policy import CAP, EQUAL, FIRST, MS, TABLE, policy_of
 from nvc.slices.policy.policies import NONE, DevicePolicy
 from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from nvc.slices.model.policy import Policy
 
 QUANTUM = 10 * MS  # nanoseconds
+#: Under `first`, microseconds: the timeslices of all who are first together, and that of each one who is not.
+FRONT_US, FLOOR_US = 20_000, 100
 
 
 class Demand(Value):
@@ -88,6 +92,18 @@ class InForce(Value):
         found = tuple(one for one in self.together if self.policy.weighs and not one.demand.paused)
         return found if len({one.weight for one in found}) > 1 else ()
 
+    @property
+    def front(self) -> frozenset[str]:
+        """The keys of slices that go before the others, if there are others."""
+        found = frozenset(one.key for one in self.terms if one.leased and one.demand.first)
+        ahead = self.policy.number == FIRST and len(found) < sum(one.leased for one in self.terms)
+        return found if ahead else frozenset()
+
+    @property
+    def floor(self) -> int:
+        """The timeslice of who is not first, in microseconds."""
+        return self.floor_us or FLOOR_US
+
 
 def in_force(
     device_policy: DevicePolicy, demands: tuple[Demand, ...], costs: DeviceCosts = ASSUMED
@@ -135,13 +151,14 @@ def entitlements(force: InForce, idle: frozenset[str] = frozenset()) -> dict[str
     promised = sum(terms.bound for terms in bounded)
     found = {terms.key: 0.0 for terms in sharing}
     found.update({terms.key: min(terms.cap, terms.bound / max(promised, 1.0)) for terms in bounded})
-    parts = filled(
-        max(1.0 - promised, 0.0), [terms.cap for terms in others], [terms.weight for terms in others]
-    )
+    weights: list[float] = [terms.weight for terms in others]
+    if ahead := force.front & {terms.key for terms in others}:
+        weights = [FRONT_US / len(ahead) if terms.key in ahead else force.floor for terms in others]
+    parts = filled(max(1.0 - promised, 0.0), [terms.cap for terms in others], weights)
     return {**found, **{terms.key: part for terms, part in zip(others, parts)}}
 
 
-def filled(whole: float, caps: list[float], weights: list[int]) -> list[float]:
+def filled(whole: float, caps: list[float], weights: Sequence[float]) -> list[float]:
     """Divide `whole` by weight, each part up to its cap. What a cap cuts off goes to the others."""
     parts = [*caps]
     left, rest = whole, list(range(len(caps)))

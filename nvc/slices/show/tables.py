@@ -6,7 +6,7 @@ import time
 
 from nvc.columns import fitted
 from nvc.slices.model.policy import policy_of
-from nvc.slices.model.time_settings import enforced_text, time_settings_text
+from nvc.slices.model.time_settings import duration_text, enforced_text, time_settings_text
 from nvc.slices.policy.utilization import MOST, percent
 from nvc.slices.show.bars import short_size
 from nvc.slices.show.rows import cells, pid_text, reserved_text, rows_of, sums_of
@@ -107,13 +107,14 @@ def policies_table(shared: tuple[SharedDevice, ...], width: int = 0) -> str:
         own = device.own
         quantum = "-"
         if own.quantum_us:
-            quantum = f"{own.quantum_us // 1000}ms" if own.quantum_us % 1000 == 0 else f"{own.quantum_us}us"
+            quantum = duration_text(own.quantum_us)
         free = device.free_weight
         rows.append(
             (
                 device.index,
                 device.uuid,
-                policy_of(own.policy).name if own.policy >= 0 else "-",
+                (policy_of(own.policy).name if own.policy >= 0 else "-")
+                + (f", floor {duration_text(own.floor_us)}" if own.floor_us else ""),
                 f"{len(device.sharers)} of {own.max_instances}"
                 if own.max_instances
                 else str(len(device.sharers)),
@@ -169,7 +170,8 @@ def _filled(rows: list[tuple[str, ...]], title: str, width: int) -> list[tuple[s
 
 def time_text(device: SliceDeviceStatus) -> str:
     """What the slice may have of the device's time."""
-    name, text = policy_of(device.policy).name, time_settings_text(device.cores, device.weight, device.policy)
+    name = policy_of(device.policy).name
+    text = time_settings_text(device.cores, device.weight, device.policy, device.period_us)
     if device.not_enforced:
         text = enforced_text(device.policy, device.not_enforced) + text.removeprefix(name)
     if device.pace is not None and device.pace < 100:

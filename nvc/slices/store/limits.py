@@ -6,6 +6,7 @@ import os
 
 from nvc.slices.model import quota
 from nvc.slices.model.entry import FILE_LEASE_TIME, announce, open_own
+from nvc.slices.model.policy import FIRST
 from nvc.slices.model.quota import QuotaDevice, QuotaError
 from nvc.slices.policy.entitlement import Demand
 from nvc.slices.store import registry
@@ -49,7 +50,10 @@ def named(found: tuple[QuotaDevice, ...], entry: Entry) -> tuple[QuotaDevice, ..
 def demand_of(entry: Entry, device: QuotaDevice | SliceDeviceStatus, stopped: bool) -> Demand:
     """What a slice asks for of a device, as `in_force` takes it. `stopped`: paused or denied."""
     age = entry.created, entry.start
-    return Demand(entry.key, device.policy, device.cores, device.weight, stopped, age)
+    asked = next((one.asked_policy for one in entry.devices if one.uuid == device.uuid), device.policy)
+    return Demand(
+        entry.key, device.policy, device.cores, device.weight, stopped, age, device.period_us, asked == FIRST
+    )
 
 
 def sound_quota(

@@ -216,7 +216,7 @@ def quota_device(device: SliceDevice) -> QuotaDevice:
         device.uuid, device.limit, device.context_overhead, device.module_overhead,
         cores=device.cores, weight=device.weight, policy=device.policy,
         making_time=device.making_time, making_lasts=device.making_lasts,
-        change_time=device.change_time,
+        change_time=device.change_time, period_us=device.period_us,
     )  # fmt: skip
 
 

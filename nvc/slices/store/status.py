@@ -58,6 +58,7 @@ class SliceDeviceStatus(Value):
     not_enforced: str = ""  # why the policy is not, where that was asked
     entitlement: float | None = None  # part of its time while all have work; None: what the driver gives
     reserved: int = 0  # that no other slice can reserve
+    period_us: int = 0  # of its cap; 0: nvcd's
     pace: int | None = None  # percent of the time for which it may have work beside others; None: not measured
 
     @property
@@ -249,7 +250,7 @@ def _slice_status(
         SliceDeviceStatus(
             device.uuid, device.index, device.name, device.memory, limit.memory_limit, used, limit.cores,
             limit.weight, limit.policy, bool(limit.flags & PAUSED), bool(limit.flags & DENIED), budget,
-            reserved=device.reserved, pace=limit.paced(time.monotonic_ns()),
+            reserved=device.reserved, period_us=limit.period_us, pace=limit.paced(time.monotonic_ns()),
         )
         for device, limit, used, budget in zip(entry.devices, now, totals, budgets)
     )  # fmt: skip
@@ -321,6 +322,7 @@ def document(tenant: SliceStatus) -> dict[str, Any]:
                 "reserved": device.reserved,
                 "limitedBy": [name.lower() for name in tenant.keepers(device)],
                 "cores": device.cores or None,
+                "periodUs": device.period_us or None,
                 "weight": device.weight,
                 "policy": policy_of(device.policy).name,
                 "notEnforced": device.not_enforced or None,

@@ -1,0 +1,123 @@
+"""Timeslices and quotas of a device's slices, by the policy in force."""
+
+from __future__ import annotations
+
+import pytest
+from support.timehost import UUID, demand
+
+from nvc.daemon.time.plan import LONGEST_US, MS, NATIVE_US, Group, SlicePlan, plan, working
+from nvc.errors import InputError
+from nvc.slices.model.policy import FIRST
+from nvc.slices.model.time_settings import parse_period
+from nvc.slices.model.variables import slice_from
+from nvc.slices.policy.entitlement import Demand, entitlements, in_force
+from nvc.slices.policy.policies import DevicePolicy
+
+
+def group(pid: int) -> Group:
+    return Group(pid, 1, pid, 3, (2, 3))
+
+
+def planned(
+    *demands: Demand,
+    policy: DevicePolicy | None = None,
+    activity: dict[int, int] | None = None,
+    groups: int = 1,
+) -> dict[str, SlicePlan]:
+    """The plan by slice; the first slice has so many groups, the others one."""
+    found = {one.key: (group(100 + place),) for place, one in enumerate(demands)}
+    found[demands[0].key] = tuple(group(1 + number) for number in range(groups))
+    made = plan(UUID, in_force(policy or DevicePolicy(), demands), found, activity or {})
+    return {one.key: one for one in made.slices}
+
+
+def lengths(found: dict[str, SlicePlan]) -> list[int]:
+    return [one.timeslice_us for one in found.values()]
+
+
+def test_equal_tenants_have_4_ms_each() -> None:
+    assert lengths(planned(*(demand(str(n), "weight") for n in range(8)))) == [4000] * 8
+    assert lengths(planned(*(demand(str(n), "soft") for n in range(8)))) == [16000] * 8
+    quantum = DevicePolicy(quantum_us=10_000)
+    assert lengths(planned(*(demand(str(n), "weight") for n in range(3)), policy=quantum)) == [10_000] * 3
+
+
+@pytest.mark.parametrize("weights", [(1, 9), (1, 2, 3, 4, 5, 6, 7, 8), (1, 99), (1, 150), (3, 5, 11)])
+def test_timeslices_are_in_proportion_to_weights(weights: tuple[int, ...]) -> None:
+    found = lengths(planned(*(demand(str(n), "weight", weight=one) for n, one in enumerate(weights))))
+    for length, weight in zip(found, weights):
+        assert abs(length / sum(found) - weight / sum(weights)) < 0.0005
+    assert max(found) <= LONGEST_US and (min(found) >= 1000 or max(found) == LONGEST_US)
+
+
+def test_a_slice_s_time_is_for_its_groups_that_work() -> None:
+    two = demand("a", "weight"), demand("b", "weight")
+    assert lengths(planned(*two, groups=4)) == [1000, 4000]
+    busy = {1: 250 * MS, 2: 245 * MS, 100: 500 * MS}
+    assert lengths(planned(*two, groups=4, activity=busy)) == [2000, 4000]
+    assert working((group(1), group(2)), {1: 100, 2: 50}) == 1.5
+    assert working((group(1), group(2), group(3)), {1: 100, 2: 85, 3: 95}) == 3
+
+
+def test_caps_are_quotas_and_bursts_of_one_period() -> None:
+    found = planned(
+        demand("a", "fixed", 25), demand("b", "fixed"), demand("c", "fixed", 10, period_us=20_000)
+    )
+    assert (found["a"].quota_ns, found["a"].period_ns, found["a"].burst_ns) == (25 * MS, 100 * MS, 25 * MS)
+    assert (found["c"].quota_ns, found["c"].period_ns) == (2 * MS, 20 * MS)
+    assert found["b"].quota_ns == 0
+    found = planned(demand("a", "fair"), demand("b", "fair"), policy=DevicePolicy(max_instances=4))
+    assert [one.quota_ns for one in found.values()] == [25 * MS] * 2
+
+
+def test_caps_hold_also_under_weight() -> None:
+    found = planned(demand("a", "weight", 20), demand("b", "weight"))
+    assert found["a"].quota_ns == 20 * MS and found["b"].quota_ns == 0
+
+
+def test_native_and_concurrent_are_left_to_the_driver() -> None:
+    found = planned(demand("a", "native"), demand("b", "native", paused=True))
+    assert lengths(found) == [NATIVE_US] * 2 and [one.stopped for one in found.values()] == [False, True]
+    assert lengths(planned(demand("a", "concurrent"), demand("b", "concurrent"))) == [0, 0]
+
+
+def test_paused_slices_are_stopped_under_every_policy() -> None:
+    for name in ("fair", "first", "weight", "fixed", "soft", "native", "concurrent"):
+        found = planned(demand("a", name, 10), demand("b", name, 10, paused=True))
+        assert [one.stopped for one in found.values()] == [False, True], name
+
+
+def test_who_is_first_has_20_ms_and_the_others_the_floor() -> None:
+    chat, train = demand("a", "first", first=True), demand("b", "weight")
+    first = DevicePolicy(policy=FIRST)
+    assert lengths(planned(chat, train, policy=first)) == [20_000, 100]
+    assert lengths(planned(chat, train, policy=first.replace(floor_us=1000))) == [20_000, 1000]
+    assert sorted(
+        lengths(planned(chat, demand("c", "first", first=True), train, policy=first)), reverse=True
+    ) == [
+        10_000,
+        10_000,
+        100,
+    ]
+    assert lengths(planned(chat, demand("c", "first", first=True), policy=first)) == [4000, 4000]
+    assert lengths(planned(demand("c", "weight"), train, policy=first)) == [4000, 4000]
+    parts = entitlements(in_force(first, (chat, train)))
+    assert parts["a"] == pytest.approx(200 / 201) and parts["b"] == pytest.approx(1 / 201)
+
+
+def test_slices_without_groups_stay_in_the_plan() -> None:
+    made = plan(UUID, in_force(DevicePolicy(), (demand("a", "fixed", 10),)), {}, {})
+    assert made.slices == (SlicePlan("a", (), 0, False, 10 * MS, 100 * MS, 10 * MS),)
+
+
+@pytest.mark.parametrize(("text", "us"), [("20ms", 20_000), ("1s", 1_000_000), ("20000us", 20_000)])
+def test_periods(text: str, us: int) -> None:
+    assert parse_period("--period", text).value == us
+    wanted = slice_from({"NVC_VGPU_CORES": "10", "NVC_VGPU_PERIOD": text})
+    assert wanted is not None and wanted.period is not None and wanted.period.value == us
+
+
+@pytest.mark.parametrize("text", ["19ms", "2s", "100", "", "-1ms"])
+def test_what_is_no_period(text: str) -> None:
+    with pytest.raises(InputError, match="want 20ms to 1000ms"):
+        parse_period("--period", text)
