@@ -65,10 +65,14 @@ def test_make_install_brings_units_and_completions(stage: str, scratch: str) -> 
         with open(f"{prefix}/lib/systemd/system/{unit}", encoding="utf-8") as file:
             text = file.read()
         assert "/usr/local" not in text
-        assert "Exec" not in text or f"{prefix}/bin/nvc" in text
+        assert "ExecStart=" not in text or f"{prefix}/bin/nvc" in text
     with open(f"{prefix}/share/nvc/hooks.d/nvc.json", encoding="utf-8") as file:
         assert f'"{prefix}/bin/nvc-hook"' in file.read()
-    for path in ("bash-completion/completions/nvc-cli", "zsh/site-functions/_nvc-cli"):
+    for path in (
+        "bash-completion/completions/nvc-cli", "bash-completion/completions/nvc-spin",
+        "zsh/site-functions/_nvc-cli", "zsh/site-functions/_nvcd",
+        "fish/vendor_completions.d/first-container.fish", "man/man8/first-container.8.gz",
+    ):  # fmt: skip
         assert os.path.getsize(f"{prefix}/share/{path}")
     assert named_files(), "the pages name files"
     assert [name for name in named_files() if not os.path.exists(f"{prefix}/{name}")] == []

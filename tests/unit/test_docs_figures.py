@@ -7,7 +7,7 @@ import os
 import re
 
 import pytest
-from support.prose import read
+from support.prose import pages, read
 
 from nvc.apply import executor
 from nvc.daemon import server
@@ -100,3 +100,10 @@ def test_what_a_page_says_of_flaws_is_in_the_table() -> None:
     rules = re.findall(r"^\| (\d+) \|", text.partition("## Rules and their tests")[2], re.MULTILINE)
     flaws = text.partition("## Flaws of other toolkits")[2]
     assert set(re.findall(r"\brule (\d+)\b", flaws)) <= set(rules)
+
+
+def test_pages_say_how_often_nvcd_asks_nvml() -> None:
+    (part,) = re.findall(r"loop\.every\(SECOND // (\d), daemon\.half\)", read("nvc/daemon/main.py"))
+    assert part == "2" and "Twice a second, `nvcd` asks NVML" in read("docs/daemon.md")
+    wrong = re.compile(r"once a second[^.]{0,60}NVML|NVML once a second", re.IGNORECASE)
+    assert [page for page in pages() if wrong.search(" ".join(read(page).split()))] == []
