@@ -68,6 +68,7 @@ def shown(host: Booted, name: str) -> str:
 
 def test_started_by_who_asks_and_again_when_it_ends(host: Booted, busy: Callable[..., Worker]) -> None:
     assert shown(host, "ActiveState") == "inactive"
+    assert host.sh("stat -c %a /run/nvc /run/nvc/nvcd/tenant").stdout.split() == ["700", "755"]
     workers = [busy(f"--cores={cores}").started() for cores in (30, 70)]
 
     def all_well(state: Any) -> bool:
