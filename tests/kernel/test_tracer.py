@@ -13,7 +13,7 @@ from support import REPO, run
 from support.tracing import Caller, bpffs, build_calls, changed, unmount, wait_for  # noqa: F401
 
 from nvc.errors import TracerError
-from nvc.kernel import LinuxKernel, private_mounts, tracer, writable_over
+from nvc.kernel import LinuxKernel, private_mounts, tracer, tracing, writable_over
 from nvc.kernel.tracer import EXITED, Tracer
 
 
@@ -157,6 +157,17 @@ def test_a_program_that_is_not_there_or_not_whole_is_named(bpffs: str, tmp_path:
     cut.write_bytes(Path(tracer.flat_path()).read_bytes()[:-8])
     with pytest.raises(TracerError, match="is not whole"):
         Tracer.open(bpffs, str(cut))
+
+
+@pytest.mark.parametrize("machine", ("x86_64", "aarch64"))
+def test_the_verifier_takes_the_program_of_each_machine(machine: str) -> None:
+    """Which does not depend on the machine; aarch64's is not attached here."""
+    flat = tracing.parse(Path(REPO, f"nvc/tracer-{machine}.bin").read_bytes())
+    maps = [tracing.Map.create(shape) for shape in flat.maps]
+    for program in flat.programs:
+        os.close(tracing.load(program, flat.license, maps))
+    for each in maps:
+        os.close(each.fd)
 
 
 def test_the_verifier_is_quoted(bpffs: str, tmp_path: Any) -> None:  # noqa: F811

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import select
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support import PATIENCE
 from support.simrm import Served, serve, simrm  # noqa: F401
 from support.tracing import Caller, bpffs, build_calls, changed, unmount, wait_for  # noqa: F401
 
@@ -82,6 +84,7 @@ def test_what_a_program_makes_is_in_the_table(tracer: Tracer, served: Served, bi
         }
         for each in table:
             assert os.path.samefile(f"/proc/{caller.pid}/fd/{each.fd}", f"/proc/{caller.pid}/fd/3")
+        assert select.select([tracer.fd], [], [], PATIENCE)[0]
         news = news_of(tracer, caller.pid)
         assert [each.kind for each in news] == [NEW] * 4
         assert {each.object for each in news} == set(table)

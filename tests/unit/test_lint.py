@@ -19,6 +19,7 @@ DEFINES = {
     "native/simdriver/tools/stub.c": ['-DNAME="stub"'],
     "native/launcher/cdi_target.c": ['-DNVC_VERSION="0"'],
     "native/launcher/cdi_slice.c": ['-DNVC_VERSION="0"'],
+    "native/tracer/tracer.bpf.c": ["-DNVC_X86_64"],
     "native/launcher/replay.c": ['-DNVC_VERSION="0"'],
 }
 #: gcc warns of uses of unset variables only where it optimises; clang warns of all it knows before that.
