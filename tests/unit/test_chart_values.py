@@ -7,6 +7,7 @@ import re
 
 import jsonschema
 import pytest
+import yaml
 from support.prose import read
 
 from nvc.config.file import parse
@@ -52,6 +53,16 @@ def test_schema_and_nvc_agree_on_values(table: str, key: str, value: object, wro
         jsonschema.validate({key: wrong}, schema(table))
     with pytest.raises(Exception, match="invalid value"):
         parse(text + json.dumps(wrong).encode(), "config.toml")
+
+
+def test_the_chart_s_own_values_are_right_and_a_wrong_key_is_not() -> None:
+    """Helm validates values like this."""
+    whole = json.loads(read(f"{CHART}/values.schema.json"))
+    values = yaml.safe_load(read(f"{CHART}/values.yaml"))
+    jsonschema.validate(values, whole)
+    values["config"]["nvc"] = {"requireNvcd": True}
+    with pytest.raises(jsonschema.ValidationError, match="requireNvcd"):
+        jsonschema.validate(values, whole)
 
 
 def test_the_keys_that_comments_name_exist() -> None:
