@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import random
 import struct
 import sys
 from collections.abc import Callable, Iterator
@@ -302,6 +303,58 @@ def test_an_idle_context_keeps_no_other_from_being_stopped(host: Host, client_pr
     host.stop(working, False)
     assert float(tenant.receive()[0]) == pytest.approx(510, abs=1)
     tenant.kill()
+
+
+@pytest.mark.parametrize("seed", range(2, 4))
+def test_nobody_has_what_another_has(host: Host, seed: int) -> None:
+    """Tenants that always work, stopped, started and given timeslices at random.
+
+    Regions do not overlap, none lies in a stop, and of each tenant they add up to what the driver's account says.
+    """
+    chance = random.Random(seed)
+    variables = host.slice.environment(NVC_SIM_SWITCH_NS=str(SWITCH))
+    variables["LD_LIBRARY_PATH"] = host.slice.real_directory()
+    for ns in (50_000, 300_000, 20_000_000, 3_000_000_000):
+        arguments = {"ns": ns, "batch": 0, "seconds": 600, "warm": 0}
+        host.slice.workers.append(Worker(host.slice.tool, variables, time=host.world, **arguments))
+    pids = [worker.process.pid for worker in host.slice.workers]
+    log = Log(host.client, host.subdevice, 16384)
+    host.world.run(0.3)
+    log.read()
+    held = {pid: host.group(pid) for pid in pids}
+    tenants = {pid: host.tenants(worker, held[pid]) for pid, worker in zip(pids, host.slice.workers)}
+    for pid in pids:
+        assert host.stop(held[pid]) == 0
+    host.world.run(0.002)
+    log.read()
+    before, records, stops = device_time(host.slice.root), [], {pid: [(gpu_ns(host), True)] for pid in pids}
+    for _ in range(60):
+        pid = chance.choice(pids)
+        if chance.random() < 0.2:
+            tenants[pid].set_timeslice(held[pid].handle, chance.choice((100, 1000, 4000, 20_000)))
+        else:
+            on = chance.random() < 0.4
+            stops[pid].append((gpu_ns(host) + (500_000 if on else 300_000), on))
+            assert host.stop(held[pid], on) == 0
+        host.world.run(chance.choice((0.0006, 0.002, 0.01, 0.05)))
+        records += log.read()
+    for pid in pids:
+        host.stop(held[pid])
+    host.world.run(0.01)
+    records += log.read()
+    after = device_time(host.slice.root)
+    for end, start in zip(records[1::2], records[2::2]):
+        assert (end.kind, start.kind) == (rmcalls.END, rmcalls.START) and end.time <= start.time
+    assert log.dropped() == 0 and {record.pid for record in records} <= set(pids)
+    for pid in pids:
+        own = [record for record in records if record.pid == pid]
+        regions = [(one.time, other.time) for one, other in zip(own[::2], own[1::2])]
+        assert sum(end - start for start, end in regions) / 1e9 == pytest.approx(
+            after.of(pid) - before.of(pid), abs=1e-6
+        )
+        for (at, on), (until_, _) in zip(stops[pid], stops[pid][1:]):
+            bad = [one for one in regions if on and one[1] > at + 100 and one[0] < until_ - 100]
+            assert not bad, (at, until_, bad)
 
 
 def test_the_same_course_each_time(

@@ -55,8 +55,8 @@ static void add(struct sim_rm *rm, uint32_t partition, bool begins, uint32_t gro
     atomic_store(&region->number, number + 1);
 }
 
-/* Who was stopped meanwhile, and had nothing to do, did not notice. */
-static uint64_t end_of(const struct sim_group *group, uint64_t end)
+/* Of what a stopped group has, nothing lies behind the stop: it may have been idle, or on its way to the GPU. */
+static uint64_t bounded(const struct sim_group *group, uint64_t end)
 {
     uint64_t next;
     return sim_group_is_stopped(group, end, &next) ? sim_group_since(group, end) : end;
@@ -69,14 +69,14 @@ void sim_active_set(struct sim_rm *rm, uint32_t partition, uint32_t group, uint6
     if (before == mine)
         return;
     if (before && before <= SIM_GROUPS)
-        add(rm, partition, false, before - 1, end_of(&rm->groups[before - 1], end));
+        add(rm, partition, false, before - 1, bounded(&rm->groups[before - 1], end));
     if (mine)
-        add(rm, partition, true, group, begin);
+        add(rm, partition, true, group, bounded(&rm->groups[group], begin));
 }
 
 void sim_active_end(struct sim_rm *rm, uint32_t partition, uint32_t group, uint64_t end)
 {
     uint32_t mine = group + 1;
     if (atomic_compare_exchange_strong(&rm->active[partition], &mine, 0))
-        add(rm, partition, false, group, end);
+        add(rm, partition, false, group, bounded(&rm->groups[group], end));
 }
