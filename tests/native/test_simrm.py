@@ -167,6 +167,31 @@ def test_the_log_adds_up(host: Host) -> None:
             assert other.time - one.time == pytest.approx(2_048_000, abs=5000)
 
 
+def test_what_finds_no_room_is_counted(host: Host) -> None:
+    """The oldest records stay; what was lost is missing in the sequence, as is what a fault drops."""
+    log = Log(host.client, host.subdevice, 16)
+    for _ in range(2):
+        host.worker(ns=1_000_000, batch=0)
+    host.world.run(0.5)
+    host.client.control(log.buffer, rmcalls.FLUSH)
+    lost = log.dropped()
+    first = log.look()
+    assert lost > 400 and len(first) == 15 and [one.sequence for one in first] == list(range(15))
+    assert log.dropped() == 0
+    host.world.run(0.01)
+    second = log.read()
+    assert second[0].sequence == 15 + lost and log.dropped() == 0
+    host.served.fault("drop 3")
+    host.world.run(0.01)
+    third = log.read()
+    assert third[0].sequence == second[-1].sequence + 4
+    host.served.fault("late 1000")
+    host.world.run(0.01)
+    assert log.read() == []
+    host.served.fault("none")
+    assert log.read()[0].sequence == third[-1].sequence + 1
+
+
 def test_a_lone_tenant_writes_nothing_until_it_is_stopped(host: Host) -> None:
     log = Log(host.client, host.subdevice)
     worker = host.worker(ns=1_000_000, batch=0)

@@ -6,16 +6,21 @@ import os
 import signal
 import struct
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, TimeoutError
+from types import NoneType
 
 import pytest
-from support import rmcalls, until
+from support import PATIENCE, rmcalls, until
+from support.builds import kept
 from support.rmcalls import Client, Failed, Log
+from support.simdriver import SANITIZE, compile_program
+from support.simdriver import Client as Program
 from support.simrm import Served, serve
 from support.tracing import Caller, build_calls
 
 from nvc.errors import InputError
 from nvc.kernel.rm import Rm, borrow, get_timeslice, set_timeslice
-from nvc.sim import destroy, report, state
+from nvc.sim import SimSpec, create, destroy, report, state
 from nvc.sim.layout import STATE
 
 STOP, START = 0.0005, 0.0003  # seconds
@@ -183,6 +188,81 @@ def test_faults(served: Served) -> None:
         served.fault("nonsense")
     served.fault("none")
     assert tenant.client.disable(tenant.subdevice, tenant.channels) == 0
+
+
+def test_a_call_that_hangs(served: Served) -> None:
+    """Until the fault is off, or the server ends."""
+    tenant = Tenant(served)
+    served.fault("delay 600000")
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(tenant.client.timeslice, tenant.group)
+        with pytest.raises(TimeoutError):
+            call.result(0.05)
+        served.fault("none")
+        assert call.result(PATIENCE) == 2048
+        served.fault("delay 600000")
+        call = pool.submit(tenant.client.timeslice, tenant.group)
+        with pytest.raises(TimeoutError):
+            call.result(0.05)
+        assert served.stop() == 0
+        assert isinstance(call.exception(PATIENCE), (OSError, NoneType))
+
+
+def test_the_log_comes_by_itself(served: Served, client_program: str) -> None:
+    """Without a flush, within 33 ms or so: mappings show what was written meanwhile."""
+    tenant = Tenant(served)
+    log = Log(tenant.client, tenant.subdevice)
+    program = Program(client_program, served.root).start()
+    program.call("time", "sim_spin_1ms", 1)
+    records = []
+    until(lambda: records.extend(log.look()) or records, lambda: "no record")
+    assert [(one.kind, one.pid) for one in records] == [(rmcalls.START, program.pid)]
+    program.kill()
+    until(lambda: records.extend(log.look()) or len(records) == 2, lambda: "no end")
+    assert (records[1].kind, records[1].pid) == (rmcalls.END, program.pid)
+
+
+def test_a_child_keeps_its_parents_channels(served: Served, client_program: str) -> None:
+    """What it inherited is the parent's open file."""
+    program = Program(client_program, served.root).start()
+    child = program.number("fork")
+    program.kill()
+    assert [group.pid for group in groups(served)] == [program.pid]
+    os.kill(child, signal.SIGKILL)
+    until(lambda: not groups(served), lambda: "its groups stay")
+
+
+def test_a_sanitized_driver_obeys(
+    scratch: str, simdriver_sanitized: str, simrm_sanitized: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contexts come and go, kernels are stopped and go on, and libcuda does nothing that is undefined."""
+
+    def build(directory: str) -> str:
+        return compile_program(directory, simdriver_sanitized, ["simdriver_client.c"], "-O1", *SANITIZE)
+
+    monkeypatch.setenv("NVC_SIMDRIVER", simdriver_sanitized)
+    root = os.path.join(scratch, "sanitized")
+    create(root, SimSpec(gpus=2))
+    with serve(root, simrm_sanitized) as served:
+        program = Program(kept("client-sanitized", build), root, ASAN_OPTIONS="detect_leaks=0")
+        program.start()
+        for device in (0, 1):
+            program.call("another", device)
+        (group,) = [
+            one for one in groups(served) if one.handle == min(each.handle for each in groups(served))
+        ]
+        assert len(groups(served)) == 3
+        tenant = Tenant(served)
+        channels = [(group.client, group.handle + 1 + i) for i in range(group.channels)]
+        program.send("time", "sim_spin_20ms", 3)
+        assert tenant.client.disable(tenant.subdevice, channels) == 0
+        assert tenant.client.disable(tenant.subdevice, channels, False) == 0
+        assert float(program.receive()[0]) >= 60
+        program.call("close-all")
+        until(lambda: len(groups(served)) == 1, lambda: "its groups stay")
+        program.call("launch", "sim_spin_20ms", 1)
+        assert program.code("sync") == 719
+        program.end()
 
 
 def test_memory_is_for_reading(served: Served) -> None:

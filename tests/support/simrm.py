@@ -42,15 +42,9 @@ class Served:
 
     def stop(self) -> int:
         """End it, as when the driver is unloaded. Returns its exit status."""
-        assert self.process.stdin is not None and self.process.stdout is not None
+        assert self.process.stdin is not None
         self.process.stdin.close()
-        try:
-            return self.process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            raise
-        finally:
-            self.process.stdout.close()
+        return self.process.wait(PATIENCE)
 
 
 @contextlib.contextmanager
@@ -71,6 +65,9 @@ def serve(root: str, program: str, world: World | None = None) -> Iterator[Serve
         if process.poll() is None:
             process.kill()
             process.wait()
+        for stream in (process.stdin, process.stdout):
+            assert stream is not None
+            stream.close()
         directory = os.path.join(root, RM)
         while os.path.ismount(directory) or not _answers(directory):
             if libc.umount2(os.fsencode(directory), MNT_DETACH) != 0:

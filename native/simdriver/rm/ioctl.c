@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <string.h>
-#include <time.h>
 
 static uint32_t alloc(struct call *call, struct rm_alloc *wanted)
 {
@@ -58,11 +57,7 @@ int ioctl_answer(struct call *call, unsigned int request, void *data, size_t siz
     struct server *server = call->server;
     if (_IOC_TYPE(request) != 'F')
         return EINVAL;
-    pthread_mutex_lock(&server->lock);
-    struct timespec delay = {.tv_sec = server->delay_ms / 1000,
-                             .tv_nsec = (long)(server->delay_ms % 1000) * 1000000};
-    pthread_mutex_unlock(&server->lock);
-    nanosleep(&delay, NULL);
+    faults_delay(server);
     pthread_mutex_lock(&server->lock);
     int error = answer(call, _IOC_NR(request), data, size);
     pthread_mutex_unlock(&server->lock);

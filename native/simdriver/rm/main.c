@@ -241,10 +241,11 @@ static const struct fuse_lowlevel_ops operations = {
 /* When the test has ended, or closes its end. The main thread waits for the signal. */
 static void *await_end(void *argument)
 {
+    struct server *server = argument;
     char byte;
-    (void)argument;
     while (read(STDIN_FILENO, &byte, 1) > 0)
         ;
+    atomic_store(&server->ends, true);
     kill(getpid(), SIGTERM);
     return NULL;
 }
