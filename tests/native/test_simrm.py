@@ -1,77 +1,19 @@
-"""The simulated driver's resource manager: what it answers, and what engines make of it, in virtual time."""
+"""What engines make of the simulated resource manager: stops, timeslices, ends; in virtual time."""
 
 from __future__ import annotations
 
-import ctypes
 import os
-import random
-import struct
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
-from support import CLEAN_ENV, REPO, rmcalls, until
-from support.rmcalls import Client, Log, had
+from support import CLEAN_ENV, REPO, until
+from support.rmcalls import Log, had
 from support.simdriver import Client as Program
-from support.simrm import Served, serve
-from support.vgpucap import Capped, Worker, end_workers
+from support.simrm import serve
+from support.simrm_host import Host
+from support.vgpucap import Capped, end_workers
 from support.virtual import World, device_time
-
-from nvc.sim import state
-from nvc.sim.layout import STATE
-
-PIDFD_GETFD = 438
-SWITCH = 150_000
-libc = ctypes.CDLL(None)
-
-
-class Host:
-    """A simulated GPU with its resource manager, and an own client that stops others."""
-
-    def __init__(self, slice_: Capped, served: Served, world: World) -> None:
-        self.slice, self.served, self.world = slice_, served, world
-        self.client = Client(served.path)
-        self.device = self.client.device()
-        self.subdevice = self.client.alloc(self.device, rmcalls.SUBDEVICE, bytes(4))
-
-    def groups(self) -> list[state.Group]:
-        return state.groups(os.path.join(self.slice.root, STATE))
-
-    def group(self, pid: int) -> state.Group:
-        (found,) = [one for one in self.groups() if one.pid == pid]
-        return found
-
-    def worker(self, **arguments: object) -> Worker:
-        return self.slice.native(seconds=600, warm=0, **arguments)
-
-    def channels(self, group: state.Group) -> list[tuple[int, int]]:
-        """libcuda's handles are one after the other."""
-        return [(group.client, group.handle + 1 + i) for i in range(group.channels)]
-
-    def stop(self, group: state.Group, on: bool = True) -> int:
-        return self.client.disable(self.subdevice, self.channels(group), on)
-
-    def tenants(self, worker: Worker, group: state.Group) -> Client:
-        """The tenant's client, by its own descriptor."""
-        process = os.pidfd_open(worker.process.pid)
-        for name in os.listdir(f"/proc/{worker.process.pid}/fd"):
-            if os.stat(f"/proc/{worker.process.pid}/fd/{name}").st_dev == os.stat(self.served.path).st_dev:
-                fd = libc.syscall(PIDFD_GETFD, process, int(name), 0)
-                os.close(process)
-                return Client(self.served.path, fd, group.client)
-        raise AssertionError("no descriptor")
-
-
-@pytest.fixture
-def host(capped: Callable[..., Capped], simrm: str, world: World) -> Iterator[Host]:
-    slice_ = capped()
-    with serve(slice_.root, simrm, world) as served:
-        made = Host(slice_, served, world)
-        yield made
-        for worker in slice_.workers:
-            worker.kill()
-        slice_.workers.clear()
-        made.client.close()
 
 
 def test_two_timeslices_divide_the_gpu(host: Host) -> None:
@@ -112,10 +54,6 @@ def test_a_stop_takes_effect_in_the_middle_of_a_kernel(host: Host) -> None:
     print(before, stopped, running, records)
 
 
-def gpu_ns(host: Host) -> int:
-    return int(struct.unpack("<Q", host.client.control(host.subdevice, rmcalls.TIME, bytes(8)))[0])
-
-
 def test_a_stopped_kernel_ends_right(host: Host, client_program: str) -> None:
     """By the events around it, 9 s and the 2 s of the stop; what comes behind it in its stream has run."""
     tenant = Program(client_program, host.slice.root, time=host.world).start()
@@ -132,104 +70,6 @@ def test_a_stopped_kernel_ends_right(host: Host, client_program: str) -> None:
     assert tenant.number("read", address) == 7
     assert device_time(host.slice.root).of(tenant.pid) == pytest.approx(9, abs=1e-6)
     tenant.kill()
-
-
-def test_the_log_adds_up(host: Host) -> None:
-    """Two tenants: regions of a timeslice each, a switch between them, and together what the account says."""
-    log = Log(host.client, host.subdevice)
-    variables = {**host.slice.environment(NVC_SIM_SWITCH_NS=str(SWITCH))}
-    variables["LD_LIBRARY_PATH"] = host.slice.real_directory()
-    host.slice.workers += [
-        Worker(host.slice.tool, variables, time=host.world, ns=1_000_000, batch=0, seconds=600, warm=0)
-        for _ in range(2)
-    ]
-    pids = [worker.process.pid for worker in host.slice.workers]
-    host.world.run(1)
-    log.read()
-    before, begin = device_time(host.slice.root), gpu_ns(host)
-    host.world.run(2)
-    records, end = log.read(), gpu_ns(host)
-    after = device_time(host.slice.root)
-    assert [record.sequence for record in records] == list(
-        range(records[0].sequence, records[0].sequence + len(records))
-    )
-    times = [record.time for record in records]
-    assert times == sorted(times) and times[-1] <= end
-    seconds = had(records, begin, end)
-    assert set(seconds) == set(pids)
-    for pid in pids:
-        assert seconds[pid] / 1e9 == pytest.approx(after.of(pid) - before.of(pid), abs=0.005)
-    for one, other in zip(records, records[1:]):
-        if one.kind == rmcalls.END:
-            assert (other.kind, other.time - one.time) == (rmcalls.START, SWITCH) and other.pid != one.pid
-        else:
-            assert (other.kind, other.pid) == (rmcalls.END, one.pid)
-            assert other.time - one.time == pytest.approx(2_048_000, abs=5000)
-
-
-def test_what_finds_no_room_is_counted(host: Host) -> None:
-    """The oldest records stay; what was lost is missing in the sequence, as is what a fault drops."""
-    log = Log(host.client, host.subdevice, 16)
-    for _ in range(2):
-        host.worker(ns=1_000_000, batch=0)
-    host.world.run(0.5)
-    host.client.control(log.buffer, rmcalls.FLUSH)
-    lost = log.dropped()
-    first = log.look()
-    assert lost > 400 and len(first) == 15 and [one.sequence for one in first] == list(range(15))
-    assert log.dropped() == 0
-    host.world.run(0.01)
-    second = log.read()
-    assert second[0].sequence == 15 + lost and log.dropped() == 0
-    host.served.fault("drop 3")
-    host.world.run(0.01)
-    third = log.read()
-    assert third[0].sequence == second[-1].sequence + 4
-    host.served.fault("late 1000")
-    host.world.run(0.01)
-    assert log.read() == []
-    host.served.fault("none")
-    assert log.read()[0].sequence == third[-1].sequence + 1
-
-
-def test_a_lone_tenant_writes_nothing_until_it_is_stopped(host: Host) -> None:
-    log = Log(host.client, host.subdevice)
-    worker = host.worker(ns=1_000_000, batch=0)
-    pid = worker.process.pid
-    host.world.run(1)
-    assert [(record.kind, record.pid) for record in log.read()] == [(rmcalls.START, pid)]
-    host.world.run(1)
-    assert log.read() == []
-    begin = gpu_ns(host)
-    assert host.stop(host.group(pid)) == 0
-    host.world.run(0.01)
-    (end,) = log.read()
-    assert (end.kind, end.pid, end.time - begin) == (rmcalls.END, pid, pytest.approx(500_000, abs=1000))
-    begin = gpu_ns(host)
-    assert host.stop(host.group(pid), False) == 0
-    host.world.run(0.01)
-    (start,) = log.read()
-    assert (start.kind, start.pid, start.time - begin) == (
-        rmcalls.START,
-        pid,
-        pytest.approx(300_000, abs=1000),
-    )
-
-
-def test_an_idle_tenant_that_is_stopped_ends_its_region(host: Host) -> None:
-    """Also if it is started again before anybody looks."""
-    log = Log(host.client, host.subdevice)
-    worker = host.worker(ns=1_000_000, batch=1, idle=100)
-    pid = worker.process.pid
-    host.world.run(1)
-    assert [record.kind for record in log.read()] == [rmcalls.START]
-    begin = gpu_ns(host)
-    host.stop(host.group(pid))
-    host.world.run(0.002)
-    host.stop(host.group(pid), False)
-    host.world.run(0.1)
-    (end,) = log.read()
-    assert (end.kind, end.time - begin) == (rmcalls.END, pytest.approx(500_000, abs=1000))
 
 
 def test_a_cap_by_stops_and_starts(host: Host) -> None:
@@ -266,11 +106,11 @@ def test_who_is_killed_leaves_nothing(host: Host) -> None:
     until(lambda: len(host.groups()) == 1, lambda: "its group stays")
     assert host.stop(stopped) == 0x21
     log.read()
-    before, begin = device_time(host.slice.root), gpu_ns(host)
+    before, begin = device_time(host.slice.root), host.now()
     host.world.run(1)
     after = device_time(host.slice.root)
     assert after.of(other.process.pid) - before.of(other.process.pid) == pytest.approx(1, abs=0.003)
-    assert had(log.read(), begin, gpu_ns(host)) == {}
+    assert had(log.read(), begin, host.now()) == {}
 
 
 def test_who_closes_the_drivers_file_loses_its_channels(host: Host, client_program: str) -> None:
@@ -328,58 +168,6 @@ def test_an_idle_context_keeps_no_other_from_being_stopped(host: Host, client_pr
     host.stop(working, False)
     assert float(tenant.receive()[0]) == pytest.approx(510, abs=1)
     tenant.kill()
-
-
-@pytest.mark.parametrize("seed", range(2, 4))
-def test_nobody_has_what_another_has(host: Host, seed: int) -> None:
-    """Tenants that always work, stopped, started and given timeslices at random.
-
-    Regions do not overlap, none lies in a stop, and of each tenant they add up to what the driver's account says.
-    """
-    chance = random.Random(seed)
-    variables = host.slice.environment(NVC_SIM_SWITCH_NS=str(SWITCH))
-    variables["LD_LIBRARY_PATH"] = host.slice.real_directory()
-    for ns in (50_000, 300_000, 20_000_000, 3_000_000_000):
-        arguments = {"ns": ns, "batch": 0, "seconds": 600, "warm": 0}
-        host.slice.workers.append(Worker(host.slice.tool, variables, time=host.world, **arguments))
-    pids = [worker.process.pid for worker in host.slice.workers]
-    log = Log(host.client, host.subdevice, 16384)
-    host.world.run(0.3)
-    log.read()
-    held = {pid: host.group(pid) for pid in pids}
-    tenants = {pid: host.tenants(worker, held[pid]) for pid, worker in zip(pids, host.slice.workers)}
-    for pid in pids:
-        assert host.stop(held[pid]) == 0
-    host.world.run(0.002)
-    log.read()
-    before, records, stops = device_time(host.slice.root), [], {pid: [(gpu_ns(host), True)] for pid in pids}
-    for _ in range(60):
-        pid = chance.choice(pids)
-        if chance.random() < 0.2:
-            tenants[pid].set_timeslice(held[pid].handle, chance.choice((100, 1000, 4000, 20_000)))
-        else:
-            on = chance.random() < 0.4
-            stops[pid].append((gpu_ns(host) + (500_000 if on else 300_000), on))
-            assert host.stop(held[pid], on) == 0
-        host.world.run(chance.choice((0.0006, 0.002, 0.01, 0.05)))
-        records += log.read()
-    for pid in pids:
-        host.stop(held[pid])
-    host.world.run(0.01)
-    records += log.read()
-    after = device_time(host.slice.root)
-    for end, start in zip(records[1::2], records[2::2]):
-        assert (end.kind, start.kind) == (rmcalls.END, rmcalls.START) and end.time <= start.time
-    assert log.dropped() == 0 and {record.pid for record in records} <= set(pids)
-    for pid in pids:
-        own = [record for record in records if record.pid == pid]
-        regions = [(one.time, other.time) for one, other in zip(own[::2], own[1::2])]
-        assert sum(end - start for start, end in regions) / 1e9 == pytest.approx(
-            after.of(pid) - before.of(pid), abs=1e-6
-        )
-        for (at, on), (until_, _) in zip(stops[pid], stops[pid][1:]):
-            bad = [one for one in regions if on and one[1] > at + 100 and one[0] < until_ - 100]
-            assert not bad, (at, until_, bad)
 
 
 def test_the_same_course_each_time(
