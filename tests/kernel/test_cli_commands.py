@@ -269,7 +269,7 @@ def test_a_driver_file_replaced_between_two_runs(
         ("nvc-cli --root ROOT vgpu policy al", ["all"]),
         ("nvc-cli vgpu policy 0 n", ["native", "none"]),
         ("nvc-cli vgpu run --policy n", ["native"]),
-        ("nvc-cli configure --vgpu-policy=f", ["fair", "fixed"]),
+        ("nvc-cli configure --vgpu-policy=fi", ["first", "fixed"]),
         ("nvc-cli vgpu run --isolation m", ["mig", "mps"]),
         ("nvc-cli --root ROOT cdi generate --device-id al", ["all"]),
         ("nvc-cli config set nvc.time", ["nvc.timeout"]),
