@@ -122,8 +122,25 @@ enum {
 enum { DISABLE_CHANNELS = 0x2080110b, SET_TIMESLICE = (int)0xa06c0103 };
 enum { MOST_OBJECTS = 4096 };
 enum { CLASS_CLIENT = 0x41, CLASS_DEVICE = 0x80, CLASS_SUBDEVICE = 0x2080, CLASS_GROUP = 0xa06c };
-/* NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS and NV_CHANNEL_ALLOC_PARAMS: engineType. */
-enum { GROUP_ENGINE = 12, CHANNEL_ENGINE = 136 };
+/* nvos.h: NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS */
+struct group_parameters {
+    u32 error, ecc_error, space, engine;
+};
+
+/* alloc_channel.h: NV_CHANNEL_ALLOC_PARAMS, as far as the engine */
+struct channel_parameters {
+    u32 error, buffer;
+    u64 gp_fifo;
+    u32 entries, flags, share, space, user_memory[8];
+    u64 user_offset[8];
+    u32 engine;
+};
+
+enum {
+    GROUP_ENGINE = __builtin_offsetof(struct group_parameters, engine),
+    CHANNEL_ENGINE = __builtin_offsetof(struct channel_parameters, engine)
+};
+_Static_assert(GROUP_ENGINE == 12 && CHANNEL_ENGINE == 128, "where engines are named");
 
 /* One ioctl: `size` and `at` are of its structure in the process's memory. */
 struct call {

@@ -160,12 +160,14 @@ class Trial:
                     + " ".join(f"{o.handle:x}:{o.kind:x}:{o.engine}" for o in inside if o.is_channel)
                 )
         for each in self.tenants:
-            groups, channels = selftest.computing(table, each.pid, self.device.instance)
-            say(f"    pid {each.pid}: {len(groups)} computing groups, {len(channels)} channels")
+            groups = selftest.computing(table, each.pid, self.device.instance)
+            say(
+                f"    pid {each.pid}: computing groups with channels {[len(one.channels) for one in groups]}"
+            )
 
     def channels(self, tenant: Tenant) -> list[tuple[int, int]]:
-        found = selftest.computing(self.tracer.objects(), tenant.pid, self.device.instance)[1]
-        return [(each.client, each.handle) for each in found]
+        groups = selftest.computing(self.tracer.objects(), tenant.pid, self.device.instance)
+        return [(group.client, channel) for group in groups for channel in group.channels]
 
     def stop(self) -> None:
         tenant, other = self.tenants
@@ -195,7 +197,7 @@ class Trial:
     def timeslices(self) -> None:
         for wanted in ((0, 0), (4000, 4000), (9000, 1000), (1000, 9000), (2048, 2048)):
             for tenant, us in zip(self.tenants, wanted):
-                groups, _ = selftest.computing(self.tracer.objects(), tenant.pid, self.device.instance)
+                groups = selftest.computing(self.tracer.objects(), tenant.pid, self.device.instance)
                 for group in groups:
                     fd = rm.borrow(group.pid, group.fd, self.control)
                     try:

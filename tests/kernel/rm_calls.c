@@ -210,7 +210,7 @@ static void allocate(uint32_t client, uint32_t parent, uint32_t handle, uint32_t
 
     for (size_t i = 0; i < sizeof(page->parameters) / 4; i++)
         page->parameters[i] = 0;
-    page->parameters[class == 0x80 ? 0 : class == 0xa06c ? 3 : 34] = word;
+    page->parameters[class == 0x80 ? 0 : class == 0xa06c ? 3 : 32] = word;
     uint32_t size = class == 0x41 || class == 0x2080 ? 4 : class == 0x80 ? 56 : class == 0xa06c ? 20 : 368;
     if (strcmp(way, "wide") == 0) {
         page->wide =

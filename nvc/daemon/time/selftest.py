@@ -11,9 +11,11 @@ import os
 import struct
 import time
 
+from nvc.daemon.time.plan import Group
+from nvc.daemon.time.table import Table
 from nvc.errors import NvcError
 from nvc.kernel import rm as driver
-from nvc.kernel.tracer import GROUP, Object, Tracer
+from nvc.kernel.tracer import Object, Tracer
 from nvc.slices.build.calibrate_time import Cuda, Helper
 from nvc.value import Value
 
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
     from nvc.kernel.rm import Record, Rm, RmDevice, Subdevice, SwitchLog
     from nvc.slices.build.calibrate import Libraries
 
-KERNEL = 1_000_000  # rounds: a millisecond, about
+KERNEL = 1_000_000  # nanoseconds that a kernel takes, about
+FIRST_ROUNDS = 10_000  # of its loop
 LASTS = 60.0  # seconds after which the process ends, whatever becomes of us
 PATIENCE = 10.0  # for what has to happen
 QUIET = 0.05  # in which nothing may run after a stop
@@ -72,10 +75,16 @@ def _work(cuda: Cuda, reply: int, shared: mmap.mmap) -> None:
     cuda.open()
     first, second = cuda.event(), cuda.event()
     os.write(reply, b"ok ")
+    rounds = FIRST_ROUNDS
+    for _ in range(3):  # the first ones run while the clock goes up
+        cuda.record(first)
+        cuda.launch(rounds)
+        cuda.record(second)
+        rounds = max(1, rounds * KERNEL // max(1, cuda.between(first, second)))
     until, count = time.monotonic() + LASTS, 0
     while not shared[_END] and time.monotonic() < until:
         cuda.record(first)
-        cuda.launch(KERNEL)
+        cuda.launch(rounds)
         cuda.record(second)
         cuda.between(first, second)
         count += 1
@@ -95,10 +104,10 @@ def _try(
         return int(_COUNT.unpack_from(shared, 0)[0])
 
     _wait(lambda: done() > 0, "no kernel of ours ended")
-    groups, channels = computing(tracer.objects(), pid, device.instance)
-    if not groups or not channels:
-        raise _Failed(f"the tracer saw {len(groups)} groups and {len(channels)} channels of our process")
-    names = [(each.client, each.handle) for each in channels]
+    groups = computing(tracer.objects(), pid, device.instance)
+    names = [(group.client, channel) for group in groups for channel in group.channels]
+    if not names:
+        raise _Failed(f"the tracer saw {len(groups)} groups and no channel of our process")
     records: list[Record] = []
     _wait(lambda: _seen(log, records, pid), "the switch log does not name our process")
     try:
@@ -117,27 +126,14 @@ def _try(
     )
     for group in groups:
         _timeslice(group, control)
-    return SelfTest(True, "", stop_ns, start_ns, resumed_ns, len(channels))
+    return SelfTest(True, "", stop_ns, start_ns, resumed_ns, len(names))
 
 
-def computing(
-    objects: tuple[Object, ...], pid: int, instance: int
-) -> tuple[tuple[Object, ...], tuple[Object, ...]]:
-    """The groups of a process that compute on a device, and their channels."""
-    table = {(each.client, each.handle): each for each in objects}
-
-    def on_device(each: Object) -> bool:
-        parent = table.get((each.client, each.parent))
-        return parent is not None and parent.device == instance
-
-    groups = tuple(
-        each
-        for each in objects
-        if each.pid == pid and each.kind == GROUP and each.computes and on_device(each)
-    )
-    inside = {(each.client, each.handle) for each in groups}
-    channels = tuple(each for each in objects if each.is_channel and (each.client, each.parent) in inside)
-    return groups, channels
+def computing(objects: tuple[Object, ...], pid: int, instance: int) -> tuple[Group, ...]:
+    """The groups of a process that compute on a device."""
+    table = Table()
+    table.load(objects)
+    return tuple(each for each in table.groups().get(instance, ()) if each.pid == pid)
 
 
 def _stop(subdevice: Subdevice, names: list[tuple[int, int]], done: Callable[[], int]) -> int:
@@ -153,7 +149,7 @@ def _stop(subdevice: Subdevice, names: list[tuple[int, int]], done: Callable[[],
     return took
 
 
-def _timeslice(group: Object, control: str) -> None:
+def _timeslice(group: Group, control: str) -> None:
     fd = driver.borrow(group.pid, group.fd, control)
     try:
         status, before = driver.get_timeslice(fd, group.client, group.handle)
