@@ -69,7 +69,7 @@ TRACERS := $(foreach machine,x86_64 aarch64,nvc/tracer-$(machine).bin)
 
 tracer: $(TRACERS)
 
-$(TRACERS): nvc/tracer-%.bin: native/tracer/tracer.bpf.c native/tracer/build.py $(VENV)/.ready
+$(TRACERS): nvc/tracer-%.bin: $(wildcard native/tracer/*) $(VENV)/.ready
 	CLANG="$(CLANG)" $(RUN) native/tracer/build.py $* $@
 
 # Messages of kubelet's interfaces, for nvc-kubelet-plugin, and of NRI, for nvc-nri.

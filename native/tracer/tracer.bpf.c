@@ -3,40 +3,18 @@
  * Sees which objects of the NVIDIA driver's resource manager each process makes, and kills a guarded process that starts
  * or stops channels. It runs after every system call of the host, so that what is not an ioctl ends after one read.
  *
- * Nothing is included: the program needs a dozen definitions, and no headers of another machine. The helpers that read
+ * No header of a machine is included: the program needs a dozen definitions. The helpers that read
  * memory are for programs under the GPL only (kernel/trace/bpf_trace.c), hence the second licence of this file.
  *
  * Numbers and layouts: nvos.h, nv_escape.h, nv-ioctl.h, cl0080.h, alloc_channel.h of open-gpu-kernel-modules 595.45.04.
  * The driver looks at the number and the size of an ioctl and not at its type (nvidia_ioctl in nv.c): so does this.
  */
-typedef unsigned int u32;
-typedef int s32;
-typedef unsigned long long u64;
-typedef long long s64;
-
-#define SEC(name) __attribute__((section(name), used))
-#define INLINE static __attribute__((always_inline)) inline
-
-/* Helpers by number: linux/bpf.h. */
-static void *(*const map_lookup)(void *map, const void *key) = (void *)1;
-static long (*const map_update)(void *map, const void *key, const void *value, u64 flags) = (void *)2;
-static long (*const map_delete)(void *map, const void *key) = (void *)3;
-static u64 (*const current_pid_tgid)(void) = (void *)14;
-static u64 (*const current_task)(void) = (void *)35;
-static long (*const send_signal)(u32 signal) = (void *)109;
-static long (*const read_user)(void *to, u32 size, const void *from) = (void *)112;
-static long (*const read_kernel)(void *to, u32 size, const void *from) = (void *)113;
-static u64 (*const boot_ns)(void) = (void *)125;
-static long (*const ring_output)(void *ring, void *data, u64 size, u64 flags) = (void *)130;
-
-/* What build.py reads of each map. */
-struct map {
-    u32 type, key_size, value_size, entries, flags;
-};
+#include "helpers.h"
+#include "registers.h"
 
 enum { HASH = 1, ARRAY = 2, RING = 27 };
 enum { GUARDED = 1, EXEMPT = 2 };
-/* As in nvc/kernel/tracer.py. */
+/* As in nvc/kernel/objects.py. */
 enum { NEW = 1, FREED, CLIENT_FREED, TIMESLICE, KILLED, EXITED, MEDDLED, UNREADABLE, CROWDED };
 enum { LOST_NEWS, LOST_OBJECTS, LOST_GUARDS, COUNTS };
 
@@ -58,7 +36,7 @@ struct news {
 };
 
 _Static_assert(sizeof(struct object) == 32 && sizeof(struct news) == 48,
-               "nvc/kernel/tracer.py unpacks these");
+               "nvc/kernel/objects.py unpacks these");
 
 struct map objects SEC("maps") = {HASH, sizeof(struct key), sizeof(struct object), 65536, 0};
 /* How many objects each process has. One that has as many as 16 are to have room for is told of: the rest is not seen. */
@@ -312,54 +290,6 @@ INLINE int on_call(struct call *call)
         on_free(call);
     return 0;
 }
-
-/* Registers of an ioctl. Only 32 bits of a system call's number and of an ioctl's command count for the kernel: a program
- * may leave anything in the others. */
-#if defined(NVC_X86_64)
-enum { BX = 40, CX = 88, DX = 96, SI = 104, DI = 112, ORIG_AX = 120 }; /* struct pt_regs */
-enum { X32 = 0x40000000, IOCTL = 16, IOCTL_X32 = 514, IOCTL_I386 = 54 };
-
-INLINE int read_ioctl(const char *registers, u32 *fd, u32 *command, u64 *at)
-{
-    u32 nr = 0, wide;
-
-    read_kernel(&nr, sizeof(nr), registers + ORIG_AX);
-    nr &= ~(u32)X32;
-    if (nr == IOCTL || nr == IOCTL_X32) {
-        read_kernel(fd, sizeof(*fd), registers + DI);
-        read_kernel(command, sizeof(*command), registers + SI);
-        read_kernel(at, sizeof(*at), registers + DX);
-        return 1;
-    }
-    /* Also by int 0x80 in a program of 64 bits. 64-bit system call 54 has other registers, and is read for nothing. */
-    if (nr == IOCTL_I386) {
-        read_kernel(fd, sizeof(*fd), registers + BX);
-        read_kernel(command, sizeof(*command), registers + CX);
-        read_kernel(&wide, sizeof(wide), registers + DX);
-        *at = wide;
-        return 1;
-    }
-    return 0;
-}
-#elif defined(NVC_AARCH64)
-/* struct pt_regs: user_pt_regs with regs[31], sp, pc, pstate; then orig_x0, syscallno. regs[0] is the result by then. */
-enum { REGS = 0, ORIG_X0 = 272, SYSCALLNO = 280, IOCTL = 29, IOCTL_ARM = 54 };
-
-INLINE int read_ioctl(const char *registers, u32 *fd, u32 *command, u64 *at)
-{
-    u32 nr = 0;
-
-    read_kernel(&nr, sizeof(nr), registers + SYSCALLNO);
-    if (nr != IOCTL && nr != IOCTL_ARM)
-        return 0;
-    read_kernel(fd, sizeof(*fd), registers + ORIG_X0);
-    read_kernel(command, sizeof(*command), registers + REGS + 8);
-    read_kernel(at, sizeof(*at), registers + REGS + 16);
-    return 1;
-}
-#else
-#error "no registers for this machine"
-#endif
 
 SEC("raw_tp/sys_exit") int after_call(u64 *context)
 {
