@@ -198,7 +198,7 @@ class Tracer:
         kept = {(each.client, each.handle) for each in alive}
         for each in table:
             if (each.client, each.handle) not in kept:
-                self.forget(each.client, each.handle)
+                self._drop(each)
         return alive
 
     def object(self, client: int, handle: int) -> Object | None:
@@ -210,16 +210,26 @@ class Tracer:
     def forget(self, client: int, handle: int) -> None:
         """Remove an entry of the table, or nothing."""
         known = self.object(client, handle)
-        if known is None:
+        if known is not None:
+            self._drop(known)
+
+    def _drop(self, known: Object) -> None:
+        """Remove an entry, unless its handle has been used anew since it was read."""
+        now = self.object(known.client, known.handle)
+        if now is None or now.serial != known.serial:
             return
-        self._maps["objects"].remove(KEY.pack(client, handle))
-        had = self._maps["owners"].get(_PID.pack(known.pid))
+        self._maps["objects"].remove(KEY.pack(known.client, known.handle))
+        owner = _PID.pack(known.pid)
+        had = self._maps["owners"].get(owner)
         if had is not None:
-            self._maps["owners"].put(_PID.pack(known.pid), _PID.pack(max(0, _PID.unpack(had)[0] - 1)))
+            self._maps["owners"].put(owner, _PID.pack(max(0, _PID.unpack(had)[0] - 1)))
 
     def _forget_process(self, pid: int) -> None:
+        had = self._maps["owners"].get(_PID.pack(pid))
         for name in ("guards", "owners"):
             self._maps[name].remove(_PID.pack(pid))
+        if had is None:
+            return  # as most that a guarded process starts: the table need not be read for them
         table: dict[int, list[Object]] = {}
         for key, value in self._maps["objects"].dump():
             made = parse_object(key, value)
@@ -228,7 +238,7 @@ class Tracer:
             makers = {each.pid for each in objects}
             if pid in makers and all(process_began(each) is None for each in makers - {pid}):
                 for each in objects:
-                    self.forget(each.client, each.handle)
+                    self._drop(each)
 
     def guard(self, pid: int, on: bool) -> None:
         """Have a process, and what it makes from now on, killed when it starts or stops channels; or no longer."""
