@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 from support.bundle import Container
-from support.simrm import Served
+from support.simrm import Served, serve, simrm  # noqa: F401
 from support.tracing import bpffs, unmount  # noqa: F401
 from support.vgpucap import Worker
 from support.virtual import World, device_time
@@ -60,13 +60,25 @@ def test_it_fails_where_the_driver_does(
     unmount(bpffs)
 
 
-def test_a_container_has_it(served: Served, container: Callable[..., Container], stage: str) -> None:
-    """Its libcuda makes objects there: without them, there is no context."""
-    made = container()
-    shutil.copy(f"{stage}/lib/nvc/simdriver/vector_add", f"{made.bundle.rootfs}/vector_add")
-    assert made.exec("/vector_add 100").returncode == 0
-    served.fault("fail a06c 1a")
-    assert made.exec("/vector_add 100", check=False).returncode != 0
+def test_containers_have_it(
+    driver: str,
+    simrm: str,  # noqa: F811
+    container: Callable[..., Container],
+    stage: str,
+) -> None:
+    """Those that start while it is served, though an earlier one got the same: libcuda makes objects there."""
+
+    def begins(made: Container) -> bool:
+        shutil.copy(f"{stage}/lib/nvc/simdriver/vector_add", f"{made.bundle.rootfs}/vector_add")
+        return bool(made.exec("/vector_add 100", check=False).returncode == 0)
+
+    before = container()
+    with serve(driver, simrm) as served:
+        made = container()
+        assert begins(made)
+        served.fault("fail a06c 1a")
+        assert begins(before) and not begins(made)
+    assert begins(made)
 
 
 def test_a_slice_is_stopped_from_outside(

@@ -75,8 +75,8 @@ struct server {
     struct node *nodes;
     uint64_t numbers; /* of inodes and open files */
     struct client *clients;
-    uint64_t read;    /* regions of the state */
-    uint64_t drained; /* when */
+    uint64_t read;            /* regions of the state */
+    _Atomic uint64_t drained; /* when */
     uint16_t sequence[SIM_MAX_GPUS];
     struct rule rules[RM_RULES];
     uint32_t rule_count;
