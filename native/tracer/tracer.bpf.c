@@ -322,10 +322,16 @@ SEC("raw_tp/sched_process_fork") int on_fork(u64 *context)
 SEC("raw_tp/sched_process_exit") int on_exit(void)
 {
     u64 id = current_pid_tgid(), task = current_task();
-    u32 pid = id >> 32;
+    u32 pid = id >> 32, *flags;
 
     map_delete(&births, &task);
-    if (pid == (u32)id && (map_lookup(&owners, &pid) || map_lookup(&guards, &pid)))
+    if (pid != (u32)id)
+        return 0;
+    flags = map_lookup(&guards, &pid);
+    if (flags || map_lookup(&owners, &pid))
         tell(EXITED, pid, 0, 0, 0);
+    /* Whoever has the number next is not. */
+    if (flags && *flags & EXEMPT)
+        map_delete(&guards, &pid);
     return 0;
 }

@@ -191,7 +191,10 @@ class Tracer:
         return bool(self._leaving)
 
     def objects(self) -> tuple[Object, ...]:
-        """The whole table, without what is over; that is removed from it on the way."""
+        """The whole table, without what is over; that is removed from it on the way, and so are guards."""
+        for key, _ in self._maps["guards"].dump():
+            if process_began(_PID.unpack(key)[0]) is None:
+                self._maps["guards"].remove(key)
         table = [parse_object(key, value) for key, value in self._maps["objects"].dump()]
         began = {pid: at for pid in {each.pid for each in table} if (at := process_began(pid)) is not None}
         alive = living(table, began)

@@ -68,6 +68,22 @@ def test_who_is_exempt_goes_on(tracer: Tracer) -> None:
         assert caller.ask("break plain") == ["survived"]
 
 
+def test_an_exemption_ends_with_its_process(bpffs: str) -> None:  # noqa: F811
+    """Also while nobody runs: a tenant's process may have the number next."""
+    tracer = Tracer.open(bpffs)
+    flags = tracer._maps["guards"]
+    with Caller(build_calls("64")) as caller, Caller(build_calls("64")) as guarded:
+        tracer.exempt(caller.pid)
+        tracer.guard(guarded.pid, True)
+        assert flags.get(caller.pid.to_bytes(4, "little")) is not None
+    assert flags.get(caller.pid.to_bytes(4, "little")) is None
+    assert guarded.pid in tracer.guarded()
+    tracer.objects()
+    assert tracer.guarded() == frozenset()
+    tracer.close()
+    unmount(bpffs)
+
+
 def test_a_process_stays_guarded_without_its_first_thread(tracer: Tracer) -> None:
     with Caller(build_calls("64")) as caller:
         tracer.guard(caller.pid, True)
