@@ -53,15 +53,20 @@ class Host:
         """The GPU's timer, ns."""
         return int(struct.unpack("<Q", self.client.control(self.subdevice, rmcalls.TIME, bytes(8)))[0])
 
+    def descriptor(self, pid: int) -> int:
+        """The number that the driver's file has in a process."""
+        device = os.stat(self.served.path).st_dev
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            if os.stat(f"/proc/{pid}/fd/{name}").st_dev == device:
+                return int(name)
+        raise AssertionError("no descriptor")
+
     def tenants(self, worker: Worker, group: state.Group) -> Client:
         """The tenant's client, by its own descriptor."""
         process = os.pidfd_open(worker.process.pid)
-        for name in os.listdir(f"/proc/{worker.process.pid}/fd"):
-            if os.stat(f"/proc/{worker.process.pid}/fd/{name}").st_dev == os.stat(self.served.path).st_dev:
-                fd = libc.syscall(PIDFD_GETFD, process, int(name), 0)
-                os.close(process)
-                return Client(self.served.path, fd, group.client)
-        raise AssertionError("no descriptor")
+        fd = libc.syscall(PIDFD_GETFD, process, self.descriptor(worker.process.pid), 0)
+        os.close(process)
+        return Client(self.served.path, fd, group.client)
 
 
 @pytest.fixture
