@@ -10,7 +10,8 @@ that passes, and how much less it has beside others is learnt.
 from __future__ import annotations
 
 MS = 1_000_000
-CLOSE = 50_000  # nanoseconds before its end, a quota counts as had: waiting costs more than it brings
+#: Nanoseconds, and a part of the quota, before its end, a quota counts as had: a look costs more than it brings.
+CLOSE, CLOSE_PART = 50_000, 50
 STOP_TAKES = 400_000  # nanoseconds that a slice has after the decision to stop it, until that is learnt
 DEBT = 10  # quotas: what a slice had above, because the timekeeper was held up, is forgiven beyond this
 LEARN = 4  # stops whose cost is looked at first; later one of four times as many
@@ -75,10 +76,13 @@ class Cap:
         If the slice is suddenly alone, it has at most a tenth of a period too much by then, and less next time.
         """
         want = self.left + self.slack - self.tail
-        if want <= CLOSE:
+        if want <= self._close():
             return 0
         expected = want / max(self.rate, 0.01)
         return max(int(min(expected, want + self.period / 10)), CLOSE)
+
+    def _close(self) -> int:
+        return max(CLOSE, self.quota // CLOSE_PART)
 
     def renew(self, now: int) -> None:
         """Add a quota for each period that has begun."""
@@ -92,7 +96,7 @@ class Cap:
 
     def ends(self, now: int) -> bool:
         """Whether it is to be stopped now, straight after a look."""
-        return self.runs and now >= self.tried and self.left + self.slack - self.tail <= CLOSE
+        return self.runs and now >= self.tried and self.left + self.slack - self.tail <= self._close()
 
     def begins(self, now: int) -> bool:
         """Whether it is to be started now."""

@@ -23,6 +23,7 @@ ACCOUNT = 100 * MS  # between two looks, if nothing else asks for one
 LEFT_PROCESS = SECOND  # after a process has left a slice, records of it may still come
 JUMP = 5 * MS  # between the GPU's timer and CLOCK_MONOTONIC, from look to look
 RETRY = 100 * MS  # until a stop or start that failed is repeated
+TIDY = 10 * SECOND  # between two looks at which processes may be forgotten
 REOPEN = SECOND  # until the log is opened again
 
 
@@ -98,7 +99,7 @@ class DeviceKeeper:
         self.log: SwitchLog | None = None
         self.log_problem = ""
         self.timer_problem = ""
-        self.looked = self.accounted = now = clock()
+        self.looked = self.tidied = now = clock()
         self.reopen = now
         self.credited: dict[int, int] = {}  # what of each process's time its slice was charged with
         self.accounts = Accounts(self._timer(now))
@@ -190,7 +191,7 @@ class DeviceKeeper:
 
     def step(self, now: int) -> int:
         """Do what is due. Returns when there is something to do again, CLOCK_MONOTONIC in nanoseconds."""
-        due = self.looked + ACCOUNT
+        due = self._next_look()
         for known in self.slices.values():
             if known.cap is not None and known.pids and known.cap.look_at < due and not known.plan.stopped:
                 due = known.cap.look_at
@@ -198,13 +199,17 @@ class DeviceKeeper:
             self.look()
             if self.executor.again:
                 self._set_lengths()
-        following = self.looked + ACCOUNT
+        following = self._next_look()
         for known in self.slices.values():
             following = min(following, self._keep(known, self.clock()))
         if self.lengths and following > self.clock() + MS:
             self.executor.set_length(*self.lengths.pop())
             return following if not self.lengths else self.clock()
         return following
+
+    def _next_look(self) -> int:
+        """When the log is read, if no cap asks for it earlier: seldom while nobody has anything to run."""
+        return self.looked + (ACCOUNT if any(known.pids for known in self.slices.values()) else SECOND)
 
     def _keep(self, known: _Slice, now: int) -> int:
         """Do what is due for a slice. Returns when something is due for it again."""
@@ -250,6 +255,11 @@ class DeviceKeeper:
             self.trace.append((self.uuid, record.time_ns, record.kind, record.pid))
         for known in self.slices.values():
             self._charge(known, doubtful, before, now)
+        if now >= self.tidied + TIDY:
+            self.tidied = now
+            kept = frozenset(pid for known in self.slices.values() for pid in known.pids)
+            for gone in accounts.forget(kept):
+                self.credited.pop(gone, None)
 
     def _charge(self, known: _Slice, doubtful: int, before: int, now: int) -> None:
         accounts, credited, amount, on = self.accounts, self.credited, 0, False
@@ -277,9 +287,6 @@ class DeviceKeeper:
     def report(self) -> DeviceTime:
         """What became of the time until the last look."""
         now, accounts, executor = self.looked, self.accounts, self.executor
-        kept = frozenset(pid for known in self.slices.values() for pid in known.pids)
-        for pid in accounts.forget(kept):
-            self.credited.pop(pid, None)
         return DeviceTime(
             self.uuid,
             self.device.instance,

@@ -69,7 +69,7 @@ class Keeper:
             elif one.uuid in self.closed:
                 self.closed[one.uuid] = self.closed[one.uuid].replace(plan=one)
             else:
-                self._open(one, self.clock())
+                self.closed[one.uuid] = _Closed(one, "it is not opened yet", self.clock())
 
     def _open(self, plan: DevicePlan, now: int) -> None:
         try:
@@ -86,8 +86,13 @@ class Keeper:
     def step(self, now: int) -> int:
         """Do what is due. Returns when something is due again, nanoseconds of CLOCK_MONOTONIC."""
         following = now + REST
-        for one in [one for one in self.closed.values() if now >= one.again]:
-            self._open(one.plan, now)
+        for one in self.closed.values():
+            if now >= one.again:  # one in a step: it is tried out, which takes long
+                self._open(one.plan, now)
+                now = self.clock()
+                break
+        for one in self.closed.values():
+            following = min(following, one.again)
         for device in self.devices.values():
             following = min(following, device.step(now))
             now = self.clock()
@@ -96,7 +101,8 @@ class Keeper:
     def account(self, processor: int) -> wire.Account:
         """What became of the time until now."""
         closed = tuple(
-            DeviceTime(uuid, -1, False, (), (), 0, 0, 0, (), one.problem) for uuid, one in self.closed.items()
+            DeviceTime(uuid, -1, False, (), (), 0, 0, 0, (), one.problem)
+            for uuid, one in self.closed.items()
         )
         found = tuple(device.report() for device in self.devices.values())
         return wire.Account(self.began, self.clock(), processor, (*found, *closed))
@@ -164,7 +170,7 @@ class Service:
             self.due = self.keeper.step(now)
         if now >= self.told + ACCOUNT:
             self.told = now
-            self.send({"account": self.keeper.account(time.process_time_ns())})
+            self.send(wire.account_message(self.keeper.account(time.process_time_ns())))
         return True
 
     def _take(self, packet: bytes) -> None:

@@ -35,7 +35,7 @@ PR_SET_TIMERSLACK = 29
 RESTART, RESTART_MAX = 0.1, 30.0  # seconds until another one is started: at first, and at most
 SOUND = 60.0  # seconds after which a failure counts as the first again
 LOOK = 0.25  # seconds between two looks at whether it lives
-HUNG = 15_000_000_000  # nanoseconds in which it did nothing
+HUNG = 60_000_000_000  # nanoseconds in which it did nothing: a GPU that is tried out takes some
 PRIORITY = -15  # a quota that ends is late by as long as this process waits for a processor
 
 
