@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from support.timehost import UUID, demand
 
-from nvc.daemon.time.plan import LONGEST_US, MS, NATIVE_US, Group, SlicePlan, plan, working
+from nvc.daemon.time.plan import LONGEST_US, NATIVE_US, Group, SlicePlan, plan, working
 from nvc.errors import InputError
-from nvc.slices.model.policy import FIRST
+from nvc.slices.model.policy import FIRST, MS
 from nvc.slices.model.time_settings import parse_period
 from nvc.slices.model.variables import slice_from
 from nvc.slices.policy.entitlement import Demand, entitlements, in_force
@@ -25,7 +25,9 @@ def planned(
     groups: int = 1,
 ) -> dict[str, SlicePlan]:
     """The plan by slice; the first slice has so many groups, the others one."""
-    found = {one.key: (group(100 + place),) for place, one in enumerate(demands)}
+    found: dict[str, tuple[Group, ...]] = {
+        one.key: (group(100 + place),) for place, one in enumerate(demands)
+    }
     found[demands[0].key] = tuple(group(1 + number) for number in range(groups))
     made = plan(UUID, in_force(policy or DevicePolicy(), demands), found, activity or {})
     return {one.key: one for one in made.slices}

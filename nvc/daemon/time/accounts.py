@@ -58,16 +58,16 @@ class Accounts:
         since, certain, on = self.now, 0, NOBODY if self.unknown else self.on
         begun = since
         had, switches, last = self.had, self.switches, self.last
-        known = begun if not self.unknown else -1  # from when on it is known who is on
+        known = not self.unknown  # who is on
         dark = 0
         for record in records:
             time, pid = record.time_ns, record.pid
             if time < begun or time > now:
                 self.strange += time > now or 0 < time < since
                 time = begun if time < begun else now
-            if known < 0:
+            if not known:
                 dark += time - begun
-                known = time
+                known = True
             elif on != NOBODY:
                 had[on] = had.get(on, 0) + time - begun
                 certain += time - begun
@@ -84,12 +84,12 @@ class Accounts:
             self.epoch += 1
             self.on, self.unknown, self.now = NOBODY, True, now
             return now - since - certain
-        if known < 0:
+        if not known:
             dark += now - begun
         elif on != NOBODY:
             had[on] = had.get(on, 0) + now - begun
             last[on] = now
-        self.on, self.unknown, self.now = on, known < 0, now
+        self.on, self.unknown, self.now = on, not known, now
         return dark
 
     def blind(self, now: int, passed: int) -> int:

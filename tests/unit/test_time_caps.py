@@ -1,0 +1,106 @@
+"""The cap of one slice, as a state machine: whatever happens, it has at most its quota in the long run."""
+
+from __future__ import annotations
+
+import random
+
+from nvc.daemon.time.caps import DEBT, MS, NEVER, Cap
+
+
+def test_one_look_at_the_end_of_a_quota_when_it_is_alone() -> None:
+    cap = Cap(10 * MS, 100 * MS, 10 * MS, 0, 0)
+    cap.had(0, 0, True)
+    assert 9 * MS < cap.look_at < 10 * MS and not cap.ends(0)
+    cap.had(9_600_000, 9_600_000, True)
+    assert cap.ends(9_600_000)
+    cap.stopped(10_100_000, True, 0)
+    assert not cap.runs and cap.due <= 12 * MS, "what the stop took is looked at, at first"
+    cap.had(400_000, 11_100_000, False)
+    assert cap.due == 100 * MS and cap.look_at == NEVER and not cap.begins(50 * MS)
+    cap.renew(100 * MS)
+    assert cap.begins(100 * MS)
+
+
+def test_what_it_had_above_is_owed_and_beyond_a_second_forgiven() -> None:
+    cap = Cap(10 * MS, 100 * MS, 10 * MS, 0, 0)
+    cap.had(35 * MS, 50 * MS, True)
+    cap.stopped(50 * MS, True, 0)
+    for period in (1, 2):
+        cap.renew(period * 100 * MS)
+        assert not cap.begins(period * 100 * MS)
+    cap.renew(300 * MS)
+    assert cap.begins(300 * MS)
+    cap.started(300 * MS, True)
+    cap.had(10_000 * MS, 20_000 * MS, True)
+    assert cap.left == -DEBT * 10 * MS
+
+
+def test_unused_quota_is_kept_up_to_the_burst() -> None:
+    cap = Cap(10 * MS, 100 * MS, 10 * MS, 0, 0)
+    cap.renew(1_000_000 * MS)
+    assert cap.left == 20 * MS and cap.next == 1_000_100 * MS
+    cap = Cap(10 * MS, 100 * MS, 0, 0, 0)
+    cap.renew(500 * MS)
+    assert cap.left == 10 * MS
+
+
+def test_a_call_that_failed_is_not_repeated_before_a_period() -> None:
+    cap = Cap(10 * MS, 100 * MS, 10 * MS, 0, 0)
+    cap.had(12 * MS, 12 * MS, True)
+    assert cap.ends(12 * MS)
+    cap.stopped(12 * MS, False, 0)
+    assert cap.runs and not cap.ends(100 * MS) and cap.ends(112 * MS)
+    cap.stopped(112 * MS, True, 0)
+    cap.renew(300 * MS)
+    assert cap.begins(300 * MS)
+    cap.started(300 * MS, False)
+    assert not cap.runs and not cap.begins(350 * MS) and cap.begins(400 * MS)
+
+
+def test_other_terms_keep_what_was_had() -> None:
+    cap = Cap(10 * MS, 100 * MS, 10 * MS, 0, 0)
+    cap.had(8 * MS, 20 * MS, True)
+    cap.change(50 * MS, 100 * MS, 50 * MS, 0, 30 * MS)
+    assert cap.left == 42 * MS and cap.look_at == 30 * MS
+    cap.change(5 * MS, 20 * MS, 5 * MS, 0, 40 * MS)
+    assert cap.left == -3 * MS and cap.next == 60 * MS
+
+
+def test_slack_is_owed_too() -> None:
+    cap = Cap(10 * MS, 100 * MS, 10 * MS, 2 * MS, 0)
+    cap.had(11 * MS, 50 * MS, True)
+    assert not cap.ends(50 * MS)
+    cap.had(1 * MS, 60 * MS, True)
+    assert cap.ends(60 * MS)
+
+
+def test_of_random_lives_the_long_run_is_the_quota() -> None:
+    """Whatever part of the time a slice has, it is never more than its quota in the long run.
+
+    It is no less where the slice always wants more.
+    """
+    for seed in range(60):
+        chance = random.Random(seed)
+        period = chance.choice((20, 50, 100, 500)) * MS
+        quota = period * chance.choice((5, 10, 25, 50, 75, 90)) // 100
+        cap = Cap(quota, period, quota, 0, 0)
+        now, had, unseen, wants = 0, 0, 0, seed % 2 == 0
+        while now < 200 * period:
+            step = max(min(cap.due, now + period) - now, 10_000)
+            share = 1.0 if wants or chance.random() < 0.5 else chance.random()
+            got = int(step * share) if cap.runs else 0
+            now, had, unseen = now + step, had + got, unseen + got
+            if now >= cap.look_at:
+                cap.had(unseen, now, cap.runs)
+                unseen = 0
+            cap.renew(now)
+            if cap.ends(now):
+                now, had, unseen = now + 500_000, had + 400_000, unseen + 400_000
+                cap.stopped(now, True, 0)
+            elif cap.begins(now):
+                now += 300_000
+                cap.started(now, True)
+        whole = now // period * quota
+        assert had <= whole + 3 * quota + 2 * MS, (seed, had / whole)
+        if wants:
+            assert had >= whole * 0.98 - 3 * quota, (seed, had / whole)

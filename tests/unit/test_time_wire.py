@@ -1,0 +1,216 @@
+"""What nvcd and its timekeeper tell each other is checked by whoever takes it."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+from collections.abc import Iterator
+
+import pytest
+from support.timehost import UUID
+
+from nvc.daemon.io.loop import SECOND, Loop
+from nvc.daemon.time import wire
+from nvc.daemon.time.client import SILENT, TimeClient
+from nvc.daemon.time.device import DeviceTime, SliceTime
+from nvc.daemon.time.plan import DevicePlan, Group, Plan, SlicePlan
+
+PLAN = Plan(
+    (
+        DevicePlan(
+            UUID,
+            (
+                SlicePlan(
+                    "a", (Group(1, 2, 3, 4, (5, 6), 7, 8, 9), Group(1, 2, 3, -1, ())), 4000, True, 1, 2, 3, 4
+                ),
+                SlicePlan("b", ()),
+            ),
+        ),
+        DevicePlan("GPU-x"),
+    )
+)
+ACCOUNT = wire.Account(
+    1, 2, 3,
+    (
+        DeviceTime(
+            UUID, 0, True, ((7, 8, 9),), (SliceTime("a", 1, 2, 3, 4, 5, 6),), 1, 2, 3, ((-1, 2), (0x56, 3)), "why"
+        ),
+        DeviceTime("GPU-x", -1, False, (), (), 0, 0, 0, (), ""),
+    ),
+)  # fmt: skip
+
+
+def sent(message: dict[str, object]) -> object:
+    """What arrives."""
+    assembler = wire.Assembler()
+    *first, last = [assembler.take(packet) for packet in wire.packets(message, 3)]
+    assert first == [None] * len(first)
+    return last
+
+
+def test_what_is_sent_arrives() -> None:
+    message = sent({"plan": PLAN})
+    assert isinstance(message, dict) and wire.read_plan(message["plan"]) == PLAN
+    message = sent(wire.account_message(ACCOUNT))
+    assert isinstance(message, dict) and wire.read_account(message["account"]) == ACCOUNT
+    records = tuple((UUID, number * 10**14, 1 + number % 3, number) for number in range(20_000))
+    message = sent({"trace": records})
+    assert isinstance(message, dict) and wire.read_records(message["trace"]) == records
+
+
+def test_a_message_in_parts_survives_lost_ones() -> None:
+    many = {"trace": [[UUID, number, 1, 7] for number in range(5000)]}
+    assembler = wire.Assembler()
+    packets = list(wire.packets(many, 1))
+    assert len(packets) > 3
+    for packet in packets[:2] + packets[3:]:
+        assert assembler.take(packet) is None
+    assert assembler.take(next(wire.packets({"began": 7}, 2))) == {"began": 7}
+    with pytest.raises(wire.WireError, match="at most"):
+        list(wire.packets({"x": "y" * wire.PART * wire.PARTS_MAX}, 1))
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        b"", b"1234567", wire.HEAD.pack(1, 1, 1), wire.HEAD.pack(1, 0, 60000) + b"{}",
+        wire.HEAD.pack(1, 0, 1) + b"{",
+        wire.HEAD.pack(1, 0, 1) + b"[]", wire.HEAD.pack(1, 0, 1) + b"\xff", wire.HEAD.pack(1, 0, 1) + b"[" * 50_000,
+    ],
+)  # fmt: skip
+def test_what_is_no_message(packet: bytes) -> None:
+    with pytest.raises(wire.WireError):
+        wire.Assembler().take(packet)
+
+
+def test_whatever_is_changed_in_a_message_is_refused_or_sound() -> None:
+    odd: tuple[object, ...] = (None, -5, 1 << 70, 1.5, "x" * 5000, [], {}, True, [[]], "GPU")
+    for seed in range(3000):
+        chance = random.Random(seed)
+        value = json.loads(json.dumps(PLAN if seed % 2 else ACCOUNT, default=tuple))
+        where = value
+        while (
+            isinstance(inner := where[place := chance.randrange(len(where))], list)
+            and inner
+            and chance.random() < 0.9
+        ):
+            where = inner
+        where[place] = chance.choice(odd)
+        try:
+            found = wire.read_plan(value) if seed % 2 else wire.read_account(value)
+        except wire.WireError:
+            continue
+        assert isinstance(found, Plan if seed % 2 else wire.Account)
+
+
+class Pair:
+    """A client with the other end of its socket."""
+
+    def __init__(self) -> None:
+        self.loop = Loop()
+        self.said: list[str] = []
+        self.accounts: list[wire.Account] = []
+        self.other: socket.socket | None = None
+        self.client = TimeClient(
+            self.loop, self.begin, lambda one, now: self.accounts.append(one), self.said.append
+        )
+
+    def close(self) -> None:
+        self.client.close()
+        self.loop.epoll.close()
+        if self.other is not None:
+            self.other.close()
+
+    def begin(self) -> tuple[int, socket.socket]:
+        if self.other is not None:
+            self.other.close()
+        ours, self.other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        return 0, ours
+
+    def tell(self, message: dict[str, object], now: int) -> None:
+        assert self.other is not None
+        for packet in wire.packets(message, 1):
+            self.other.send(packet)
+        for handler in list(self.loop.handlers.values()):
+            handler(now)
+
+    def got(self) -> list[dict[str, object]]:
+        assert self.other is not None
+        found: list[dict[str, object]] = []
+        assembler = wire.Assembler()
+        while True:
+            try:
+                message = assembler.take(self.other.recv(1 << 17, socket.MSG_DONTWAIT))
+            except BlockingIOError:
+                return found
+            if message is not None:
+                found.append(message)
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    made = Pair()
+    yield made
+    made.close()
+
+
+def test_the_client_sends_each_plan_once_and_again_to_a_new_timekeeper(pair: Pair) -> None:
+    pair.client.second(SECOND)
+    pair.tell({"began": 77}, SECOND)
+    pair.client.set(PLAN, SECOND)
+    pair.client.set(PLAN, SECOND)
+    assert [message["plan"] for message in pair.got() if message["plan"] != [[]]] == [
+        json.loads(json.dumps(PLAN, default=tuple))
+    ]
+    pair.tell({"began": 78}, 2 * SECOND)
+    assert len(pair.got()) == 1 and pair.said == ["time: the timekeeper was started again"]
+
+
+def test_the_client_says_why_time_is_not_kept(pair: Pair) -> None:
+    assert pair.client.problem(0) == "the timekeeper has not begun"
+    pair.client.second(SECOND)
+    assert pair.client.holds(UUID, SECOND) == "the timekeeper does not answer"
+    pair.tell({"began": 77}, SECOND)
+    pair.tell(wire.account_message(ACCOUNT), SECOND)
+    assert pair.accounts == [ACCOUNT]
+    assert pair.client.holds(UUID, SECOND) == "why" and pair.client.holds("GPU-x", SECOND) == ""
+    assert pair.client.holds("GPU-x", SECOND + SILENT + 1) == "the timekeeper does not answer"
+    pair.tell({"account": [1, 2]}, SECOND)
+    assert "an answer that makes no sense" in pair.said[-1] and pair.client.problem(SECOND) == pair.said[-1]
+    pair.client.second(SECOND)
+    assert pair.client.restarts == 1 and not pair.loop.handlers, "not before a second has passed"
+    pair.client.second(3 * SECOND)
+    assert pair.loop.handlers
+
+
+def test_a_socket_that_is_full_is_tried_again(pair: Pair) -> None:
+    pair.client.second(SECOND)
+    pair.tell({"began": 77}, SECOND)
+    groups = tuple(Group(1, number, 3, 4, tuple(range(100)), 5) for number in range(2000))
+    big = Plan((DevicePlan(UUID, (SlicePlan("a", groups),)),))
+    pair.client.set(big, SECOND)
+    assert pair.other is not None
+    assembler, found, now = wire.Assembler(), None, SECOND
+    while found is None or found.get("plan") == [[]]:
+        try:
+            found = assembler.take(pair.other.recv(1 << 17, socket.MSG_DONTWAIT))
+        except BlockingIOError:
+            now += SECOND
+            assert now < 100 * SECOND
+            pair.loop._timed(now)
+    assert wire.read_plan(found["plan"]) == big
+
+
+def test_a_trace_is_asked_for_once_for_all_who_wait(pair: Pair) -> None:
+    answers: list[object] = []
+    assert not pair.client.trace(5, answers.append, SECOND)
+    pair.client.second(SECOND)
+    assert pair.client.trace(5, answers.append, SECOND) and pair.client.trace(5, answers.append, SECOND)
+    assert [message for message in pair.got() if "trace" in message] == [{"trace": 5}]
+    pair.tell({"trace": [[UUID, 1, 1, 7]]}, SECOND)
+    assert answers == [((UUID, 1, 1, 7),)] * 2
+    assert pair.client.trace(5, answers.append, SECOND)
+    pair.client.close()
+    assert answers[-1] == ()
