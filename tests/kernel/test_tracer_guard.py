@@ -124,6 +124,19 @@ def test_what_a_guarded_process_starts_is_guarded(tracer: Tracer) -> None:
     assert out.split() == ["ready", "137"]
 
 
+def test_the_first_process_of_a_container_is_killed_too(tracer: Tracer) -> None:
+    """Other signals do not end it by default."""
+    script = 'read line; printf "break plain\\nbreak plain\\n" | unshare --pid --fork "$0" /dev/null'
+    command = ["sh", "-c", script, build_calls("64")]
+    shell = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    tracer.guard(shell.pid, True)
+    out, _ = shell.communicate("\n")
+    assert out.split() == ["ready"]
+    assert [each.kind for each in tracer.news() if each.kind == KILLED] == [KILLED]
+
+
 def test_the_guard_holds_while_nobody_runs(bpffs: str) -> None:  # noqa: F811
     first = Tracer.open(bpffs)
     with Caller(build_calls("64")) as caller:
