@@ -93,6 +93,19 @@ def test_started_by_who_asks_and_again_when_it_ends(host: Booted, busy: Callable
     assert "error" not in host.sh("journalctl -u nvcd").stdout
 
 
+def test_its_directory_is_removed(host: Booted) -> None:
+    """It is reached again: it makes that anew, or ends and is started anew."""
+    host.sh("systemctl start nvcd.service")
+    first = eventually(host, lambda state: state["pid"])
+    refused = host.sh("nvcd --stop", check=False)
+    assert refused.returncode == 1 and "systemd runs it as nvcd.service" in refused.stderr
+    assert host.sh(f"cat /proc/{first['pid']}/comm").stdout == "nvcd\n"
+    host.sh("for place in mps bpf; do umount -l /run/nvc/$place || :; done; rm -rf /run/nvc")
+    eventually(host, lambda state: state["devices"] == [])
+    until(lambda: host.sh("test -S /run/nvc/nvcd/tenant/socket", check=False).returncode == 0)
+    assert "was removed: making it again" in host.sh("journalctl -u nvcd").stdout
+
+
 def test_servers_that_it_starts(host: Booted) -> None:
     """In a file system of their own, which a tenant may fill."""
     shutil.copy(os.path.join(REPO, "tests/support/mps_control.py"), f"{host.root}/srv")
