@@ -1,7 +1,7 @@
 """The timekeeper's processor time, with the model of a GPU: python3 tests/bench/timekeeper.py [--seconds 20]
 
-Prints what one second of a GPU's time costs: the timekeeper's own arithmetic, measured here, and the driver's calls, at
-what they took where they were measured (tests/support/gpumodel.py has the figures).
+Prints what one second of a GPU's time costs: the timekeeper's own arithmetic, measured here, and the driver's calls,
+at what they took where they were measured (tests/support/gpumodel.py has the figures).
 """
 
 from __future__ import annotations
