@@ -47,12 +47,13 @@ def examined(host: Host, name: str) -> str:
     return id
 
 
-@pytest.mark.parametrize("way", ["--runtime nvc", "--gpus device=0"])
-def test_docker(host: Host, way: str) -> None:
-    ids = [
-        host.sh(f"docker run -d --name {name} {way} {VARIABLES} {IMAGE} sleep 600").stdout.strip()
-        for name in ("web", "batch")
-    ]
+def docker(host: Host, name: str, way: str = "--runtime nvc") -> str:
+    """Run a container that stays; its id."""
+    return host.sh(f"docker run -d --name {name} {way} {VARIABLES} {IMAGE} sleep 600").stdout.strip()
+
+
+def test_docker(host: Host) -> None:
+    ids = [docker(host, name) for name in ("web", "batch")]
     try:
         assert {one["name"]: one["container"]["id"] for one in slices(host)} == dict(
             zip(("web", "batch"), ids)
@@ -79,15 +80,24 @@ def test_docker(host: Host, way: str) -> None:
     host.sh("nvc-cli vgpu rm --gone")
 
 
+def test_docker_by_its_hook(host: Host) -> None:
+    """The slice notes the same of its container as by the runtime."""
+    id = docker(host, "web", "--gpus device=0")
+    try:
+        (found,) = slices(host)
+        assert found["name"] == "web"
+        assert (found["container"]["engine"], found["container"]["id"]) == ("docker", id)
+    finally:
+        host.sh("docker rm -f web; nvc-cli vgpu rm --gone")
+
+
 def test_docker_with_a_data_root_of_its_own(host: Host) -> None:
     before = host.read("/etc/docker/daemon.json")
     host.write("/etc/docker/daemon.json", json.dumps({**json.loads(before), "data-root": "/srv/docker"}))
     host.sh("systemctl restart docker")
     try:
         host.image()
-        id = host.sh(
-            f"docker run -d --name other --runtime nvc {VARIABLES} {IMAGE} sleep 600"
-        ).stdout.strip()
+        id = docker(host, "other")
         assert shown(host, "other")["container"]["id"] == id
         host.sh("docker rm -f other")
     finally:
