@@ -236,7 +236,7 @@ def test_a_simulated_driver_appears_with_the_given_entries_only(
     lines = bundle.run(
         "runc", "cd /proc/driver/nvidia; ls gpus; grep Modify params; ls sim"
     ).stdout.splitlines()
-    assert lines == [*gpus[:2], "ModifyDeviceFiles: 0", "description", "state"]
+    assert lines == [*gpus[:2], "ModifyDeviceFiles: 0", "description", "rm", "state"]
 
 
 @pytest.mark.parametrize(
