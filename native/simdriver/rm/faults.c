@@ -18,13 +18,14 @@ static bool set(struct server *server, const char *line)
     if (sscanf(line, "fail %x %x", &command, &status) == 2 && server->rule_count < RM_RULES) {
         server->rules[server->rule_count++] = (struct rule){command, status};
     } else if (sscanf(line, "delay %u", &number) == 1) {
-        server->delay_ms = number;
+        atomic_store(&server->delay_ms, number);
     } else if (sscanf(line, "late %u", &number) == 1) {
         server->late_ms = number;
     } else if (sscanf(line, "drop %u", &number) == 1) {
         server->drop = number;
     } else if (strcmp(line, "none") == 0) {
-        server->rule_count = server->delay_ms = server->late_ms = server->drop = 0;
+        atomic_store(&server->delay_ms, 0);
+        server->rule_count = server->late_ms = server->drop = 0;
     } else {
         return false;
     }
