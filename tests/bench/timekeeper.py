@@ -1,6 +1,6 @@
 """The timekeeper's processor time, with the model of a GPU: python3 tests/bench/timekeeper.py [--seconds 20]
 
-Prints what one second of a GPU's time costs: the timekeeper's own arithmetic, measured here, and the driver's calls,
+Prints what a second of a GPU costs: the timekeeper's own arithmetic, measured here, and the calls of the driver,
 at what they took where they were measured (tests/support/gpumodel.py has the figures).
 """
 

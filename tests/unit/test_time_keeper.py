@@ -125,3 +125,20 @@ def test_other_periods(period_us: int) -> None:
     host.run(2 * SECOND)
     found = host.by_slice(10 * SECOND)
     assert near(found["a"], 25, 0.2), found
+
+
+@pytest.mark.parametrize("kernel", [5_000, MS, 20 * MS, 3 * SECOND])
+def test_the_length_of_kernels_makes_no_difference(kernel: int) -> None:
+    """Kernels are preempted in the middle; whoever has them back to back always works."""
+    host = Host(demand("a", "fixed", 25), demand("b", "fixed"))
+    host.tenant("a", 1, steps(kernel, 0))
+    host.tenant("b", 2, steps(MS, 0))
+    host.run(SECOND)
+    found = host.seconds(2)
+    assert all(near(one["a"], 25, 0.5) and one["b"] >= 74 for one in found), found
+    host = Host(demand("a", "weight", weight=1), demand("b", "weight", weight=3))
+    host.tenant("a", 1, steps(kernel, 0))
+    host.tenant("b", 2, steps(MS, 0))
+    host.run(SECOND)
+    found = host.seconds(2)
+    assert all(near(100 * one["a"] / (one["a"] + one["b"]), 25, 0.5) for one in found), found
