@@ -210,6 +210,25 @@ def test_a_clock_of_the_gpu_that_jumps(by: int) -> None:
     assert device(host).jumps == 1
 
 
+def test_a_timekeeper_that_waits_for_a_processor() -> None:
+    """Between any two calls it may be held up: that is no jump of the timer, and nobody is charged with it."""
+    host = capped(20, True)
+    host.tenant("a", 1, always())
+    host.run(2 * SECOND)
+    chance, call = random.Random(1), host.gpu.call
+
+    def late(name: str, takes: int) -> int | None:
+        return call(name, takes + (8 * MS if chance.random() < 0.1 else 0))
+
+    host.gpu.call = late  # type: ignore[method-assign]
+    found = host.seconds(10)
+    assert device(host).jumps == 0 and device(host).slices[0].doubtful_ns < 200 * MS
+    assert abs(sum(one["a"] for one in found) / 10 - 20) <= 0.3, found
+    had = host.had()
+    for pid, counted, _ in device(host).pids:
+        assert abs(counted - had[pid]) < 0.3 * SECOND, "what came since the last account"
+
+
 def test_a_timekeeper_that_was_held_up_forgives_what_is_beyond_a_second() -> None:
     host = capped(10)
     host.tenant("a", 1, always())

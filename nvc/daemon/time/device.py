@@ -23,6 +23,7 @@ ACCOUNT = 100 * MS  # between two looks, if nothing else asks for one
 LEFT_PROCESS = SECOND  # after a process has left a slice, records of it may still come
 JUMP = 5 * MS  # between the GPU's timer and CLOCK_MONOTONIC, from look to look
 RETRY = 100 * MS  # until a stop or start that failed is repeated
+ATTEMPTS = 3  # to read clock and timer at one moment
 TIDY = 10 * SECOND  # between two looks at which processes may be forgotten
 REOPEN = SECOND  # until the log is opened again
 
@@ -99,10 +100,10 @@ class DeviceKeeper:
         self.log: SwitchLog | None = None
         self.log_problem = ""
         self.timer_problem = ""
-        self.looked = self.tidied = now = clock()
-        self.reopen = now
+        self.looked, self.time, self.apart = self._moment()
+        self.reopen = self.tidied = now = self.looked
         self.credited: dict[int, int] = {}  # what of each process's time its slice was charged with
-        self.accounts = Accounts(self._timer(now))
+        self.accounts = Accounts(self.time)
         self._open(now)
 
     def _open(self, now: int) -> None:
@@ -113,15 +114,23 @@ class DeviceKeeper:
             self.log_problem = f"no switch log: {one_line(error)}"
             self.reopen = now + REOPEN
 
-    def _timer(self, now: int) -> int:
-        """The GPU's timer; the host's clock where that cannot be read."""
-        try:
-            time = self.device.now()
-            self.timer_problem = ""
-            return time
-        except (OSError, NvcError) as error:
-            self.timer_problem = f"no GPU timer: {one_line(error)}"
-            return now
+    def _moment(self) -> tuple[int, int, int]:
+        """The host's clock and the GPU's timer at one moment, and by how much they may be apart.
+
+        It is the clock twice where the timer cannot be read.
+        """
+        for _ in range(ATTEMPTS):
+            now = self.clock()
+            try:
+                time = self.device.now()
+                self.timer_problem = ""
+            except (OSError, NvcError) as error:
+                self.timer_problem = f"no GPU timer: {one_line(error)}"
+                return now, now, 0
+            apart = self.clock() - now
+            if apart < MS:
+                break  # this process was not held up between the two
+        return now, time, apart
 
     def apply(self, plan: DevicePlan) -> None:
         """Take a plan: stop what it stops, and start what it does not."""
@@ -227,7 +236,11 @@ class DeviceKeeper:
         return min(cap.due if known.pids else cap.next, known.tried or NEVER)
 
     def look(self) -> None:
-        """Read the log, and charge everybody with what he had."""
+        """Read the log, and charge everybody with what he had.
+
+        The timer is read first: of all that was before, the log tells.
+        """
+        now, time, apart = self._moment()
         records: Sequence[Record] = ()
         lost, blind = 0, self.log is None
         if self.log is not None:
@@ -240,17 +253,17 @@ class DeviceKeeper:
                 self.reopen = self.clock() + REOPEN
         elif self.clock() >= self.reopen:
             self._open(self.clock())
-        now = self.clock()
-        time = self._timer(now)
-        before, passed = self.looked, now - self.looked
-        self.looked = now
+        before, passed, ticked = self.looked, now - self.looked, time - self.time
+        unsure, self.apart = apart + self.apart, apart
+        self.looked, self.time = now, time
         accounts = self.accounts
         if blind:
             doubtful = accounts.blind(time, passed)
-        elif abs(time - accounts.now - passed) > JUMP + passed // 100:
+        elif abs(ticked - passed) > JUMP + passed // 100 + unsure:
             doubtful = accounts.jumped(time, passed)
         else:
-            doubtful = accounts.take(records, lost, time)
+            last = records[-1].time_ns if records else time
+            doubtful = accounts.take(records, lost, max(time, accounts.now, min(last, time + JUMP)))
         for record in records:
             self.trace.append((self.uuid, record.time_ns, record.kind, record.pid))
         for known in self.slices.values():
