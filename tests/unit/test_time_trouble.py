@@ -134,6 +134,25 @@ def test_a_process_that_dies_between_the_plan_and_the_call() -> None:
     assert not device(host).problem and not device(host).failed
 
 
+def test_a_stopped_process_that_frees_and_makes_contexts_costs_few_calls() -> None:
+    """It lives, and what it has freed is gone: nobody goes through that one channel at a time."""
+    host = Host(demand("a", "weight", paused=True))
+    made = host.tenant("a", 1, always(), channels=60)
+    host.tenant("a", 1, always())
+
+    def change() -> None:
+        nonlocal made
+        host.gpu.end(made)
+        made = host.tenant("a", 1, always(), channels=60)
+        host.gpu.at(host.gpu.now + 50 * MS, change)
+
+    host.run(SECOND)
+    change()
+    before = host.gpu.spent
+    assert host.run(2 * SECOND)[1] < 25, "it runs until nvcd knows, 10 ms of 50 here"
+    assert host.gpu.spent - before < 0.15 * 2 * SECOND
+
+
 def test_a_driver_that_does_nothing_after_the_first_that_is_gone() -> None:
     host = capped(20)
     dying = host.tenant("a", 1, always())
