@@ -60,7 +60,7 @@ build: stage ## everything, laid out in build/stage around this checkout's Pytho
 
 native: nvc/_syscalls.abi3.so ## the C core (nvc/_syscalls)
 
-nvc/_syscalls.abi3.so: $(wildcard native/core/* native/core/*/*) native/vgpu/protocol.h $(VENV)/.ready
+nvc/_syscalls.abi3.so: $(wildcard native/core/* native/core/*/*) $(VENV)/.ready
 	$(RUN) setup.py -q build_ext --inplace
 	@touch $@
 

@@ -107,7 +107,7 @@ def run_command(
 @FORMAT
 @click.pass_context
 def calibrate_command(ctx: click.Context, devices: tuple[str, ...], form: str) -> None:
-    """Measure what a context takes on each kind of device, memory and time, and store it for future slices.
+    """Measure what a context takes on each kind of device, and store it for future slices.
 
     Run this on the host after each driver upgrade, while nobody uses the devices. Running containers keep the old
     values.
@@ -120,22 +120,19 @@ def calibrate_command(ctx: click.Context, devices: tuple[str, ...], form: str) -
 
     selectors = selectors_of(devices, "--device") or ("all",)
     facts = discover(LinuxKernel(), arguments.driver_options(ctx.obj["globals"]))
-    told: list[str] = []
-    measured = calibrate(facts, select(facts, Request(devices=selectors)), SliceRequest(), told.append)
+    measured = calibrate(facts, select(facts, Request(devices=selectors)), SliceRequest())
     calibration.store(measured)
-    output.warn(program_of(ctx), tuple(told))
     if form != "table":
         kept = [{name: getattr(one, name) for name in one._fields} for one in measured]
         output.write(output.document_text({"measurements": kept}, form))
         return
     from nvc.columns import fitted
 
-    rows: list[tuple[str, ...]] = [("DRIVER", "CONTEXT", "MODULE", "MAKING", "CHANGE", "DEVICE")]
+    rows: list[tuple[str, ...]] = [("DRIVER", "CONTEXT", "MODULE", "DEVICE")]
     for one in measured:
         part = f", MIG device of {one.memory} MiB" if one.memory else ""
-        times = (f"{one.making / 1e6:.1f} ms", f"{one.change / 1e3:.0f} us") if one.making else ("-", "-")
         memory = f"{one.context >> 20} MiB", f"{one.module >> 20} MiB"
-        rows.append((one.driver, *memory, *times, f"{one.device}{part}"))
+        rows.append((one.driver, *memory, f"{one.device}{part}"))
     output.write(output.emphasised(fitted(rows, output.columns(), middle=("DEVICE",))))
 
 

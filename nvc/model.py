@@ -128,7 +128,6 @@ class OuterSlice(Value):
     real: tuple[Library, ...]  # what the shims stand for: the driver's libraries under the shims' SONAMEs
     quota: str
     ledger: str  # a directory
-    daemon: str  # likewise; "": none
 
 
 class HostFacts(Value):

@@ -91,6 +91,5 @@ KEYS: dict[str, dict[str, tuple[str, str]]] = {
         "metrics": ("nvcd_metrics", "endpoint"),
         "on-bypass": ("nvcd_on_bypass", "verdict"),
         "on-excess": ("nvcd_on_excess", "verdict"),
-        "on-overuse": ("nvcd_on_overuse", "verdict"),
     },
 }

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from nvc.daemon.audit.verify import Violation
     from nvc.daemon.daemon import Daemon
     from nvc.daemon.mps_records import MpsServer
-    from nvc.daemon.schedule.arbiter import Arbiter
-    from nvc.daemon.schedule.leases import ScheduledSlice
+    from nvc.slices.policy.entitlement import Terms
 
 EVENTS_SHOWN = 64
 _NAME = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-")
@@ -102,7 +101,7 @@ def state(daemon: Daemon, now: int) -> dict[str, Any]:
         "pid": os.getpid(),
         "now": now,
         "started": daemon.started,
-        "devices": [device(daemon, arbiter, now) for arbiter in daemon.board.arbiters.values()],
+        "devices": [device(daemon, raw) for raw in daemon.slices.force],
         "slices": [slice_(daemon, key, now) for key in daemon.slices.by_key],
         "broken": [{"key": key, "problem": problem} for key, problem in daemon.slices.broken.items()],
         "memory": [
@@ -135,14 +134,10 @@ def state(daemon: Daemon, now: int) -> dict[str, Any]:
             }
             for one in daemon.mps.servers.values()
         ],
-        "clients": len(daemon.server.clients),
-        "messages": daemon.messages,
-        "refused": dict(daemon.server.refused),
         "nvml": {
             "failures": daemon.nvml.failures,
             "answers": daemon.nvml.answers,
             "devices": len(daemon.accountant.devices),
-            "useNotTold": daemon.verifier.untold,
         },
         "watching": "polling" if daemon.polls else "netlink",
         "processor": time.process_time_ns(),
@@ -160,53 +155,42 @@ def finding(one: Violation) -> dict[str, Any]:
     return {name: getattr(one, name) for name in one._fields if name != "acted"}
 
 
-def device(daemon: Daemon, arbiter: Arbiter, now: int) -> dict[str, Any]:
-    """One device, and who shares it."""
-    arbiter.charge_until(now)
-    lease = arbiter.lease
+def device(daemon: Daemon, raw: bytes) -> dict[str, Any]:
+    """One device, and who shares it. The shim keeps time there, see native/vgpu/pacer.h."""
+    force = daemon.slices.force[raw]
     seen = {one.uuid.lower(): one for one in daemon.accountant.devices}
-    uuid = daemon.slices.names.get(arbiter.uuid, "")
-    entitled = entitlements(daemon.slices.force[arbiter.uuid])
+    uuid = daemon.slices.names.get(raw, "")
+    entitled = entitlements(force)
     nvml = seen.get(uuid.lower())
     return {
         "uuid": uuid,
-        "policy": arbiter.policy.name,
-        "quantumNs": arbiter.quantum,
-        "holder": lease.tenant.key if lease is not None and lease.tenant is not None else None,
-        "free": lease is not None and not lease.end,
-        "leases": arbiter.lease_count,
+        "policy": force.policy.name,
+        "time": "by the shim",
         "memory": nvml.memory if nvml is not None else None,
         "used": nvml.used if nvml is not None else None,
         "busyPercent": nvml.busy if nvml is not None and nvml.busy >= 0 else None,
-        "tenants": [tenant(arbiter, one, entitled.get(one.key)) for one in arbiter.tenants.values()],
+        "tenants": [tenant(terms, entitled.get(terms.key)) for terms in force.terms if terms.leased],
         "together": [
             {
                 "key": terms.key,
                 "weight": terms.demand.weight,
                 "cores": terms.demand.cores or None,
                 "entitlement": entitled.get(terms.key),
-                "pacePercent": daemon.pacer.paces.get((arbiter.uuid, terms.key)),
+                "pacePercent": daemon.pacer.paces.get((raw, terms.key)),
             }
-            for terms in daemon.slices.force[arbiter.uuid].together
+            for terms in force.together
         ],
     }
 
 
-def tenant(arbiter: Arbiter, one: ScheduledSlice, entitled: float | None) -> dict[str, Any]:
+def tenant(terms: Terms, entitled: float | None) -> dict[str, Any]:
     """One slice on a device."""
-    demand = one.terms.demand
     return {
-        "key": one.key,
-        "weight": demand.weight,
-        "cores": demand.cores or None,
-        "paused": demand.paused,
+        "key": terms.key,
+        "weight": terms.demand.weight,
+        "cores": terms.demand.cores or None,
+        "paused": terms.demand.paused,
         "entitlement": entitled,
-        "wants": one.key in arbiter.wanting,
-        "processes": len(one.members),
-        "heldNs": one.held,
-        "waitedNs": one.waited,
-        "leases": one.grants,
-        "late": one.lates,
     }
 
 
@@ -219,6 +203,5 @@ def slice_(daemon: Daemon, key: str, now: int) -> dict[str, Any]:
         "program": known.entry.program or None,
         "rootfs": known.entry.rootfs or None,
         "running": known.alive,
-        "clients": len(known.clients),
         "devices": [device.uuid for device in known.devices],
     }

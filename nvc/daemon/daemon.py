@@ -5,23 +5,17 @@ from __future__ import annotations
 import time
 
 from nvc.daemon.audit.accountant import Accountant
-from nvc.daemon.audit.killed import Killed
 from nvc.daemon.audit.nvml_client import NvmlClient
-from nvc.daemon.audit.verify import BYPASS, EXCESS, OVERUSE, Verifier
+from nvc.daemon.audit.verify import BYPASS, EXCESS, Verifier
 from nvc.daemon.io.loop import SECOND, Loop
 from nvc.daemon.io.watch import Watcher
 from nvc.daemon.mps import Servers
 from nvc.daemon.mps_records import MpsServer
 from nvc.daemon.mps_shared import SharedServers
 from nvc.daemon.names import Names
-from nvc.daemon.schedule.gang import Board
-from nvc.daemon.schedule.handover import Handovers
 from nvc.daemon.schedule.pacer import Pacer
-from nvc.daemon.schedule.quantum import Work
 from nvc.daemon.schedule.slice_index import SliceIndex
-from nvc.daemon.server import Server
 from nvc.errors import NvcError
-from nvc.kernel.handover import HandoverWaiter
 from nvc.kernel.probe import reap
 from nvc.slices.build.held_files import HeldFiles
 from nvc.slices.client.mps import CONTROL
@@ -33,7 +27,6 @@ if TYPE_CHECKING:
 
     from nvc.config import Config
     from nvc.daemon.audit.nvml_client import DeviceSeen
-    from nvc.daemon.schedule.leases import Member
     from nvc.kernel import Kernel
 
 CENSUS = 5 * SECOND  # between two looks at which slices still have processes
@@ -50,21 +43,13 @@ class Daemon:
         self.log = log
         self.started = now
         self.loop = Loop()
-        self.board = Board(self._send)
-        self.slices = SliceIndex(kernel, self.board, log)
+        self.slices = SliceIndex(kernel, log)
         self.names = Names(self.slices)
-        self.server = Server(self.loop, self.board, self.slices, log)
         self.accountant = Accountant(self.slices, log)
-        self.killed = Killed(self.loop, self.board, self.accountant, self.server.ahead)
-        self.server.bounded, self.server.parted = self.killed.meet, self.killed.parted
         self.pacer = Pacer(self.loop, self.slices, self.accountant.budgets)
-        actions = {
-            BYPASS: config.nvcd_on_bypass,
-            EXCESS: config.nvcd_on_excess,
-            OVERUSE: config.nvcd_on_overuse,
-        }
+        actions = {BYPASS: config.nvcd_on_bypass, EXCESS: config.nvcd_on_excess}
         self.verifier = Verifier(
-            self.accountant, self.board, actions, log, lambda key: self.names.label(key, time.monotonic_ns())
+            self.accountant, actions, log, lambda key: self.names.label(key, time.monotonic_ns())
         )
         self.nvml = NvmlClient(self.loop, self._told, log)
         self.mps = Servers(self.loop, kernel, log)
@@ -78,16 +63,6 @@ class Daemon:
         self._problem = ""
         self._unheld = ""
         self.driver = ""  # its version, "" while it was not found
-        waiter = HandoverWaiter(self.loop.epoll.fileno(), self.server.ahead)
-        self.handovers = Handovers(self.board, waiter, self.server.fail)
-        self.loop.wait = self.handovers.wait
-        self.loop.on_time = self.board.tick
-        self.loop.after = self.server.after
-
-    @property
-    def messages(self) -> int:
-        """Messages of clients that were read."""
-        return self.server.messages + self.handovers.waiter.messages
 
     def watch(self, pid: int, channel: socket.socket) -> None:
         """Take news from the helper process that watches the kernel."""
@@ -101,7 +76,7 @@ class Daemon:
             self._guarded(lambda: self.look(now))
 
     def second(self, now: int) -> None:
-        """Do what is due once a second: registry, clients, MPS servers, processes to watch."""
+        """Do what is due once a second: registry, MPS servers, processes to watch."""
         census = now - self._census >= CENSUS
         if census:
             self._census = now
@@ -111,7 +86,6 @@ class Daemon:
             census or self.polls or self.slices.broken
         ):  # the kernel does not tell when a lease on a file ends
             self._guarded(lambda: self.slices.refresh(now, census))
-        self.server.housekeeping(now)
         reap(0)
         self.mps.look({key for key, known in self.slices.by_key.items() if known.alive}, now)
         modes = {device.uuid.lower(): device.mode for device in self.accountant.devices}
@@ -131,7 +105,7 @@ class Daemon:
         self._guarded(lambda: self.slices.refresh(now, False))
 
     def _guarded(self, work: Callable[[], object]) -> None:
-        """Do some work, and log a failure: leases go on, and the work is tried again later."""
+        """Do some work, and log a failure: the rest goes on, and the work is tried again later."""
         try:
             work()
         except (OSError, NvcError) as error:
@@ -197,28 +171,12 @@ class Daemon:
         modes = [device.mode for device in self.accountant.devices if device.uuid.lower() == uuid.lower()]
         return self.shared.start(uuid, modes[0] if modes else 0, now)
 
-    def _send(self, member: Member, kind: int, round: int, length: int, excess: int) -> None:
-        self.server.send(member, kind, round, length, excess)
-
     def _told(self, devices: tuple[DeviceSeen, ...], now: int) -> None:
         self._guarded(lambda: self.accountant.told(devices, now))
-        self.killed.told(now)
         self._guarded(lambda: self.verifier.look(self.mps.servers, now))
-        self._fit_quanta(now)
         if self.accountant.changed:
             self.accountant.changed = False
-            self.slices.apply(now)
-
-    def _fit_quanta(self, now: int) -> None:
-        """Tell the arbiters what the ledgers say of the slices' work."""
-        works: dict[bytes, dict[str, Work]] = {raw: {} for raw in self.board.arbiters}
-        for key, known in self.slices.by_key.items():
-            if known.alive:
-                for raw, budget in zip(known.uuids, self.accountant.budgets(key)):
-                    if raw in works:
-                        works[raw][key] = Work(budget.charged, budget.steps)
-        for raw, found in works.items():
-            self.board.arbiters[raw].learn(found, now)
+            self.slices.apply()
 
     def happened(self, word: str, now: int) -> None:
         """Handle news from the kernel: read slices again and ask NVML, once for many news."""

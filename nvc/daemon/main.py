@@ -87,7 +87,7 @@ def serve(daemon: Daemon, notifier: Notifier, places: Places) -> None:
     daemon.slices.refresh(now)
     daemon.mps.adopt(now)
     daemon.search(now)
-    for text, level in begun(daemon, (places.tenant, places.control)):
+    for text, level in begun(daemon, places.control):
         log(text, level)
     loop.every(SECOND, lambda now: places.look(daemon, log))
     loop.every(SECOND, daemon.second)
@@ -100,16 +100,16 @@ def serve(daemon: Daemon, notifier: Notifier, places: Places) -> None:
     loop.run()
 
 
-def begun(daemon: Daemon, sockets: tuple[str, str]) -> tuple[tuple[str, int], ...]:
+def begun(daemon: Daemon, control_socket: str) -> tuple[tuple[str, int], ...]:
     """What the log says at the start, each line with its level: what runs here, with which driver and defaults."""
     config = daemon.config
     driver = f"driver {daemon.driver} in {config.root}" if daemon.driver else f"no driver in {config.root} yet"
     count = len(daemon.slices.by_key)
-    runs = f"version {nvc.__version__}, {driver}, {count} slices, sockets {' and '.join(sockets)}"
+    runs = f"version {nvc.__version__}, {driver}, {count} slices, socket {control_socket}"
     defaults = (
         f"configuration {config.path or 'defaults'}: policy {config.vgpu_policy or 'automatic'}, "
         f"on-bypass {config.nvcd_on_bypass}, on-excess {config.nvcd_on_excess}, "
-        f"on-overuse {config.nvcd_on_overuse}, metrics {config.nvcd_metrics or 'off'}"
+        f"metrics {config.nvcd_metrics or 'off'}"
     )
     told = ((runs, INFORMATION), (defaults, INFORMATION))
     return (*told, *((text, WARNING) for text in config.warnings))

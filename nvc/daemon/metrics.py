@@ -138,43 +138,22 @@ class Exporter:
         yield from (ours, theirs)
 
     def _time(self) -> Iterator[Metric]:
-        held = CounterMetricFamily("nvc_slice_time_seconds", "Time that a slice held leases", labels=SLICE)
-        waited = CounterMetricFamily(
-            "nvc_slice_waited_seconds", "Time that it waited for leases", labels=SLICE
-        )
-        leases = CounterMetricFamily("nvc_slice_leases", "Leases that it had", labels=SLICE)
-        late = CounterMetricFamily(
-            "nvc_slice_late_leases", "Leases that it did not end in time", labels=SLICE
-        )
         entitlement = GaugeMetricFamily("nvc_slice_entitlement_ratio", "Entitlement of a slice",
                                         labels=SLICE)  # fmt: skip
         pace = GaugeMetricFamily("nvc_slice_pace_ratio", "Part of the time for which a slice may have work"
                                  " beside others", labels=SLICE)  # fmt: skip
         policy = GaugeMetricFamily("nvc_device_policy", "1 for the policy of a device",
                                    labels=("device_uuid", "policy"))  # fmt: skip
-        quantum = GaugeMetricFamily("nvc_device_quantum_seconds", "Normal length of a lease on a device",
-                                    labels=("device_uuid",))  # fmt: skip
-        for raw, arbiter in self.daemon.board.arbiters.items():
-            arbiter.charge_until(self.now)
+        for raw, force in self.daemon.slices.force.items():
             uuid = self.daemon.slices.names.get(raw, "")
-            policy.add_metric((uuid, arbiter.policy.name), 1)
-            quantum.add_metric((uuid,), arbiter.quantum / 1e9)
-            entitled = entitlements(self.daemon.slices.force[raw])
-            for tenant in arbiter.tenants.values():
-                labels = (tenant.key, *self._named(tenant.key), uuid)
-                held.add_metric(labels, tenant.held / 1e9)
-                waited.add_metric(labels, tenant.waited / 1e9)
-                leases.add_metric(labels, tenant.grants)
-                late.add_metric(labels, tenant.lates)
-                if tenant.key in entitled:
-                    entitlement.add_metric(labels, entitled[tenant.key])
-            for terms in self.daemon.slices.force[raw].weighed:
+            policy.add_metric((uuid, force.policy.name), 1)
+            for key, part in entitlements(force).items():
+                entitlement.add_metric((key, *self._named(key), uuid), part)
+            for terms in force.weighed:
                 labels = (terms.key, *self._named(terms.key), uuid)
-                if terms.key not in arbiter.tenants:
-                    entitlement.add_metric(labels, entitled[terms.key])
                 if (raw, terms.key) in self.daemon.pacer.paces:
                     pace.add_metric(labels, self.daemon.pacer.paces[raw, terms.key] / 100)
-        yield from (held, waited, leases, late, entitlement, pace, policy, quantum)
+        yield from (entitlement, pace, policy)
 
     def _own(self) -> Iterator[Metric]:
         found = CounterMetricFamily("nvc_found", "Violations that were detected", labels=("kind",))
@@ -197,14 +176,7 @@ class Exporter:
             clients.add_metric((uuid,), len(watched.clients))
             restarts.add_metric((uuid,), watched.restarts)
         yield from (clients, restarts)
-        refused = CounterMetricFamily("nvcd_refused", "Connections that were refused", labels=("cause",))
-        for cause, count in self.daemon.server.refused.items():
-            refused.add_metric((cause,), count)
-        yield from (found, denied, going, refused)
-        yield GaugeMetricFamily(
-            "nvcd_clients", "Processes that are connected", len(self.daemon.server.clients)
-        )
-        yield CounterMetricFamily("nvcd_messages", "Messages that were read", self.daemon.messages)
+        yield from (found, denied, going)
         yield CounterMetricFamily("nvcd_processor_seconds", "Processor time of nvcd", time.process_time())
         yield CounterMetricFamily("nvcd_nvml_failures", "Times that NVML failed", self.daemon.nvml.failures)
 

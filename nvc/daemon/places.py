@@ -13,7 +13,7 @@ import socket
 
 from nvc.daemon import control
 from nvc.daemon.io.services import Service
-from nvc.daemon.io.sockets import CONTROL, TENANT, listen, listen_at
+from nvc.daemon.io.sockets import CONTROL, listen, listen_at
 from nvc.errors import InitializationError, NvcError
 from nvc.rundir import runtime_directory
 from nvc.slices.policy import policies
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from nvc.daemon.daemon import Daemon
 
-TENANT_SOCKET, CONTROL_SOCKET = "socket", "nvcd.sock"
+CONTROL_SOCKET = "nvcd.sock"
 CHANGES = fcntl.DN_CREATE | fcntl.DN_DELETE | fcntl.DN_RENAME | fcntl.DN_ATTRIB | fcntl.DN_MULTISHOT
 
 
@@ -36,7 +36,6 @@ class Places:
         """`passed` are the sockets of systemd, `metrics` where scrapers ask. Raises InitializationError."""
         self.metrics = metrics
         self.control = f"{own_directory()}/{CONTROL_SOCKET}"
-        self.tenant = f"{registry.daemon_directory()}/{TENANT_SOCKET}"
         self.problem: NvcError | None = None  # for which the daemon ends
         self._sockets: dict[str, socket.socket] = {}
         for name, made in passed.items():
@@ -49,8 +48,6 @@ class Places:
 
     def _listen(self) -> None:
         """Make the sockets that are missing. Raises InitializationError."""
-        if TENANT not in self._sockets:
-            self._sockets[TENANT] = listen(self.tenant, socket.SOCK_SEQPACKET, 0o666)
         if CONTROL not in self._sockets:
             self._sockets[CONTROL] = listen(self.control, socket.SOCK_STREAM, 0o600)
         if self.metrics and self.metrics not in self._sockets:
@@ -63,9 +60,7 @@ class Places:
 
     def _serve(self, daemon: Daemon, name: str) -> None:
         listener = self._sockets[name]
-        if name == TENANT:
-            daemon.server.open(listener)
-        elif name == CONTROL:
+        if name == CONTROL:
             Service(daemon.loop, listener, b"\n", lambda data, now: control.answer(daemon, data, now), True)
         else:
             from nvc.daemon.metrics import Exporter
@@ -74,7 +69,7 @@ class Places:
 
     def _paths(self) -> dict[str, str]:
         """The path of each socket that has one."""
-        found = {TENANT: self.tenant, CONTROL: self.control}
+        found = {CONTROL: self.control}
         if self.metrics.startswith("unix:"):
             found[self.metrics] = self.metrics.removeprefix("unix:")
         return found
@@ -87,7 +82,6 @@ class Places:
         tell(f"{os.path.dirname(self.control)} or {daemon.slices.base} was removed: making it again")
         try:
             own_directory()
-            registry.daemon_directory()
             for name in gone:
                 old = self._sockets.pop(name)
                 daemon.loop.remove(old.fileno())

@@ -7,7 +7,7 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 from nvc.discovery.hostroot import identity_of
 from nvc.errors import DetectionError, InputError
 from nvc.model import OuterSlice
-from nvc.slices.model.layout import DAEMON_DIRECTORY, LEDGER_DIRECTORY, LEDGER_NAME, QUOTA_FILE, REAL
+from nvc.slices.model.layout import LEDGER_DIRECTORY, LEDGER_NAME, QUOTA_FILE, REAL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,8 +38,7 @@ def outer_slice(root: HostRoot, shims: tuple[Library, ...]) -> OuterSlice | None
     for path in (quota, f"{ledger}/{LEDGER_NAME}"):
         if not root.exists(path):
             raise DetectionError("find slice", path, "missing", "this container's slice is broken")
-    daemon = f"{directory}/{DAEMON_DIRECTORY}"
-    return OuterSlice(tuple(real), quota, ledger, daemon if root.exists(daemon) else "")
+    return OuterSlice(tuple(real), quota, ledger)
 
 
 def refuse_slices(facts: HostFacts) -> None:

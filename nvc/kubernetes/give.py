@@ -32,7 +32,7 @@ from nvc.slices.build.builder import empty_file, measured
 from nvc.slices.build.start import start_text
 from nvc.slices.model.slice import Slice, library_directory, resolve
 from nvc.slices.policy.policies import with_policies
-from nvc.slices.store import claims, registry
+from nvc.slices.store import claims
 from nvc.value import Value
 
 TYPE_CHECKING = False
@@ -105,7 +105,6 @@ def hold(
     libs_dir = library_directory(facts)
     places = [place for place, one in enumerate(allocation.given) if not one.whole]
     if places:  # containers mount these, too
-        registry.daemon_directory()
         try:
             empty_file()
         except OSError as error:

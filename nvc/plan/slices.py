@@ -79,8 +79,6 @@ def slice_ops(directory: str, slice: Slice, mps: str = MPS_PIPES) -> list[Op]:
     if slice.mps:
         pipes = f"{directory}/{layout.MPS_DIRECTORY}" if slice.server else mps
         ops.append(BindHostFile(slice.mps, pipes, None, True, True))
-    if slice.daemon:  # a directory, so that a socket created later is visible
-        ops.append(BindHostFile(slice.daemon, f"{directory}/{layout.DAEMON_DIRECTORY}", None, True))
     shims = {soname: (path, identity) for soname, path, identity in slice.shims}
     for shadow in slice.shadows:
         path, identity = shims[shadow.soname]

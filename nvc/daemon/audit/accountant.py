@@ -96,7 +96,7 @@ class Accountant:
         self._ending: dict[tuple[int, int], int] = {}  # since when, of processes: number and start
         self._now = 0
         self.use_is_new = False  # it was told with the last answer
-        self.changed = False  # a quota, since the arbiters were told
+        self.changed = False  # a quota, since the slices were told
         self.accounts: dict[str, tuple[Account, ...]] = {}  # of each slice; missing: not known
         self._before: dict[str, tuple[int, ...]] = {}
         self._slices: dict[tuple[int, int], str] = {}  # of processes: number and start
@@ -284,7 +284,7 @@ class Accountant:
         Raises OSError, LedgerError, and _NotShown where no process can be asked.
         """
         entry = known.entry
-        pids = [client.peer.pid for client in known.clients] + [entry.pid]
+        pids = [entry.pid]
         pids += [user.pid for user in self.users if user.key == entry.key]
         problem: OSError | LedgerError | _NotShown = _NotShown(_NOBODY)
         limit = CpuLimit(LOOK_TIME)

@@ -2,9 +2,7 @@
 
     bypass     a process of a slice uses a device around the shim
     excess     a slice has more memory than its limit, which the operator did not lower below its use (lowered.py)
-    overuse    a slice has more of a device's time than it may (overuse.py)
     stranger   a process that is in no slice uses a shared device
-    late       a slice keeps the device after its leases
     fault      an MPS server that slices share has ended (mps_shared.py)
     overcount  a ledger has what no process owns (stale_accounts.py)
 
@@ -15,8 +13,7 @@ corrected. What was acted on is shown until it is over, and its end is logged.
 Slices that keep to their limits are never reported, whatever NVML shows. A process that ends has its memory until
 the driver lets go of it, and none in the ledger: the accountant leaves it out meanwhile. NVML sees a new process
 before it has claimed its slot in the ledger: PERSIST. An estimate, such as that of a context, may be wrong by
-TOLERANCE; allocations are in the ledger before they are made. NVML's utilization is a sample, which overuse.py
-allows for.
+TOLERANCE; allocations are in the ledger before they are made.
 """
 
 from __future__ import annotations
@@ -26,9 +23,9 @@ import time
 
 from nvc.daemon.audit.holders import HolderFinder
 from nvc.daemon.audit.lowered import limit_to_act_on, settle
-from nvc.daemon.audit.overuse import LEASES, LEDGER, SECOND, Overuse, UsageFigures
 from nvc.daemon.audit.stale_accounts import StaleAccountFinder
 from nvc.daemon.io.identity import parent_of, signal_process
+from nvc.daemon.io.loop import SECOND
 from nvc.slices.model.layout import DENIED, NO_LIMIT
 from nvc.slices.model.policy import policy_of
 from nvc.slices.model.sizes import size_text
@@ -36,22 +33,19 @@ from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping
+    from collections.abc import Callable, Mapping
 
     from nvc.daemon.audit.accountant import Accountant
-    from nvc.daemon.audit.overuse import Verdict
     from nvc.daemon.mps_records import MpsServer
-    from nvc.daemon.schedule.gang import Board
-    from nvc.daemon.schedule.slice_index import IndexedSlice
     from nvc.slices.model.quota import QuotaDevice
 
-BYPASS, EXCESS, OVERUSE, STRANGER, LATE = "bypass", "excess", "overuse", "stranger", "late"
+BYPASS, EXCESS, STRANGER = "bypass", "excess", "stranger"
 OVERCOUNT = "overcount"
 FAULT = "fault"
 REPORT, DENY, STOP = "report", "deny", "stop"
-#: Nanoseconds that something is seen before it counts. Memory is there or not; the window for time is that of
-#: overuse.py; a process may be about to claim its slot; the driver may be about to take back what a dead one had.
-PERSIST = {BYPASS: SECOND, EXCESS: 0, OVERUSE: 0, STRANGER: SECOND, OVERCOUNT: 10 * SECOND}
+#: Nanoseconds that something is seen before it counts. Memory is there or not; a process may be about
+#: to claim its slot; the driver may be about to take back what a dead one had.
+PERSIST = {BYPASS: SECOND, EXCESS: 0, STRANGER: SECOND, OVERCOUNT: 10 * SECOND}
 #: Likewise for a ledger that cannot be read: a busy host may keep nvcd from it for a moment.
 UNREAD = 10 * SECOND
 AGAIN = (
@@ -59,7 +53,6 @@ AGAIN = (
 )  # after a process was killed: so long the driver has to take its memory back, and a little more
 EVENTS = 256
 TOLERANCE = 64 << 20  # bytes above a limit that an estimate may be wrong by; 1 % where that is more
-LATES = 10  # leases that were handed on, for one report
 
 
 #: Kind, key of the slice, UUID of the device, number and start of the process; 0: the slice as a whole.
@@ -97,27 +90,22 @@ class Verifier:
     def __init__(
         self,
         accountant: Accountant,
-        board: Board,
         actions: dict[str, str],
         log: Callable[[str], None],
         label: Callable[[str], str],
     ) -> None:
         """`label` is what people call the slice with a key; "" where nobody knows."""
         self.accountant = accountant
-        self.board = board
         self.actions = actions
         self.log = log
         self.label = label
         self.events: list[Event] = []
-        self.counts = dict.fromkeys((BYPASS, EXCESS, OVERUSE, STRANGER, LATE, OVERCOUNT, FAULT), 0)
-        self.overuse = Overuse()
-        self.untold: dict[str, int] = {}  # devices whose utilization NVML does not tell, and its error
+        self.counts = dict.fromkeys((BYPASS, EXCESS, STRANGER, OVERCOUNT, FAULT), 0)
         self.stale = StaleAccountFinder(accountant)
         self.holders = HolderFinder(accountant.slices)
         #: What goes on of that which was acted on.
         self.ongoing: dict[Offence, Violation] = {}
         self._since: dict[Offence, int] = {}  # when each was first seen, of those that go on
-        self._lates: dict[tuple[bytes, str], int] = {}
 
     @property
     def denied(self) -> dict[tuple[str, str], Violation]:
@@ -134,9 +122,7 @@ class Verifier:
 
     def look(self, servers: Mapping[tuple[str, str], MpsServer], now: int) -> None:
         """After each answer of NVML. Kernels of slices and devices in `servers` run in a process of MPS."""
-        if self.accountant.use_is_new:
-            self._hold_use(servers, now)
-        found = self._bypasses() | self._excesses() | self._overuses() | self._overcounts(now)
+        found = self._bypasses() | self._excesses() | self._overcounts(now)
         found |= self._strangers({one.pid for one in servers.values() if one.pid})
         self._since = {offence: self._since.get(offence, now) for offence in found}
         for offence, since in self._since.items():
@@ -146,7 +132,6 @@ class Verifier:
                 self._act(offence, found[offence], now)
         self._end(found)
         self._mark()
-        self._late()
 
     def _bypasses(self) -> dict[Offence, str]:
         accounts, unread = self.accountant.accounts, self.accountant.unread
@@ -173,56 +158,6 @@ class Verifier:
             elif most > balance.limit and balance.truth <= _with_tolerance(balance.limit):
                 settle(self.accountant, balance)
         return found
-
-    # Utilization
-
-    def _hold_use(self, servers: Container[tuple[str, str]], now: int) -> None:
-        """Hold what NVML told of utilization against caps, leases and ledgers."""
-        use: dict[tuple[str, str], int] = {}
-        for one in self.accountant.use:
-            use[one.key, one.uuid] = use.get((one.key, one.uuid), 0) + one.percent
-        figures: dict[tuple[str, str], UsageFigures] = {}
-        for key, known in self.accountant.slices.by_key.items():
-            for position, device in enumerate(known.devices if known.alive else ()):
-                if (
-                    not device.memory_limit
-                    or not policy_of(device.policy).leases
-                    or (key, device.uuid) in servers
-                ):
-                    continue
-                uuid = device.uuid.lower()
-                error = self.accountant.sampled.get(uuid, -1)
-                if error > 0:
-                    self._not_told(device.uuid, error)
-                elif error == 0:
-                    share = min(use.get((key, uuid), 0), 100) / 100
-                    figures[key, device.uuid] = self._figures(known, position, share, now)
-        self.overuse.keep(set(figures))
-        self.overuse.look(figures, now)
-
-    def _figures(self, known: IndexedSlice, position: int, used: float, now: int) -> UsageFigures:
-        device, key = known.devices[position], known.entry.key
-        cap = device.cores / 100 if device.cores < 100 else 0.0
-        held = -1
-        arbiter = self.board.arbiters.get(known.uuids[position])
-        if arbiter is not None and arbiter.policy.leases and len(arbiter.tenants) > 1:
-            arbiter.charge_until(now)
-            held = arbiter.tenants[key].held if key in arbiter.tenants else -1
-        budgets = self.accountant.budgets(key) if cap or held >= 0 else ()
-        if position >= len(budgets):
-            return UsageFigures(used, cap, -1, 0, held)
-        return UsageFigures(used, cap, budgets[position].charged, budgets[position].launches, held)
-
-    def _not_told(self, uuid: str, error: int) -> None:
-        if uuid not in self.untold:
-            self.log(f"NVML does not tell which processes use {uuid}: error {error}; this is not verified")
-        self.untold[uuid] = error
-
-    def _overuses(self) -> dict[Offence, str]:
-        return {
-            (OVERUSE, key, uuid, 0, 0): _text(verdict)
-            for (key, uuid), verdict in self.overuse.verdicts().items()
-        }
 
     # Others
 
@@ -261,9 +196,7 @@ class Verifier:
         if kind == OVERCOUNT:
             action = self.stale.void(key, uuid)
         elif action == STOP:
-            action = self._stop(kind, key, uuid, pid, start)
-        if kind == OVERUSE and action not in (REPORT, DENY):
-            self.overuse.begin_anew((key, uuid))  # another of its processes may have been the one
+            action = self._stop(key, uuid, pid, start)
         since = self.ongoing[offence].since if offence in self.ongoing else time.time()
         self.ongoing[offence] = Violation(key, uuid, kind, pid, text, action, since, now)
         self._note(kind, key, uuid, pid, text, action)
@@ -289,18 +222,17 @@ class Verifier:
         where = f" of {whose}" if pid and key else ""
         self.log(f"{kind}: {who}{where} on {uuid} {text}; {action}")
 
-    def _stop(self, kind: str, key: str, uuid: str, pid: int, start: int) -> str:
-        """Kill the process, or the process of the slice with the most memory or use. Returns what was done."""
+    def _stop(self, key: str, uuid: str, pid: int, start: int) -> str:
+        """Kill the process, or the process of the slice with the most memory. Returns what was done."""
         if not pid:
-            users = (
-                [(one.percent, one.pid, one.start, one.key, one.uuid) for one in self.accountant.use]
-                if kind == OVERUSE
-                else [(one.used, one.pid, one.start, one.key, one.uuid) for one in self.accountant.users]
-            )
-            mine = [one for one in users if (one[3], one[4].lower()) == (key, uuid.lower())]
+            mine = [
+                (one.used, one.pid, one.start)
+                for one in self.accountant.users
+                if (one.key, one.uuid.lower()) == (key, uuid.lower())
+            ]
             if not mine:
                 return REPORT
-            _, pid, start, *_ = max(mine)
+            _, pid, start = max(mine)
         if self.accountant.outlived(pid, start):
             listed = frozenset(one.pid for one in self.accountant.users)
             holder = self.holders.find(key, listed)
@@ -340,19 +272,6 @@ class Verifier:
         self.ongoing = {}
         self._mark()
 
-    def _late(self) -> None:
-        for raw, arbiter in self.board.arbiters.items():
-            for key, tenant in arbiter.tenants.items():
-                if tenant.lates >= self._lates.get((raw, key), 0) + LATES:
-                    self._lates[raw, key] = tenant.lates
-                    uuid = self.accountant.slices.names.get(raw, raw.hex())
-                    self._note(LATE, key, uuid, 0, f"kept the device after {tenant.lates} leases", REPORT)
-        self._lates = {
-            (raw, key): count
-            for (raw, key), count in self._lates.items()
-            if raw in self.board.arbiters and key in self.board.arbiters[raw].tenants
-        }
-
 
 def _with_tolerance(limit: int) -> int:
     """What a slice with this limit may have, as estimates may be wrong."""
@@ -368,12 +287,3 @@ def _patience(offence: Offence) -> int:
 def _denied(device: QuotaDevice, denied: int) -> QuotaDevice:
     changed: QuotaDevice = device.replace(flags=device.flags | DENIED if denied else device.flags & ~DENIED)
     return changed
-
-
-def _text(verdict: Verdict) -> str:
-    used, explained = round(verdict.used * 100), round(verdict.explained * 100)
-    if verdict.rule == LEASES:
-        return f"used {used} % of its time, and had leases for {explained} %"
-    if verdict.rule == LEDGER:
-        return f"used {used} % of its time, and its ledger says {explained} %"
-    return f"used {used} % of its time, and may have {explained} %"

@@ -1,5 +1,4 @@
-"""Who is at the other end of a socket: the kernel says which process, /proc which container. Nothing that the
-client says takes part.
+"""Which slice a process belongs to. Nothing that the process says takes part.
 
 A process belongs to the slice whose very quota file it sees, by device and inode, at the place of its shim. Nobody
 but the host can bind that file anywhere. One that sees none may have hidden it: see lineage.py.
@@ -8,14 +7,10 @@ but the host can bind that file anywhere. One that sees none may have hidden it:
 from __future__ import annotations
 
 import os
-import select
-import socket
-import struct
 
 from nvc.daemon.io.lineage import slice_by_lineage
 from nvc.slices.store.process_info import namespace_link, start_of, status_number
 from nvc.slices.store.process_view import ProcessView
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,57 +18,6 @@ if TYPE_CHECKING:
 
     from nvc.kernel import Kernel
     from nvc.slices.store.registry import Entry
-
-SO_PEERPIDFD = 77  # since Linux 6.5
-_CREDENTIALS = struct.Struct("iII")
-
-
-class Peer(Value):
-    """A process, and the slice that it is in."""
-
-    pid: int
-    start: int  # clock ticks since boot
-    entry: Entry
-
-
-def peer_of(kernel: Kernel, connection: socket.socket, entries: Iterable[Entry]) -> Peer | None:
-    """The process that connected; None: it has ended, or is in no slice.
-
-    The descriptor of a process that still lives proves that its number was not given to another one meanwhile.
-    Kernels before 6.5 give none. There it is opened by that number, and a slice's process that was given the number
-    of another one of it within that moment is taken for that one.
-    """
-    pid = _CREDENTIALS.unpack(
-        connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    )[0]
-    if pid <= 0:
-        return None  # of a pid namespace that we do not see into
-    try:
-        pidfd = descriptor_of(kernel, connection, pid)
-    except OSError:
-        return None
-    try:
-        start = start_of(f"/proc/{pid}")
-        entry = slice_of(kernel, pid, entries)
-        # Not select(2), which knows no number above 1023.
-        ended = select.poll()
-        ended.register(pidfd, select.POLLIN)
-        if entry is None or ended.poll(0):
-            return None
-        return Peer(pid, start, entry)
-    except OSError:
-        return None
-    finally:
-        os.close(pidfd)
-
-
-def descriptor_of(kernel: Kernel, connection: socket.socket, pid: int) -> int:
-    """A descriptor of the process that connected, or, before Linux 6.5, that has its number. Raises OSError."""
-    try:
-        return connection.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
-    except OSError:
-        return kernel.pidfd_open(pid)
-
 
 def slice_of(kernel: Kernel, pid: int, entries: Iterable[Entry]) -> Entry | None:
     """The slice that a process is in. Raises OSError for one that has ended."""

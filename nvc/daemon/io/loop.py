@@ -8,7 +8,6 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
 IN = select.EPOLLIN
 SECOND = 1_000_000_000
@@ -35,10 +34,6 @@ class Loop:
         self.paused: set[int] = set()
         self.timed: list[Timed] = []
         self.following = 0  # when the next of them is due
-        self.wait: Callable[[int], list[int]] = self.poll
-        self.on_time: Callable[[int], None] = lambda now: None  # each time that `wait` returns
-        self.after: Callable[[int], None] = lambda now: None  # while there is something in
-        self.unfinished: list[Any] = []
         self.stopped = False
         self.wakes = 0
 
@@ -96,18 +91,15 @@ class Loop:
         """Until `stop` is called."""
         handlers, clock = self.handlers, time.monotonic_ns
         while not self.stopped:
-            ready = self.wait(self.following)
+            ready = self.poll(self.following)
             self.wakes += 1
             now = clock()
             for fd in ready:
                 handler = handlers.get(fd)
                 if handler is not None:  # not closed by one that came before
                     handler(now)
-            self.on_time(now)
-            if self.unfinished or now >= self.following:
-                self.after(now)
-                if now >= self.following:
-                    self._timed(now)
+            if now >= self.following:
+                self._timed(now)
 
     def _timed(self, now: int) -> None:
         due = [one for one in self.timed if now >= one.due]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 FIRST = 3  # descriptor that systemd passes on (sd_listen_fds(3))
-TENANT, CONTROL = "tenant", "control"
+CONTROL = "control"
 BACKLOG = 1024
 
 
@@ -36,7 +36,7 @@ def activated(environment: Mapping[str, str]) -> dict[str, socket.socket]:
         os.set_inheritable(fd, False)
         passed = socket.socket(fileno=fd)
         name = names[number] if number < len(names) else ""
-        kind = {TENANT: socket.SOCK_SEQPACKET, CONTROL: socket.SOCK_STREAM}.get(name)
+        kind = {CONTROL: socket.SOCK_STREAM}.get(name)
         if passed.family != socket.AF_UNIX or passed.type != kind:
             raise InitializationError(
                 "take socket", name or str(fd), "not one of nvcd's", "see `systemctl cat nvcd.socket`"

@@ -1,18 +1,17 @@
-"""The slices of the host as the arbiters need them: read from the registry, from quotas and from device
+"""The slices of the host as nvcd needs them: read from the registry, from quotas and from device
 policies. Only what has changed is read again. Of what cannot be read, the last sound values hold: a broken slice of
-`store/snapshot.py` is refused, but leases go on here."""
+`store/snapshot.py` is refused, but counts here."""
 
 from __future__ import annotations
 
 import os
 
-from nvc.daemon.io.wire import NO_UUID
 from nvc.errors import NvcError
 from nvc.slices.model import layout, quota
 from nvc.slices.model.entry import RegistryError, open_own
 from nvc.slices.model.quota import QuotaError
 from nvc.slices.policy import policies
-from nvc.slices.policy.entitlement import ASSUMED, DeviceCosts, InForce, in_force
+from nvc.slices.policy.entitlement import InForce, in_force
 from nvc.slices.policy.policies import DevicePolicy
 from nvc.slices.store import limits, registry
 from nvc.slices.store.liveness import living_of
@@ -21,34 +20,31 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nvc.daemon.io.clients import Client
-    from nvc.daemon.schedule.gang import Board
     from nvc.kernel import Kernel
     from nvc.slices.model.quota import QuotaDevice
-    from nvc.slices.policy.entitlement import Terms
     from nvc.slices.store.registry import Entry
 
-LOCK_TIME = 0.05  # seconds: leases must not wait for a command; the next look tries again
+LOCK_TIME = 0.05  # seconds: nvcd must not wait for a command; the next look tries again
+NO_UUID = bytes(16)
 AGAIN = 60_000_000_000  # nanoseconds between two looks at whether slices have processes again that had none
 
 
 class IndexedSlice:
     """One slice."""
 
-    __slots__ = ("entry", "stamp", "sequence", "devices", "uuids", "clients", "alive", "quota")
+    __slots__ = ("entry", "stamp", "sequence", "devices", "uuids", "alive", "quota")
 
     def __init__(self, entry: Entry, stamp: int) -> None:
         self.entry = entry
         self.stamp = stamp  # of its directory: another one when `about` was replaced
         # Once and for both: a tenant with CAP_SYS_ADMIN can hold up whoever opens it later (fanotify(7)).
         try:
-            self.quota = open_own(entry.quota, os.O_RDWR, 0)  # leases do not wait
+            self.quota = open_own(entry.quota, os.O_RDWR, 0)  # nobody waits
         except OSError as error:
             raise RegistryError.of("read slice", entry.quota, error) from None
         self.sequence: bytes | None = None  # of the quota when it was last read; None: not yet
         self.devices: tuple[QuotaDevice, ...] = ()  # named as the registry has them
         self.uuids: tuple[bytes, ...] = ()
-        self.clients: set[Client] = set()
         self.alive = True
 
     def read(self) -> bool:
@@ -68,15 +64,14 @@ class IndexedSlice:
 
 
 class SliceIndex:
-    """All slices; `refresh` brings it up to date, and the arbiters with it."""
+    """All slices; `refresh` brings it up to date."""
 
-    def __init__(self, kernel: Kernel, board: Board, log: Callable[[str], None]) -> None:
+    def __init__(self, kernel: Kernel, log: Callable[[str], None]) -> None:
         self.kernel = kernel
-        self.board = board
         self.log = log
         self.base = registry.base_directory()
         self.by_key: dict[str, IndexedSlice] = {}
-        #: Why slices cannot be read. One that could be before keeps what it had; another one gets no lease.
+        #: Why slices cannot be read. One that could be before keeps what it had; another one is left out.
         self.broken: dict[str, str] = {}
         self.device_policy: dict[str, DevicePolicy] = {}  # by UUID
         self.force: dict[bytes, InForce] = {}  # by the bytes of the UUID
@@ -96,21 +91,21 @@ class SliceIndex:
         """Read what has changed. With `census`, slices whose processes have ended no longer count."""
         names = set(registry.entry_names(self.base))
         for key in [key for key in self.by_key if key not in names]:
-            self._forget(self.by_key.pop(key), now)
+            self._forget(self.by_key.pop(key))
         self.broken = {key: problem for key, problem in self.broken.items() if key in names}
         for key in sorted(names):
-            self._look(key, now)
+            self._look(key)
         if census:
             again = now >= self._again
             if again:
                 self._again = now + AGAIN
-            doubted = [one for one in self.by_key.values() if not one.clients and (one.alive or again)]
+            doubted = [one for one in self.by_key.values() if one.alive or again]
             living = living_of(self.kernel, tuple(one.entry for one in doubted))
             for known in doubted:
                 known.alive = known.entry.key in living
-        self.apply(now)
+        self.apply()
 
-    def _look(self, key: str, now: int) -> None:
+    def _look(self, key: str) -> None:
         path = f"{self.base}/{key}"
         try:
             stamp = os.stat(path).st_mtime_ns
@@ -124,7 +119,7 @@ class SliceIndex:
                 if found is not None:
                     self._replace(known, IndexedSlice(found, stamp))
                 elif known is not None:
-                    self._forget(self.by_key.pop(key), now)
+                    self._forget(self.by_key.pop(key))
             self.broken.pop(key, None)
         except (OSError, NvcError) as error:
             if self.broken.get(key) != str(error):
@@ -140,9 +135,6 @@ class SliceIndex:
             raise
         if known is not None:
             known.close()
-            new.clients = known.clients
-            for client in new.clients:
-                client.known = new
         self.by_key[new.entry.key] = new
 
     def _read(self, known: IndexedSlice) -> None:
@@ -161,20 +153,12 @@ class SliceIndex:
             self._problems.add(problem)
             self.log(problem)
 
-    def _forget(self, known: IndexedSlice, now: int) -> None:
+    def _forget(self, known: IndexedSlice) -> None:
         known.close()
         known.alive = False
-        for raw in known.uuids:
-            if raw in self.board.arbiters:
-                self.board.arbiters[raw].forget(known.entry.key, now)
 
-    def terms(self, raw: bytes, key: str) -> Terms | None:
-        """What holds for a slice on a device; None: nothing did when slices were last read."""
-        force = self.force.get(raw, InForce())
-        return next((terms for terms in force.terms if terms.key == key), None)
-
-    def apply(self, now: int) -> None:
-        """Tell the arbiters who shares each device, and how."""
+    def apply(self) -> None:
+        """Find who shares each device, and how."""
         sharers: dict[bytes, list[tuple[IndexedSlice, QuotaDevice]]] = {}
         for known in self.by_key.values():
             for raw, device in zip(known.uuids, known.devices):
@@ -190,14 +174,8 @@ class SliceIndex:
                 limits.demand_of(known.entry, device, bool(device.flags & (layout.PAUSED | layout.DENIED)))
                 for known, device in found
             )
-            self.force[raw] = in_force(
-                self.device_policy.get(uuid, DevicePolicy()), demands, costs_of(found)
-            )
-            self.board.enforce(raw, self.force[raw], now)
-        for raw in [raw for raw in self.board.arbiters if raw not in sharers]:
-            for key in tuple(self.board.arbiters[raw].tenants):
-                self.board.arbiters[raw].forget(key, now)
-            self.board.remove(raw)
+            self.force[raw] = in_force(self.device_policy.get(uuid, DevicePolicy()), demands)
+        for raw in [raw for raw in self.force if raw not in sharers]:
             del self.force[raw]
 
 
@@ -207,12 +185,3 @@ def raw_uuid(uuid: str) -> bytes:
         return quota.uuid_bytes(uuid)
     except QuotaError:
         return NO_UUID
-
-
-def costs_of(found: list[tuple[IndexedSlice, QuotaDevice]]) -> DeviceCosts:
-    """What the newest slice of a device says that the host has measured of it."""
-    measured = [(known.entry.created, device) for known, device in found if device.making_time]
-    if not measured:
-        return ASSUMED
-    newest = max(measured, key=lambda one: one[0])[1]
-    return DeviceCosts(newest.making_time, newest.making_lasts, newest.change_time)

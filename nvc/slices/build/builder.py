@@ -109,7 +109,6 @@ def build_slice(
         mps_percent=percent,
         server=server,
         held=isolated,
-        daemon=registry.daemon_directory(),
         compat=libraries,
         label=wanted.label if _has_selinux() else "",
         holds=holds,
@@ -248,9 +247,6 @@ def measured(devices: tuple[SliceDevice, ...], driver: str) -> tuple[SliceDevice
                     context_overhead=measurement.context,
                     module_overhead=measurement.module,
                     calibrated=True,
-                    making_time=measurement.making,
-                    making_lasts=measurement.lasts,
-                    change_time=measurement.change,
                 )
             )
     return tuple(found)

@@ -1,5 +1,4 @@
 """Measures the memory of a CUDA context: one process makes a context, another asks NVML what that process has.
-calibrate_time.py measures what a context takes of others' time.
 
 Both are forked, have no rights, and are chrooted to the driver root. Other users of the device do not matter as
 long as there is room: only the figure of the one process is read.
@@ -12,7 +11,6 @@ import os
 import signal
 
 from nvc.errors import PermissionDenied
-from nvc.slices.build.calibrate_time import measure_times
 from nvc.slices.build.calibration import CalibrationError, Measurement
 from nvc.slices.build.confine import fork_nobody
 from nvc.slices.model.slice import resolve
@@ -52,10 +50,8 @@ class Libraries(Value):
     nvml: str
 
 
-def calibrate(
-    facts: HostFacts, selection: Selection, wanted: SliceRequest, told: Callable[[str], None]
-) -> tuple[Measurement, ...]:
-    """One measurement for each kind of device in the selection; `told` hears which times could not be measured.
+def calibrate(facts: HostFacts, selection: Selection, wanted: SliceRequest) -> tuple[Measurement, ...]:
+    """One measurement for each kind of device in the selection.
 
     Raises CalibrationError, PermissionDenied.
     """
@@ -67,13 +63,9 @@ def calibrate(
         part = device.memory // MIB if ":" in device.index else 0
         if (device.name, part) not in measured:
             context, module = _measure(libraries, device)
-            found = Measurement(facts.driver_label, device.name, part, context, module)
-            try:
-                times = measure_times(libraries, device.uuid)
-                found = found.replace(making=times.making, lasts=times.lasts, change=times.change)
-            except CalibrationError as error:
-                told(f"{device.uuid}: what others lose by a context or a change is assumed: {error.cause}")
-            measured[device.name, part] = found
+            measured[device.name, part] = Measurement(
+                facts.driver_label, device.name, part, context, module
+            )
     return tuple(measured.values())
 
 

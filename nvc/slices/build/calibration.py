@@ -1,6 +1,6 @@
 """What CUDA contexts cost on this host: the file of `nvc-cli vgpu calibrate`, a line for each device kind.
 
-driver 580.159.04  context 543162368  module 0  making 11200000  lasts 160000000  change 148000  device NVIDIA H200
+driver 580.159.04  context 543162368  module 0  device NVIDIA H200
 driver 580.159.04  context 201326592  module 0  memory 10176  device NVIDIA H100 80GB HBM3
 """
 
@@ -25,22 +25,17 @@ class CalibrationError(NvcError, code="NVC-2104", stage="vgpu", doctor="vgpu.cal
 
 
 class Measurement(Value):
-    """What one process takes on one kind of device: memory in bytes, time in nanoseconds."""
+    """What one process takes on one kind of device: in bytes."""
 
     driver: str  # with the suffix of a simulated one
     device: str  # name of the GPU
     memory: int  # MiB of the MIG device, 0 for a whole GPU
     context: int
     module: int
-    making: int = 0  # what others lose by a context that is made; 0: the times were not measured
-    lasts: int = 0  # how long making one lasts beside their work
-    change: int = 0  # from one process's work to another's
 
     def line(self) -> str:
         """One line of the file, with its end."""
         part = f"  memory {self.memory}" if self.memory else ""
-        if self.making:
-            part = f"  making {self.making}  lasts {self.lasts}  change {self.change}{part}"
         return (
             f"driver {self.driver}  context {self.context}  module {self.module}{part}"
             f"  device {_printable(self.device)}\n"
@@ -83,17 +78,13 @@ def parse_line(line: str) -> Measurement | None:
     words = head.split()
     fields = dict(zip(words[::2], words[1::2]))
     driver, context = fields.get("driver", ""), fields.get("context", "")
-    names = "memory", "module", "making", "lasts", "change"
-    others = [fields.get(name, "0") for name in names]
-    numbers = (context, *others)
+    memory, module = fields.get("memory", "0"), fields.get("module", "0")
+    numbers = context, memory, module
     if not (
         found and driver and device and all(n.isascii() and n.isdigit() and len(n) < 16 for n in numbers)
     ):
         return None
-    memory, module, *times = map(int, others)
-    if any(times) != all(times):
-        return None
-    return Measurement(driver, device, memory, int(context), module, *times)
+    return Measurement(driver, device, int(memory), int(context), int(module))
 
 
 def find(known: tuple[Measurement, ...], driver: str, device: str, memory: int) -> Measurement | None:

@@ -45,9 +45,6 @@ class SliceDevice(Value):
     context_overhead: int = 0  # bytes that a process takes by its context alone
     module_overhead: int = 0  # and by its first module
     calibrated: bool = False  # that was measured on this host
-    making_time: int = 0  # nanoseconds, like the two below, as in QuotaDevice; 0: not measured
-    making_lasts: int = 0
-    change_time: int = 0
     cores: int = CORES_UNCAPPED  # percent of its time
     weight: int = WEIGHT  # among the containers of the device
     policy: int = POLICY_NATIVE  # place in policy.TABLE
@@ -111,7 +108,6 @@ class Slice(Value):
     mps_percent: int = 100  # of the device's threads
     server: str = ""  # UUID of the device whose slices share that server; "": it is this slice's own
     not_enforced: str = ""  # why its policies are not, where they need nvcd
-    daemon: str = ""  # directory on the host in which nvcd's socket is, or will be
     label: str = ""  # of SELinux, for the ledger
     compat: tuple[CompatLibrary, ...] = ()  # of the image; its libcuda stands in for the driver's
     outer: OuterSlice | None = None  # whose slice this one shares: nothing is made for it
@@ -334,9 +330,8 @@ def shared_slice(facts: HostFacts) -> Slice:
         for library in facts.libraries
         if library.soname in sonames
     )
-    daemon = root + facts.outer.daemon if facts.outer.daemon else ""
     return Slice(
-        (), library_directory(facts), shims, root + facts.outer.quota, uncounted=True, daemon=daemon,
+        (), library_directory(facts), shims, root + facts.outer.quota, uncounted=True,
         outer=facts.outer,
     )  # fmt: skip
 

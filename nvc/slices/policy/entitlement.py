@@ -6,7 +6,7 @@ it; `vgpu top`, `vgpu show`, the metrics and `nvcd --state` print it.
 
 from __future__ import annotations
 
-from nvc.slices.model.layout import CHANGE_TIME, MAKING_LASTS, MAKING_TIME, POLICY_NATIVE
+from nvc.slices.model.layout import POLICY_NATIVE
 from nvc.slices.model.policy import CAP, EQUAL, FIRST, MS, TABLE, policy_of
 from nvc.slices.policy.policies import NONE, DevicePolicy
 from nvc.value import Value
@@ -57,20 +57,6 @@ class Terms(Value):
         return self.demand.cores / 100 or 1.0
 
 
-class DeviceCosts(Value):
-    """What a device's own time costs, in nanoseconds, as the host has measured it, or as it is assumed.
-
-    No process of a slice has a say in it.
-    """
-
-    making: int = MAKING_TIME  # what others lose by a context
-    lasts: int = MAKING_LASTS  # how long that takes
-    change: int = CHANGE_TIME  # from one process's work to another's, in which the device works for nobody
-
-
-ASSUMED = DeviceCosts()
-
-
 class InForce(Value):
     """The policy in force on one device, with the terms of its slices."""
 
@@ -78,7 +64,6 @@ class InForce(Value):
     quantum: int = QUANTUM  # nanoseconds; nvcd learns one that fits better (nvc/daemon/schedule/quantum.py)
     longest: int = 0  # nanoseconds: the operator's, which bounds what nvcd learns; 0: none
     terms: tuple[Terms, ...] = ()  # of all demands, the oldest first
-    costs: DeviceCosts = ASSUMED
     floor_us: int = 0  # the operator's, of the timeslices of who is not first; 0: none
 
     @property
@@ -105,9 +90,7 @@ class InForce(Value):
         return self.floor_us or FLOOR_US
 
 
-def in_force(
-    device_policy: DevicePolicy, demands: tuple[Demand, ...], costs: DeviceCosts = ASSUMED
-) -> InForce:
+def in_force(device_policy: DevicePolicy, demands: tuple[Demand, ...]) -> InForce:
     """The policy in force on a device with these slices.
 
     The policy is the operator's for the device, else that of the oldest slice that takes leases.
@@ -130,7 +113,7 @@ def in_force(
         for demand in demands
     )
     longest = device_policy.quantum_us * 1000
-    return InForce(policy, longest or QUANTUM, longest, terms, costs, device_policy.floor_us)
+    return InForce(policy, longest or QUANTUM, longest, terms, device_policy.floor_us)
 
 
 def entitlements(force: InForce, idle: frozenset[str] = frozenset()) -> dict[str, float]:

@@ -69,7 +69,6 @@ def _load(picture: Picture, tenant: SliceStatus, device: SliceDeviceStatus) -> L
         name=tenant.name,
         share=(had.share if had else 0.0) if measured else None,
         waited=had.waited if had and measured else None,
-        step=had.step if had and measured else None,
         cores=device.cores,
         weight=device.weight,
         used=None if tenant.problem else device.used,

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Entry", "EntryDevice", "LEDGER", "READY", "RegistryError", "START", "base_directory", "check",
-    "check_room", "daemon_directory", "enter", "entries", "entry_at", "entry_device", "entry_names", "entry_text",
+    "check_room", "enter", "entries", "entry_at", "entry_device", "entry_names", "entry_text",
     "held", "is_bound", "join", "key_of", "locked", "make", "prune", "quota_device", "read_entry", "remove",
     "sound_entries", "text_of", "write_about",
 ]  # fmt: skip
@@ -64,16 +64,6 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 def base_directory() -> str:
     """The registry's directory, made if need be. Raises InitializationError."""
     return needed_directory("make a slice", "vgpu")
-
-
-def daemon_directory() -> str:
-    """Where nvcd's socket for containers is, whether nvcd runs or not; made if need be.
-
-    It is bound into containers, so it is never removed. Raises InitializationError.
-    """
-    path = needed_directory("make a slice", "nvcd", "tenant")
-    os.chmod(path, 0o755)  # programs of any user connect
-    return path
 
 
 def key_of(kernel: Kernel, target: Target) -> str:
@@ -215,8 +205,7 @@ def quota_device(device: SliceDevice) -> QuotaDevice:
     return QuotaDevice(
         device.uuid, device.limit, device.context_overhead, device.module_overhead,
         cores=device.cores, weight=device.weight, policy=device.policy,
-        making_time=device.making_time, making_lasts=device.making_lasts,
-        change_time=device.change_time, period_us=device.period_us,
+        period_us=device.period_us,
     )  # fmt: skip
 
 
