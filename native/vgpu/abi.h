@@ -40,25 +40,11 @@ enum {
 enum { CU_LOCATION_DEVICE = 1 };
 enum { CU_POOL_THRESHOLD = 4, CU_POOL_RESERVED = 5, CU_POOL_USED = 7 };
 enum { CU_CAPTURE_RELAXED = 2, CU_EVENT_NO_TIMING = 2 };
-enum {
-    CU_POINTER_MEMORY_TYPE = 2,
-    CU_POINTER_ORDINAL = 9,
-    CU_POINTER_POOL = 17,
-    CU_TYPE_HOST = 1,
-    CU_TYPE_UNIFIED = 4
-};
+enum { CU_POINTER_MEMORY_TYPE = 2, CU_POINTER_ORDINAL = 9, CU_POINTER_POOL = 17, CU_TYPE_HOST = 1 };
 enum { CU_OPERATION_MAP = 1 };
 enum { CU_GRAPH_MEMORY_RESERVED = 2 };
 enum { CU_INSTANTIATE_UPLOAD = 2 };
-enum {
-    CU_NODE_KERNEL = 0,
-    CU_NODE_COPY = 1,
-    CU_NODE_SETTING = 2,
-    CU_NODE_GRAPH = 4,
-    CU_NODE_EVENT_RECORD = 7,
-    CU_NODE_ALLOC = 10,
-    CU_NODE_CONDITIONAL = 13
-};
+enum { CU_NODE_KERNEL = 0, CU_NODE_GRAPH = 4, CU_NODE_ALLOC = 10 };
 enum {
     CU_LIMIT_STACK = 0,
     CU_LIMIT_PRINTF = 1,
@@ -165,36 +151,6 @@ typedef struct {
     unsigned int numAttrs;
 } CUlaunchConfig;
 
-/* One end of a copy. */
-typedef struct {
-    size_t x, y;
-    int type;
-    const void *host;
-    CUdeviceptr device;
-    CUarray array;
-    size_t pitch;
-} CUDA_MEMCPY2D_END;
-
-typedef struct {
-    CUDA_MEMCPY2D_END from, to;
-    size_t width, height;
-} CUDA_MEMCPY2D;
-
-typedef struct {
-    size_t x, y, z, level;
-    int type;
-    const void *host;
-    CUdeviceptr device;
-    CUarray array;
-    void *context; /* of a copy between devices */
-    size_t pitch, height;
-} CUDA_MEMCPY3D_END;
-
-typedef struct {
-    CUDA_MEMCPY3D_END from, to;
-    size_t width, height, depth;
-} CUDA_MEMCPY3D;
-
 typedef struct {
     uint8_t reserved[64];
 } CUipcMemHandle;
@@ -225,8 +181,6 @@ _Static_assert(sizeof(CUDA_KERNEL_NODE_PARAMS) == 72, "CUDA layout");
 _Static_assert(sizeof(CUgraphNodeParams) == 256, "CUDA layout");
 _Static_assert(sizeof(CUlaunchConfig) == 56 && offsetof(CUlaunchConfig, hStream) == 32, "CUDA layout");
 _Static_assert(sizeof(CUDA_LAUNCH_PARAMS) == 56, "CUDA layout");
-_Static_assert(sizeof(CUDA_MEMCPY2D) == 128 && offsetof(CUDA_MEMCPY2D, to) == 56, "CUDA layout");
-_Static_assert(sizeof(CUDA_MEMCPY3D) == 200 && offsetof(CUDA_MEMCPY3D, to) == 88, "CUDA layout");
 
 #define CU_API __attribute__((visibility("default")))
 

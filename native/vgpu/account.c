@@ -93,8 +93,8 @@ bool account_device(int position, struct vgpu_quota_device *out)
     bool good = quota_read(in) && (uint32_t)position < in->quota.device_count;
     if (good)
         *out = in->quota.devices[position];
-    if (good && out->policy == VGPU_POLICY_CONCURRENT)
-        out->pace = quota_pace(in, position);
+    if (good)
+        quota_refresh(in, position, out);
     lock_drop(&in->account);
     return good;
 }

@@ -4,7 +4,6 @@
 #include "gauge.h"
 #include "local.h"
 #include "log.h"
-#include "own_events.h"
 #include "share.h"
 
 #include <string.h>
@@ -221,10 +220,8 @@ void context_bury(uint64_t context)
         }
         if (item.kind == ITEM_CONTEXT || item.kind == ITEM_PRIMARY)
             atomic_fetch_sub(&process()->contexts, 1);
-        if (item.kind == ITEM_LATER) { /* its event went with the context */
+        if (item.kind == ITEM_LATER) /* its event went with the context */
             atomic_fetch_sub(&process()->later, 1);
-            own_event_end((CUevent)(uintptr_t)item.other, item.key);
-        }
         refund(&item);
     }
 }

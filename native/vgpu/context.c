@@ -1,7 +1,7 @@
 /* A context takes some hundred MiB when it is made: an amount that the host has measured, reserved before. */
 #include "charge.h"
 #include "local.h"
-#include "making.h"
+#include "pacer.h"
 
 static uint64_t overhead_of(int position)
 {
@@ -15,7 +15,6 @@ static uint64_t key_of(CUcontext context)
 }
 
 struct making {
-    struct making_time time;
     struct target to;
     uint64_t bytes;
     bool charged;
@@ -29,10 +28,6 @@ static bool begin(CUdevice ordinal, struct making *making)
         return true; /* for the driver to refuse */
     making->bytes = overhead_of(making->to.position);
     making->charged = charge(making->to.position, making->bytes);
-    if (making->charged && !making_begin(&making->time, making->to.position)) {
-        account_withdraw(making->to.position, making->bytes);
-        making->charged = false;
-    }
     return making->charged;
 }
 
@@ -46,7 +41,6 @@ static void end(const struct making *making, enum kind kind, uint64_t key, CUcon
                         .bytes = making->bytes};
     if (!making->charged)
         return;
-    making_end(&making->time);
     items_lock();
     bool enters = result == CUDA_SUCCESS && !item_find(kind, key);
     if (enters)
@@ -99,10 +93,9 @@ static CUresult destroy(CUcontext context, CUresult (*call)(CUcontext))
 {
     if (!context)
         return call(context);
-    uint64_t unfinished = meter_close_context(key_of(context));
+    pacer_forget(key_of(context));
     context_doom(key_of(context));
     CUresult result = call(context);
-    meter_closed_context(unfinished);
     if (result == CUDA_SUCCESS)
         context_bury(key_of(context));
     else
@@ -124,9 +117,8 @@ CU_API CUresult cuCtxDestroy(CUcontext context)
 CU_API CUresult cuCtxDetach(CUcontext context)
 {
     unsigned int version;
-    uint64_t unfinished = meter_close_context(key_of(context));
+    pacer_forget(key_of(context));
     CUresult result = REAL(cuCtxDetach)(context);
-    meter_closed_context(unfinished);
     if (result == CUDA_SUCCESS && context && REAL(cuCtxGetApiVersion)(context, &version) != CUDA_SUCCESS) {
         context_doom(key_of(context));
         context_bury(key_of(context));
@@ -185,10 +177,9 @@ static CUresult end_primary(CUdevice device, CUresult (*call)(CUdevice))
     struct item item;
     if (!item_get(ITEM_PRIMARY, (uint64_t)device + 1, &item))
         return call(device);
-    uint64_t unfinished = meter_close_context(item.context);
+    pacer_forget(item.context);
     context_doom(item.context);
     CUresult result = call(device);
-    meter_closed_context(unfinished);
     if (result == CUDA_SUCCESS && !is_active(device)) {
         context_bury(item.context);
         reclaim(item.position);

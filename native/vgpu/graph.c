@@ -2,8 +2,8 @@
  * size of. So a launch reserves what its nodes can take together; afterwards that size counts. */
 #include "capture.h"
 #include "charge.h"
+#include "gate.h"
 #include "gauge.h"
-#include "graph_devices.h"
 #include "graph_footprint.h"
 
 #include <stdlib.h>
@@ -77,12 +77,10 @@ static CUresult enter(CUgraphExec exec, CUgraph graph, CUresult result)
             take_parts(exec, items);
             result = CUDA_ERROR_OUT_OF_MEMORY;
         }
-        if (result == CUDA_SUCCESS) {
-            graph_devices_enter(exec, graph);
+        if (result == CUDA_SUCCESS)
             atomic_fetch_add(&process()->graphs, all.count != 0);
-        } else {
+        else
             REAL(cuGraphExecDestroy)(exec);
-        }
     }
     free(all.pieces);
     turn_drop(TURN);
@@ -209,27 +207,29 @@ static CUresult launch(CUgraphExec handle, CUstream stream, CUresult (*call)(CUg
     return result;
 }
 
-static CUresult launch_by(CUgraphExec exec, CUstream stream, void *call)
-{
-    return launch(exec, stream, *(CUresult(**)(CUgraphExec, CUstream))call);
-}
-
+/* What a graph works for on other devices than its stream's is not measured. */
 static CUresult pass_and_launch(CUgraphExec exec, CUstream stream, bool per_thread,
                                 CUresult (*call)(CUgraphExec, CUstream))
 {
-    return graph_devices_launch(exec, stream, per_thread, launch_by, &call);
+    struct launch passed;
+    if (window_is_open())
+        return launch(exec, stream, call);
+    CUresult result = gate_enter(&passed, stream, per_thread);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = launch(exec, stream, call);
+    gate_leave(&passed, result);
+    return result;
 }
 
 CU_API CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
 {
-    return window_is_open() ? launch(exec, stream, REAL(cuGraphLaunch))
-                            : pass_and_launch(exec, stream, false, REAL(cuGraphLaunch));
+    return pass_and_launch(exec, stream, false, REAL(cuGraphLaunch));
 }
 
 CU_API CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream)
 {
-    return window_is_open() ? launch(exec, stream, REAL(cuGraphLaunch_ptsz))
-                            : pass_and_launch(exec, stream, true, REAL(cuGraphLaunch_ptsz));
+    return pass_and_launch(exec, stream, true, REAL(cuGraphLaunch_ptsz));
 }
 
 CU_API CUresult cuGraphUpload(CUgraphExec exec, CUstream stream)
@@ -315,7 +315,6 @@ CU_API CUresult cuGraphExecDestroy(CUgraphExec exec)
 {
     struct item items[PARTS];
     int count = take_parts(exec, items);
-    graph_devices_leave(exec);
     CUresult result = REAL(cuGraphExecDestroy)(exec);
     for (int i = 0; i < count && result != CUDA_SUCCESS; i++)
         item_put(&items[i]);

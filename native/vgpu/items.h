@@ -9,10 +9,9 @@ enum kind {
     ITEM_LINEAR, /* key: address */
     ITEM_CHUNK,  /* key: address >> 21; `count` small allocations, `other` bytes of them */
     ITEM_LATER, /* key: a number; linear memory: free when the event `other` is due; `inode` address, `mark` size */
-    ITEM_POOL,    /* key: pool; `bytes` that it has reserved, `count` 1 once the program destroyed it */
-    ITEM_EXPORT,  /* key: address in a pool that was exported; `share` */
-    ITEM_GRAPHS,  /* key: ordinal + 1; `bytes` that graphs have reserved; `mark`: see graph.c */
-    ITEM_DEVICES, /* key: instance of a graph; `other` a bit for each position that its kernels run on */
+    ITEM_POOL,   /* key: pool; `bytes` that it has reserved, `count` 1 once the program destroyed it */
+    ITEM_EXPORT, /* key: address in a pool that was exported; `share` */
+    ITEM_GRAPHS, /* key: ordinal + 1; `bytes` that graphs have reserved; `mark`: see graph.c */
     ITEM_EXEC, /* key: instance of a graph; `other` bytes of its memory nodes; `count`, `small`: likewise */
     ITEM_MEMORY,  /* key: a number; what cuMemCreate made, `count` handles and mappings */
     ITEM_HANDLE,  /* key: handle; `other` number of the memory, `count` references */

@@ -2,7 +2,6 @@
 #include "capture.h"
 #include "charge.h"
 #include "log.h"
-#include "own_events.h"
 
 static bool is_current(CUcontext context)
 {
@@ -10,14 +9,7 @@ static bool is_current(CUcontext context)
     return REAL(cuCtxGetCurrent)(&now) == CUDA_SUCCESS && now == context;
 }
 
-static void end(CUevent event, uint64_t number)
-{
-    REAL(cuEventDestroy_v2)(event);
-    own_event_end(event, number);
-}
-
-/* The program is not to record or destroy it: what it tells of would seem to be free. */
-static CUevent mark(CUstream stream, bool per_thread, uint64_t number)
+static CUevent mark(CUstream stream, bool per_thread)
 {
     CUevent event;
     CUcontext context;
@@ -25,11 +17,9 @@ static CUevent mark(CUstream stream, bool per_thread, uint64_t number)
                  !is_current(context) && REAL(cuCtxPushCurrent_v2)(context) == CUDA_SUCCESS;
     CUresult result = REAL(cuEventCreate)(&event, CU_EVENT_NO_TIMING);
     if (result == CUDA_SUCCESS) {
-        result = !own_event_add(event, number) ? CUDA_ERROR_OUT_OF_MEMORY
-                 : per_thread                  ? REAL(cuEventRecord_ptsz)(event, stream)
-                                               : REAL(cuEventRecord)(event, stream);
+        result = per_thread ? REAL(cuEventRecord_ptsz)(event, stream) : REAL(cuEventRecord)(event, stream);
         if (result != CUDA_SUCCESS)
-            end(event, number);
+            REAL(cuEventDestroy_v2)(event);
     }
     if (other)
         REAL(cuCtxPopCurrent_v2)(&context);
@@ -41,7 +31,7 @@ void later_free(const struct item *item, CUstream stream, bool per_thread)
     struct item later = *item;
     later.key = item_number();
     int mode = capture_leave();
-    CUevent event = mark(stream, per_thread, later.key);
+    CUevent event = mark(stream, per_thread);
     capture_return(mode);
     later.kind = ITEM_LATER;
     later.other = (uint64_t)(uintptr_t)event;
@@ -67,7 +57,7 @@ bool later_read(int position)
         if (item.kind != ITEM_LATER || REAL(cuEventQuery)(event) == CUDA_ERROR_NOT_READY ||
             !item_take(ITEM_LATER, item.key, &item))
             continue;
-        end(event, item.key);
+        REAL(cuEventDestroy_v2)(event);
         atomic_fetch_sub(&process()->later, 1);
         refund(&item);
         found = true;

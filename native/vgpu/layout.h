@@ -3,8 +3,7 @@
  * against this file. Fixed-width fields only, one a line, little-endian, no padding.
  *
  * Beside the shim LIBDIR/libcuda.so.1 lie LIBDIR/nvc/real-libcuda.so.1, LIBDIR/nvc/quota (bound
- * read-only), LIBDIR/nvc/ledger/ledger (in a small tmpfs of the container's own) and LIBDIR/nvc/daemon/socket, where
- * nvcd listens when it runs (protocol.h; its directory is bound, so that a new socket is seen). */
+ * read-only) and LIBDIR/nvc/ledger/ledger (in a small tmpfs of the container's own). */
 #ifndef NVC_VGPU_LAYOUT_H
 #define NVC_VGPU_LAYOUT_H
 
@@ -12,35 +11,28 @@
 
 #define VGPU_QUOTA_FILE "nvc/quota"
 #define VGPU_LEDGER_FILE "nvc/ledger/ledger"
-#define VGPU_DAEMON_FILE "nvc/daemon/socket"
 #define VGPU_MPS_DIRECTORY "nvc/mps"
 
 #define VGPU_QUOTA_MAGIC 0x41544f555143564eULL  /* "NVCQUOTA" */
 #define VGPU_LEDGER_MAGIC 0x524744454c43564eULL /* "NVCLEDGR" */
-#define VGPU_LAYOUT_VERSION 3
+#define VGPU_LAYOUT_VERSION 4
 #define VGPU_DEVICES 64  /* most GPUs and MIG devices of a container */
 #define VGPU_SLOTS 512   /* most processes of a container that use a GPU at one time */
 #define VGPU_SHARES 1024 /* most allocations of a container that are exported by an IPC handle at one time */
 #define VGPU_NO_LIMIT 0xffffffffffffffffULL
-/* Under these two nvcd hands out no leases, and the shim limits no time; under all others both do. */
+/* Under these two the shim knows no caps. */
 #define VGPU_POLICY_NATIVE 5u
 #define VGPU_POLICY_CONCURRENT 6u /* a cap is a part of the multiprocessors, which MPS keeps */
 
 /* Bits of `flags` of a device in the quota. */
-#define VGPU_DEVICE_PAUSED 1u /* launches wait until the bit is gone */
+#define VGPU_DEVICE_PAUSED                                                                                  \
+    1u /* launches wait until the bit is gone, unless their time is kept from outside */
 #define VGPU_DEVICE_DENIED 2u /* memory too: nothing more is given, what is there stays */
 
 /* How slices of different weights are kept to them under VGPU_POLICY_CONCURRENT: the lowest byte is the percentage of the
  * time for which the slice may have work on the device, 100: all of it. The rest is until when that holds, on the host's
  * CLOCK_MONOTONIC: where nvcd has ended, nobody is held back for long. Before then, the shim measures the slice's time. */
 #define VGPU_PACE_PERCENT UINT64_C(0xff)
-
-/* What others lose by a context, and how long it takes to make one beside their work, where the quota says nothing: as on an
- * H200 (driver 580.159.04), where it is 10.8 to 11.6 ms in about 31 pieces, and nothing when the context ends. */
-#define VGPU_MAKING_TIME UINT64_C(12000000)
-#define VGPU_MAKING_LASTS UINT64_C(160000000)
-/* Likewise of a change from one process's work to another's, in which the device works for nobody. */
-#define VGPU_CHANGE_TIME UINT64_C(150000)
 
 /* A device keeps its position for as long as the container lives: the ledger counts by that position. */
 struct vgpu_quota_device {
@@ -56,12 +48,13 @@ struct vgpu_quota_device {
     uint32_t flags;
     uint64_t
         pace; /* written by nvcd in one piece, without a change of `sequence`; 0: the time is not measured */
-    uint64_t making_time;  /* nanoseconds, as calibrated, like the two below; 0: VGPU_MAKING_TIME holds */
-    uint64_t making_lasts; /* 0: VGPU_MAKING_LASTS */
-    uint64_t change_time;  /* 0: VGPU_CHANGE_TIME; for nvcd */
-    uint32_t period_us;    /* of a cap, for nvcd; 0: 100,000 */
-    uint32_t spare;
-    uint64_t reserved[3];
+    uint64_t former[3];   /* of no meaning any more */
+    uint32_t period_us;   /* of a cap; 0: 100,000 */
+    uint32_t share_class; /* these two are for nvcd */
+    /* Nanoseconds of the host's CLOCK_MONOTONIC. While that lies ahead, nvcd keeps time by the driver, and the shim holds
+     * nothing back and measures nothing. Written by nvcd like `pace`, again and again; 0 where it does not. */
+    uint64_t kept_until;
+    uint64_t reserved[2];
 };
 
 /* Readers take a copy that was made while `sequence` was even and did not change. */
@@ -107,30 +100,15 @@ struct vgpu_share {
     uint64_t importers[VGPU_SLOTS / 64];
 };
 
-/* The time of one device, for all processes of the container together. Times are of the host's CLOCK_MONOTONIC, nanoseconds. */
+/* The time of one device, for all processes of the container together, while the shim measures it: for a cap, or a pace.
+ * Times are of the host's CLOCK_MONOTONIC, nanoseconds. */
 struct vgpu_budget {
-    int64_t credit;      /* of GPU time that may still be used; below zero: debt */
-    uint64_t refilled;   /* when the credit was last refilled; 0: never */
-    uint64_t busy_until; /* the slice is charged for what was unfinished up to this moment */
-    uint64_t charged;    /* GPU time in all */
-    uint64_t waited;     /* that launches were held back, by a cap, a turn of others or a pause, in all */
-    uint64_t launches;   /* of kernels and graphs, while a cap or nvcd made them count */
-    uint32_t ticket;     /* the next one to be drawn by who waits */
-    uint32_t served;     /* the one whose turn it is */
-    uint64_t steps;      /* times that a program waited, and nothing of its own was left on the device */
-    uint64_t silent;   /* what the dead may have had after their last words, which nobody has paid for yet */
-    uint64_t doubtful; /* until when such deaths count as one after the other */
-    uint64_t doubted;  /* when the last of them was found */
-    uint64_t doubts;   /* how many there were */
-    uint64_t reserved[4];
-};
-
-#define VGPU_INTERVAL_STALLED UINT64_C(1)
-
-/* The unfinished work of one process on one device. Times are of the host's CLOCK_MONOTONIC, nanoseconds. */
-struct vgpu_interval {
-    uint64_t since; /* its work is not shown to have ended since then; 0: it has none */
-    uint64_t seen;  /* when the process last said so; with the lowest bit, that none of it runs */
+    int64_t credit;    /* of GPU time that may still be used; below zero: debt */
+    uint64_t refilled; /* when the credit was last refilled; 0: never */
+    uint64_t charged;  /* GPU time in all */
+    uint64_t waited;   /* that launches were held back, by a cap, a pace or a pause, in all */
+    uint64_t launches; /* of kernels and graphs */
+    uint64_t reserved[3];
 };
 
 struct vgpu_ledger_head {
@@ -144,7 +122,7 @@ struct vgpu_ledger_head {
     uint64_t reserved[3];
 };
 
-/* A tenant may cut its ledger short at any time, which a mapping does not outlive: all but budgets and intervals is read and
+/* A tenant may cut its ledger short at any time, which a mapping does not outlive: all but budgets is read and
  * written by calls of the system, in aligned words. */
 struct vgpu_ledger {
     struct vgpu_ledger_head head;
@@ -152,7 +130,6 @@ struct vgpu_ledger {
     struct vgpu_amount amounts[VGPU_DEVICES][VGPU_SLOTS];
     struct vgpu_share shares[VGPU_SHARES];
     struct vgpu_budget budgets[VGPU_DEVICES];
-    struct vgpu_interval intervals[VGPU_DEVICES][VGPU_SLOTS];
 };
 
 _Static_assert(sizeof(struct vgpu_quota_device) == 128, "layout");
@@ -161,10 +138,9 @@ _Static_assert(sizeof(struct vgpu_amount) == 32, "layout");
 _Static_assert(sizeof(struct vgpu_slot) == 64, "layout");
 _Static_assert(sizeof(struct vgpu_ledger_head) == 64, "layout");
 _Static_assert(sizeof(struct vgpu_share) == 152, "layout");
-_Static_assert(sizeof(struct vgpu_budget) == 128, "layout");
-_Static_assert(sizeof(struct vgpu_interval) == 16, "layout");
-_Static_assert(sizeof(struct vgpu_ledger) == 64 + (64 + (32 + 16) * VGPU_DEVICES) * VGPU_SLOTS +
-                                                 152 * VGPU_SHARES + 128 * VGPU_DEVICES,
+_Static_assert(sizeof(struct vgpu_budget) == 64, "layout");
+_Static_assert(sizeof(struct vgpu_ledger) ==
+                   64 + (64 + 32 * VGPU_DEVICES) * VGPU_SLOTS + 152 * VGPU_SHARES + 64 * VGPU_DEVICES,
                "layout");
 
 #endif

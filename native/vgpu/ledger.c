@@ -2,10 +2,8 @@
  * whoever touches it then. */
 #include "ledger.h"
 
-#include "budget.h"
 #include "log.h"
 #include "place.h"
-#include "quota.h"
 #include "share.h"
 
 #include <errno.h>
@@ -179,21 +177,6 @@ bool ledger_publish(struct process *in, int position)
                         offsetof(struct vgpu_amount, inherited));
 }
 
-/* Work that the dead did not finish is charged for. */
-static void bury_intervals(struct process *in, uint32_t slot)
-{
-    uint32_t devices = quota_read(in) ? in->quota.device_count : VGPU_DEVICES;
-    for (uint32_t position = 0; position < devices && position < VGPU_DEVICES; position++) {
-        struct vgpu_interval left;
-        uint64_t at = LEDGER_AT(intervals) + (position * (uint64_t)VGPU_SLOTS + slot) * sizeof(left);
-        /* By a call, as all else here: what is mapped is touched only where there is something to charge. */
-        if (!ledger_read(in, at, &left, sizeof(left)) || !left.since || !ledger_is_whole(in))
-            continue;
-        budget_bury(&in->ledger->budgets[position], &in->ledger->intervals[position][slot],
-                    in->quota.devices[position].cores, now_ns(CLOCK_MONOTONIC));
-    }
-}
-
 /* The caller holds the slot's lock. */
 static bool zero_slot(struct process *in, uint32_t slot, struct vgpu_slot *header)
 {
@@ -207,7 +190,6 @@ static bool zero_slot(struct process *in, uint32_t slot, struct vgpu_slot *heade
         if (!ledger_write(in, ledger_amount_at(position, slot), &amount, sizeof(amount)))
             return false;
     }
-    bury_intervals(in, slot);
     header->generation++;
     header->pid = 0;
     return ledger_write(in, ledger_slot_at(slot), header, sizeof(*header));

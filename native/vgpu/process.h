@@ -19,31 +19,7 @@ struct own {
 };
 
 struct item;
-struct meter;
-
-/* See lease.c. */
-struct lease {
-    _Atomic uint32_t state, waiters;
-    struct lock changing; /* a grant comes, or one is given back */
-    _Atomic bool stuck;   /* nvcd has been told that what runs waits for another turn */
-    bool stalled;         /* nvcd has been told that what runs waits for the host */
-    uint32_t round;
-    uint64_t granted; /* CLOCK_MONOTONIC, nanoseconds */
-    uint64_t length;  /* nanoseconds */
-    uint64_t charged; /* at that time */
-    uint64_t left;    /* when it was given back before its work had ended; 0: it had */
-    uint64_t tail;    /* how long that went on, which nvcd is yet to be told */
-    uint64_t told;    /* when nvcd heard of the end of the turn before; 0: it was no hand-over */
-    _Atomic uint64_t
-        asked;       /* when the device was last wanted, or what runs was found to wait for another turn */
-    uint32_t doubts; /* turns in which the work's end is waited for: it was guessed wrong */
-    _Atomic uint32_t steps;    /* since it was granted */
-    _Atomic bool fresh;        /* a thread waited for it, and has not launched yet */
-    _Atomic uint64_t handover; /* from the end of another one's turn to a launch in ours; 0: not measured */
-    _Atomic uint64_t turned;   /* when one with an end was last given back */
-    uint64_t spun; /* since when it is looked without a pause whether its work has ended; 0: it is not */
-    uint8_t uuid[16];
-};
+struct pacer;
 
 struct process {
     struct lock account; /* guards all down to `table`; never held while the driver is called */
@@ -61,17 +37,9 @@ struct process {
     bool quota_good;
     struct vgpu_quota quota;
 
-    struct lease leases[VGPU_DEVICES];
-    _Atomic int channel;            /* descriptor of the connection with nvcd, + 1 */
-    uint64_t channel_inode;         /* of its socket */
-    _Atomic uint64_t channel_retry; /* no attempt to connect before then */
-    _Atomic uint64_t channel_heard; /* when nvcd last said something */
-    _Atomic bool channel_doubted;   /* it had fallen silent, and has said nothing since */
-    _Atomic bool ending;            /* the program calls exit(3) */
-    _Atomic uint32_t watching;      /* see watch.c */
-    _Atomic uint64_t clock_due;     /* when clock.c looks at its namespace again */
-    _Atomic int64_t clock_ahead;    /* nanoseconds that this process's clock is ahead of the host's */
-    _Atomic bool clock_known;       /* it was read */
+    _Atomic uint64_t clock_due;  /* when clock.c looks at its namespace again */
+    _Atomic int64_t clock_ahead; /* nanoseconds that this process's clock is ahead of the host's */
+    _Atomic bool clock_known;    /* it was read */
 
     struct lock table; /* guards the items: see items.h */
     struct item *items;
@@ -93,18 +61,17 @@ struct process {
     _Atomic uint32_t graphs;                  /* instances of graphs with memory of their own */
     uint32_t
         graph_holds[VGPU_DEVICES]; /* launches that count on what the store of graphs has: see graph.c */
-    uint32_t graph_trims[VGPU_DEVICES];     /* calls that take from that store; both under `table` */
-    _Atomic uint32_t windows[VGPU_DEVICES]; /* see window.c */
-    _Atomic uint32_t primaries[ORDINALS];   /* who makes or ends the primary context: see context.c */
-    _Atomic uint32_t handles;               /* who changes handles or mappings of memory: see vmm.h */
-    _Atomic uint32_t graph_turn;            /* who instantiates or destroys a graph: see graph.c */
-    struct meter *_Atomic meters[VGPU_DEVICES];
-    _Atomic uint64_t metered;          /* a bit for each position that has a meter */
-    _Atomic uint32_t captures;         /* streams that capture, at least so many */
-    _Atomic uint32_t capture_changing; /* calls that begin or end a capture now: see capture.h */
-    _Atomic uint64_t capture_changes;  /* those that have returned */
-    _Atomic uint32_t streams_ended; /* streams and contexts that were destroyed: handles may mean others */
-    _Atomic uint32_t stale;         /* waits left after which to look for what was freed in stream order */
+    uint32_t graph_trims[VGPU_DEVICES];        /* calls that take from that store; both under `table` */
+    _Atomic uint32_t windows[VGPU_DEVICES];    /* see window.c */
+    _Atomic uint32_t primaries[ORDINALS];      /* who makes or ends the primary context: see context.c */
+    _Atomic uint32_t handles;                  /* who changes handles or mappings of memory: see vmm.h */
+    _Atomic uint32_t graph_turn;               /* who instantiates or destroys a graph: see graph.c */
+    struct pacer *_Atomic pacers;              /* see pacer.h */
+    struct lock pacing;                        /* guards which contexts have one */
+    struct vgpu_budget *budgets[VGPU_DEVICES]; /* as they were found last, and when; guarded by `account` */
+    uint64_t budgets_at[VGPU_DEVICES];
+    struct vgpu_budget own_budgets[VGPU_DEVICES]; /* where there is no ledger */
+    _Atomic uint32_t stale; /* waits left after which to look for what was freed in stream order */
 };
 
 extern struct process *_Atomic process_area;

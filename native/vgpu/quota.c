@@ -73,11 +73,14 @@ bool quota_read(struct process *in)
     return false;
 }
 
-uint64_t quota_pace(const struct process *in, int position)
+/* What nvcd writes in one piece each, without a change of `sequence`: from the pace to `kept_until`. */
+void quota_refresh(const struct process *in, int position, struct vgpu_quota_device *device)
 {
-    size_t at = offsetof(struct vgpu_quota, devices) + (size_t)position * sizeof(struct vgpu_quota_device) +
-                offsetof(struct vgpu_quota_device, pace);
-    uint64_t word = 0;
-    bool read = in->quota_fd && file_read(in->quota_fd - 1, &word, sizeof(word), (off_t)at) == sizeof(word);
-    return read ? word : 0;
+    struct vgpu_quota_device fresh;
+    size_t from = offsetof(struct vgpu_quota_device, pace);
+    uint64_t at = offsetof(struct vgpu_quota, devices) + (uint64_t)position * sizeof(fresh) + from;
+    ssize_t size = (ssize_t)(offsetof(struct vgpu_quota_device, reserved) - from);
+    bool read = file_read(in->quota_fd - 1, (char *)&fresh + from, (size_t)size, at) == size;
+    device->pace = read ? fresh.pace : 0;
+    device->kept_until = read ? fresh.kept_until : 0;
 }

@@ -7,7 +7,7 @@
 /* Brings the copy in `in` up to date; false: there is none that can be trusted, and the log says why. */
 bool quota_read(struct process *in);
 
-/* What nvcd said last of a device's pace, after a good quota_read(); 0: nothing. */
-uint64_t quota_pace(const struct process *in, int position);
+/* What nvcd said last of a device's pace, and of who keeps its time, after a good quota_read(); 0: nothing. */
+void quota_refresh(const struct process *in, int position, struct vgpu_quota_device *device);
 
 #endif

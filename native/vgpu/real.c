@@ -8,13 +8,11 @@
 #define GATE ACCOUNT
 #define VIEW ACCOUNT
 #define CALL ACCOUNT
-#define PASS(name)
 static const char *const names[] = {
 #include "entries.def"
 };
 #undef ACCOUNT
 #undef CALL
-#undef PASS
 
 void *_Atomic real_entries[REAL_COUNT];
 
@@ -37,7 +35,6 @@ struct wrapper {
 
 #define ACCOUNT(name, parameters) {#name, REAL_##name, (void *)name},
 #define CALL(name, parameters)
-#define PASS(name)
 static const struct wrapper wrappers[] = {
 #include "entries.def"
 };

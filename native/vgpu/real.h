@@ -14,7 +14,6 @@
 #define GATE ACCOUNT
 #define VIEW ACCOUNT
 #define CALL(name, parameters) typedef CUresult(*type_##name) parameters;
-#define PASS(name)
 #include "entries.def"
 #undef ACCOUNT
 #undef CALL
@@ -29,7 +28,6 @@ enum {
 };
 #undef GATE
 #undef VIEW
-#undef PASS
 
 extern void *_Atomic real_entries[REAL_COUNT];
 

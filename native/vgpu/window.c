@@ -2,21 +2,25 @@
 
 #include "account.h"
 #include "clock.h"
-#include "lease.h"
 #include "log.h"
 
-/* A window as one word of process.h. */
-enum { KNOWN = 1 << 8, PAUSED = 1 << 9, SHARED = 1 << 10, UNKNOWN = 1 << 11, WEIGHED = 1 << 12 };
+/* A window as one word of process.h; the lowest byte is the cap. */
+enum { CORES = 0xff, KNOWN = 1 << 8, PAUSED = 1 << 9, UNKNOWN = 1 << 10, MEASURED = 1 << 11 };
 
 _Atomic bool window_closed;
 _Atomic uint64_t window_due;
 
+static uint64_t host_now(void)
+{
+    return clock_of_host(now_ns(CLOCK_MONOTONIC));
+}
+
 static uint32_t read_pace(uint64_t pace)
 {
     uint32_t percent = (uint32_t)(pace & VGPU_PACE_PERCENT);
-    if ((pace & ~VGPU_PACE_PERCENT) <= clock_of_host(now_ns(CLOCK_MONOTONIC)))
+    if ((pace & ~VGPU_PACE_PERCENT) <= host_now())
         return 0;
-    return WEIGHED | (percent < 100 ? percent : 0);
+    return MEASURED | (percent < 100 ? percent : 0);
 }
 
 /* The processes of a slice share a budget: where their clocks do not agree, each look at one would add credit. */
@@ -31,21 +35,16 @@ static bool is_timed(void)
 static uint32_t read_window(int position)
 {
     struct vgpu_quota_device device;
-    uint32_t word = KNOWN;
     if (!account_device(position, &device))
         return KNOWN | UNKNOWN;
-    bool leases = device.policy != VGPU_POLICY_NATIVE && device.policy != VGPU_POLICY_CONCURRENT;
-    if (leases && device.cores < 100)
-        word |= device.cores;
-    if (word & 0xff && !is_timed())
-        return KNOWN | UNKNOWN;
-    if (leases)
-        word |= SHARED;
+    if (device.kept_until > host_now())
+        return KNOWN;
+    uint32_t word = KNOWN | (device.flags & VGPU_DEVICE_PAUSED ? PAUSED : 0);
     if (device.policy == VGPU_POLICY_CONCURRENT)
-        word |= read_pace(device.pace);
-    if (device.flags & VGPU_DEVICE_PAUSED)
-        word |= PAUSED;
-    return word;
+        return word | read_pace(device.pace);
+    if (device.policy == VGPU_POLICY_NATIVE || !device.cores || device.cores >= 100)
+        return word;
+    return is_timed() ? word | MEASURED | device.cores : KNOWN | UNKNOWN;
 }
 
 /* The first launch on a device, and one each WINDOW_NS, looks at all that this process has launched on. */
@@ -53,13 +52,11 @@ static void look(struct process *in)
 {
     bool closed = false;
     for (int i = 0; i < VGPU_DEVICES; i++) {
-        uint32_t word = atomic_load_explicit(&in->windows[i], memory_order_relaxed);
-        if (!(word & KNOWN))
+        if (!(atomic_load_explicit(&in->windows[i], memory_order_relaxed) & KNOWN))
             continue;
-        word = read_window(i);
+        uint32_t word = read_window(i);
         atomic_store_explicit(&in->windows[i], word, memory_order_relaxed);
-        bool turns = word & SHARED && lease_is_handed_out();
-        closed |= turns || word & (PAUSED | UNKNOWN | WEIGHED | 0xff);
+        closed |= word != KNOWN;
     }
     atomic_store_explicit(&window_closed, closed, memory_order_relaxed);
 }
@@ -78,5 +75,5 @@ struct window window_of(int position)
                    atomic_compare_exchange_strong(&window_due, &due, now + WINDOW_NS)))
         look(in);
     uint32_t word = atomic_load(&in->windows[position]);
-    return (struct window){word & 0xff, word & PAUSED, word & SHARED, word & UNKNOWN, word & WEIGHED};
+    return (struct window){word & CORES, word & PAUSED, word & MEASURED, word & UNKNOWN};
 }

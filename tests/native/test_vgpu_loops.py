@@ -7,11 +7,9 @@ from collections.abc import Callable
 import pytest
 from pytest import approx
 from support import GIB, MIB
-from support.vgpucap import FIXED, PERIOD, Capped
+from support.vgpucap import PERIOD, Capped
 from support.vgpushim import CONTEXT, OUT_OF_MEMORY, Slice
 from support.virtual import World, device_time
-
-from nvc.slices.model import quota
 
 
 @pytest.mark.parametrize(("times", "ns"), [(10, 1_000_000), (500, 20_000)])
@@ -45,29 +43,6 @@ def test_its_length_may_change(world: World, capped: Callable[..., Capped], tool
         process.do(*["run i"] * 20, "run j", "wait")
     took = world.now - began
     assert (device_time(slice_.root).total - before) / took == approx(0.5, abs=0.03)
-
-
-def test_its_nodes_count_where_they_are(world: World, capped: Callable[..., Capped], tool: str) -> None:
-    """Kernels of one GPU in a graph that is launched in a stream of another one, which has no cap."""
-    slice_ = capped(program=tool, gpus=2)
-    devices = [
-        quota.QuotaDevice(uuid, 8 * GIB, context_overhead=CONTEXT, cores=cores, policy=FIXED)
-        for uuid, cores in zip(slice_.uuids, (0, 40))
-    ]
-    with open(slice_.path("nvc/quota"), "r+b") as file:
-        quota.write(file.fileno(), tuple(devices))
-    process = slice_.start().do(
-        "context c 1", "loop g b 10 1000000", "instance i g", "context d 0", "stream"
-    )
-    began = world.now
-    while world.now < began + 2:
-        process.do("run i", "wait")
-    took = world.now - began
-    ran = sum(
-        device_time(slice_.root, gpu).total for gpu in range(2)
-    )  # simulated kernels run where the stream is
-    assert ran / took == approx(0.4, abs=0.02)
-    assert slice_.budget(1)[3] / 1e9 == approx(ran, abs=0.02)
 
 
 def test_the_books_hold(vgpu: Slice) -> None:

@@ -4,6 +4,12 @@
 
 #include "real.h"
 
+/* What passes the shim, and the tool calls. */
+typedef CUresult (*type_cuMemcpyDtoDAsync_v2)(CUdeviceptr, CUdeviceptr, size_t, CUstream);
+typedef CUresult (*type_cuMemsetD32Async)(CUdeviceptr, unsigned int, size_t, CUstream);
+typedef CUresult (*type_cuStreamDestroy_v2)(CUstream);
+typedef CUresult (*type_cuStreamWaitValue32_v2)(CUstream, CUdeviceptr, uint32_t, unsigned int);
+
 #define CU(name) ((type_##name)entry(#name))
 #define IS(text) (strcmp(word[0], text) == 0)
 

@@ -13,13 +13,11 @@ HEADER = os.path.join(REPO, "native/vgpu/layout.h")
 FIELDS = {
     "vgpu_quota": "magic version size sequence device_count flags reserved",
     "vgpu_quota_device": "uuid memory_limit context_overhead module_overhead correction "
-    "cores weight policy flags pace making_time making_lasts change_time period_us spare reserved",
+    "cores weight policy flags pace former period_us share_class kept_until reserved",
     "vgpu_ledger_head": "magic version size slot_count high_water transfers shares_used reserved",
     "vgpu_slot": "pid generation claimed name reserved",
     "vgpu_amount": "changes taken tentative inherited",
-    "vgpu_budget": "credit refilled busy_until charged waited launches ticket served steps "
-    "silent doubtful doubted doubts reserved",
-    "vgpu_interval": "since seen",
+    "vgpu_budget": "credit refilled charged waited launches reserved",
 }
 SIZES = {"B": 1, "s": 1, "x": 1, "I": 4, "Q": 8, "q": 8}
 FORMATS = {
@@ -29,7 +27,6 @@ FORMATS = {
     "vgpu_slot": layout.SLOT_HEADER,
     "vgpu_amount": layout.AMOUNT,
     "vgpu_budget": layout.BUDGET,
-    "vgpu_interval": layout.INTERVAL,
 }
 CONSTANTS = {
     "VGPU_QUOTA_MAGIC": layout.QUOTA_MAGIC,
@@ -51,9 +48,7 @@ CONSTANTS = {
     "offsetof(struct vgpu_quota, devices)": layout.QUOTA_HEADER.size,
     "offsetof(struct vgpu_quota_device, pace)": layout.PACE_OFFSET,
     "VGPU_PACE_PERCENT": layout.PACE_PERCENT,
-    "VGPU_MAKING_TIME": layout.MAKING_TIME,
-    "VGPU_MAKING_LASTS": layout.MAKING_LASTS,
-    "VGPU_CHANGE_TIME": layout.CHANGE_TIME,
+    "offsetof(struct vgpu_quota_device, kept_until)": layout.KEPT_UNTIL_OFFSET,
     "offsetof(struct vgpu_ledger, amounts)": layout.AMOUNTS_OFFSET,
     "sizeof(struct vgpu_amount) * VGPU_SLOTS": layout.AMOUNT.size * layout.SLOTS,
     "offsetof(struct vgpu_ledger, slots)": layout.LEDGER_HEADER.size,

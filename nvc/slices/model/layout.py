@@ -9,7 +9,7 @@ import struct
 
 QUOTA_MAGIC = 0x41544F555143564E
 LEDGER_MAGIC = 0x524744454C43564E
-VERSION = 3
+VERSION = 4
 DEVICES = 64
 SLOTS = 512
 SHARES = 1024
@@ -21,21 +21,19 @@ REAL = "nvc/real-"  # and the SONAME: the driver's own library
 QUOTA_FILE = "nvc/quota"
 LEDGER_DIRECTORY = "nvc/ledger"
 LEDGER_NAME = "ledger"
-DAEMON_DIRECTORY = "nvc/daemon"
 MPS_DIRECTORY = "nvc/mps"  # pipes of the MPS server that slices share
 
 #: magic, version, size, sequence, device count, flags, reserved.
 QUOTA_HEADER = struct.Struct("<QIIQII32x")
 #: uuid, memory limit, context overhead, module overhead, correction, cores, weight, policy, flags, pace,
-#: time of making a context, how long that lasts, time of a change, period of a cap in microseconds, reserved.
-QUOTA_DEVICE = struct.Struct("<16sQQQQIIIIQQQQI4x24x")
-PACE = struct.Struct("<Q")
-PACE_OFFSET = 64  # in QUOTA_DEVICE
+#: period of a cap in microseconds, share class, until when nvcd keeps time, reserved.
+QUOTA_DEVICE = struct.Struct("<16sQQQQIIIIQ24xIIQ16x")
+#: Words that nvcd writes in one piece: where they are in QUOTA_DEVICE.
+WORD = struct.Struct("<Q")
+PACE_OFFSET = 64
+KEPT_UNTIL_OFFSET = 104
 #: The part of a pace that is a percentage. The rest is until when it holds, nanoseconds of CLOCK_MONOTONIC.
 PACE_PERCENT = 0xFF
-#: Nanoseconds, where a quota says 0: what others lose by a context, how long its making lasts, what a change from
-#: one process's work to another's takes.
-MAKING_TIME, MAKING_LASTS, CHANGE_TIME = 12_000_000, 160_000_000, 150_000
 QUOTA_SIZE = QUOTA_HEADER.size + DEVICES * QUOTA_DEVICE.size
 SEQUENCE = struct.Struct("<Q")
 SEQUENCE_OFFSET = 16
@@ -51,16 +49,12 @@ AMOUNTS_OFFSET = LEDGER_HEADER.size + SLOTS * SLOT_HEADER.size
 SHARE = struct.Struct("<64sQIIII64s")
 SHARE_SIZE = SHARE.size
 SHARES_OFFSET = AMOUNTS_OFFSET + DEVICES * SLOTS * AMOUNT.size
-#: credit, refilled, busy until, charged, waited, launches, ticket, served, steps, and what concerns the dead
-#: (silent, doubtful, doubted, doubts); times in nanoseconds.
-BUDGET = struct.Struct("<qQQQQQIIQQQQQ32x")
+#: credit, refilled, charged, waited, launches; times in nanoseconds.
+BUDGET = struct.Struct("<qQQQQ24x")
 BUDGETS_OFFSET = SHARES_OFFSET + SHARES * SHARE_SIZE
-#: since when a process has unfinished work, when it last said so: for each device and slot.
-INTERVAL = struct.Struct("<QQ")
-INTERVALS_OFFSET = BUDGETS_OFFSET + DEVICES * BUDGET.size
-LEDGER_SIZE = INTERVALS_OFFSET + DEVICES * SLOTS * INTERVAL.size
+LEDGER_SIZE = BUDGETS_OFFSET + DEVICES * BUDGET.size
 
-#: Bits of a device's flags in the quota: launches wait; no memory is given any more.
+#: Bits of a device's flags in the quota: launches wait, where the shim keeps time; no memory is given any more.
 PAUSED = 1
 DENIED = 2
 

@@ -30,12 +30,14 @@ class Account(Value):
 
 
 class Budget(Value):
-    """Time on one device that the processes of a slice record together; totals in nanoseconds."""
+    """Time on one device that the processes of a slice record together; totals in nanoseconds.
+
+    They record it only where the shim paces them: see native/vgpu/pacer.h.
+    """
 
     charged: int = 0  # that they used the device
     waited: int = 0  # that launches were held back
     launches: int = 0
-    steps: int = 0  # times that a program waited until it had nothing left on the device
 
 
 def header() -> bytes:
@@ -121,10 +123,8 @@ def parse_budgets(data: bytes, devices: int) -> tuple[Budget, ...]:
         raise LedgerError("read ledger", "", f"no budgets of {devices} devices")
     found = []
     for device in range(devices):
-        _, _, _, charged, waited, launches, _, _, steps, *_ = layout.BUDGET.unpack_from(
-            data, device * layout.BUDGET.size
-        )
-        found.append(Budget(charged, waited, launches, steps))
+        _, _, *totals = layout.BUDGET.unpack_from(data, device * layout.BUDGET.size)
+        found.append(Budget(*totals))
     return tuple(found)
 
 

@@ -35,10 +35,9 @@ class QuotaDevice(Value):
     policy: int = layout.POLICY_NATIVE
     flags: int = 0
     pace: int = 0  # see layout.PACE_PERCENT; nvcd writes it, by `set_pace`
-    making_time: int = 0  # nanoseconds, like the two below; 0: the layout's constant holds
-    making_lasts: int = 0
-    change_time: int = 0
-    period_us: int = 0  # of a cap; 0: nvcd's
+    period_us: int = 0  # of a cap, microseconds; 0: 100,000
+    share_class: int = 0
+    kept_until: int = 0  # nanoseconds of CLOCK_MONOTONIC; nvcd writes it, by `set_kept`
 
     def paced(self, now: int) -> int | None:
         """The percentage of the time for which nvcd lets the slice have work on the device; None: it says nothing.
@@ -85,7 +84,7 @@ def pack(devices: tuple[QuotaDevice, ...], sequence: int) -> bytes:
         layout.QUOTA_DEVICE.pack_into(
             data, offset, uuid_bytes(device.uuid), device.memory_limit, device.context_overhead,
             device.module_overhead, device.correction, device.cores, device.weight, device.policy, device.flags,
-            device.pace, device.making_time, device.making_lasts, device.change_time, device.period_us,
+            device.pace, device.period_us, device.share_class, device.kept_until,
         )  # fmt: skip
         offset += layout.QUOTA_DEVICE.size
     return bytes(data)
@@ -131,8 +130,16 @@ def set_pace(fd: int, number: int, percent: int, until: int) -> None:
     no lock is needed. Raises OSError.
     """
     word = (until & ~layout.PACE_PERCENT) | percent if until else 0
-    offset = layout.QUOTA_HEADER.size + number * layout.QUOTA_DEVICE.size + layout.PACE_OFFSET
-    _put(fd, layout.PACE.pack(word), offset)
+    _put_word(fd, number, layout.PACE_OFFSET, word)
+
+
+def set_kept(fd: int, number: int, until: int) -> None:
+    """Say in an open quota file until when nvcd keeps the time of its device `number`.
+
+    `until`: nanoseconds of CLOCK_MONOTONIC, up to which the shim holds nothing back; 0: nvcd does not. It is one
+    word, so no lock is needed. Raises OSError.
+    """
+    _put_word(fd, number, layout.KEPT_UNTIL_OFFSET, until)
 
 
 def finish(fd: int) -> bool:
@@ -164,6 +171,10 @@ def write(fd: int, devices: tuple[QuotaDevice, ...]) -> None:
         _put(fd, layout.SEQUENCE.pack(odd), layout.SEQUENCE_OFFSET)
     _put(fd, data, 0)
     _put(fd, layout.SEQUENCE.pack((odd + 1) & (1 << 64) - 1), layout.SEQUENCE_OFFSET)
+
+
+def _put_word(fd: int, number: int, offset: int, word: int) -> None:
+    _put(fd, layout.WORD.pack(word), layout.QUOTA_HEADER.size + number * layout.QUOTA_DEVICE.size + offset)
 
 
 def _put(fd: int, data: bytes, offset: int) -> None:

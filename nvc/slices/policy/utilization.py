@@ -27,7 +27,6 @@ class Received(Value):
     share: float  # the device was used
     waited: float  # launches were held back; of several threads together, so it may be more than 1
     launches: int
-    step: float | None = None  # seconds of it between two waits for the device; None: nothing waited
 
 
 def reading(everybody: tuple[SliceStatus, ...], at: int) -> Reading:
@@ -54,13 +53,8 @@ def received(old: Reading, new: Reading) -> dict[tuple[str, str], Received]:
                 _part(budget.charged - before.charged, passed),
                 _part(budget.waited - before.waited, passed),
                 max(budget.launches - before.launches, 0),
-                _step(budget.charged - before.charged, budget.steps - before.steps),
             )
     return found
-
-
-def _step(charged: int, steps: int) -> float | None:
-    return max(charged, 0) / steps / 1e9 if steps > 0 else None
 
 
 def _part(amount: int, passed: int) -> float:

@@ -1,7 +1,7 @@
-"""Caps on a simulated GPU, in virtual time: what the device's own account says that programs used of it.
+"""Caps that the shim keeps by itself, of programs that mean well, on a simulated GPU in virtual time.
 
 Nothing is measured: each test takes the same course each time. What is left of a bound is credit, of which a period
-of 20 ms may be saved up at either end of the time that is looked at.
+of 100 ms may be saved up at either end of the time that is looked at.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from support.builds import kept
 from support.clocks import apart
 from support.simdriver import SANITIZE
 from support.vgpucap import FIXED, NATIVE, PERIOD, Capped, Worker, compile_work
-from support.vgpushim import Slice
+from support.vgpushim import OUT_OF_MEMORY, Slice
 from support.virtual import World, device_time
 
-from nvc.slices.model import layout
+from nvc.slices.model import layout, quota
 
 BESIDE = 0.006  # likewise of several processes, of which one begins while another one's end is not seen yet
 POINTS = 0.003  # of ten seconds, at most a period and what a look at the device comes late
@@ -70,19 +70,6 @@ def test_however_long_the_machine_is_up(world: World, capped: Callable[..., Capp
 
 
 @pytest.mark.parametrize(
-    ("cap", "least"), [(10, 0.84), (25, 0.88), (50, 0.93), (75, 0.965), (90, 0.98), (99, 0.985)]
-)
-def test_kernels_of_5_us(world: World, capped: Callable[..., Capped], cap: int, least: float) -> None:
-    """Events that show how far the device is take a part of it: a larger one where few may be under way."""
-    slice_ = capped()
-    slice_.cap(cap)
-    slice_.worker(ns=5000, batch=0, **LONG)
-    got = Shares(world, slice_, 0.4, 0.2)
-    assert got.charged <= cap / 100 + PERIOD / 0.4 * cap / 100
-    assert least * got.charged <= got.total <= got.charged
-
-
-@pytest.mark.parametrize(
     ("cap", "kind"), [(50, "graph"), (25, "coop"), (50, "ex"), (75, "multi"), (50, "ptsz")]
 )
 def test_every_kind_of_launch(world: World, capped: Callable[..., Capped], cap: int, kind: str) -> None:
@@ -90,21 +77,6 @@ def test_every_kind_of_launch(world: World, capped: Callable[..., Capped], cap: 
     slice_.cap(cap)
     slice_.worker(ns=200_000, kind=kind, nodes=5, batch=0, **LONG)
     assert Shares(world, slice_, 2).total == approx(cap / 100, abs=PERIOD / 2 * cap / 100)
-
-
-@pytest.mark.parametrize(
-    ("kind", "words", "ns"), [("memset", 1, 1502), ("copy", 1 << 20, 1500 + (4 << 20) // 25)]
-)
-@pytest.mark.parametrize("batch", [0, 1])
-def test_what_is_no_kernel_counts_too(
-    world: World, capped: Callable[..., Capped], kind: str, words: int, ns: int, batch: int
-) -> None:
-    """Settings of memory, and copies on a device, may take its multiprocessors."""
-    slice_ = capped()
-    slice_.cap(10)
-    worker = slice_.worker(kind=kind, grid=words, batch=batch, seconds=1, warm=0.2)
-    share = worker.started().result().rate * ns / 1e9
-    assert 0.02 < share <= 0.1 * (1 + PERIOD)
 
 
 @pytest.mark.parametrize("cap", [25, 50])
@@ -116,19 +88,6 @@ def test_long_kernels_make_debt(world: World, capped: Callable[..., Capped], cap
     assert Shares(world, slice_, 20).total == approx(cap / 100, abs=0.04 / 20)  # a kernel more or less
 
 
-@pytest.mark.parametrize(("ns", "least", "seconds"), [(50_000, 0.8, 2), (5000, 0.3, 0.4)])
-def test_waiting_for_the_host_is_not_charged(
-    world: World, capped: Callable[..., Capped], ns: int, least: float, seconds: float
-) -> None:
-    """A program that launches and waits keeps the device busy for a part of the time: all of that counts."""
-    slice_ = capped()
-    slice_.cap(90)
-    slice_.worker(ns=ns, batch=1, **LONG)
-    got = Shares(world, slice_, seconds)
-    assert least < got.total < 0.95
-    assert got.charged == approx(got.total, abs=4e-7 * got.total * 1e9 / ns)  # 0.4 us a wait
-
-
 def test_processes_share_one_budget(world: World, capped: Callable[..., Capped]) -> None:
     slice_ = capped()
     slice_.cap(40)
@@ -137,44 +96,6 @@ def test_processes_share_one_budget(world: World, capped: Callable[..., Capped])
     got = Shares(world, slice_)
     assert got.total == approx(0.4, abs=BESIDE)
     assert got.each == [approx(0.4 / 3, abs=BESIDE)] * 3
-
-
-@pytest.mark.parametrize(("cap", "least"), [(10, 0.93), (25, 0.96), (50, 0.97), (75, 0.975)])
-def test_kernels_of_5_us_that_always_were(
-    world: World, capped: Callable[..., Capped], cap: int, least: float
-) -> None:
-    """After a twentieth of a second of the device's time more may be under way, so that there are fewer events."""
-    slice_ = capped()
-    slice_.cap(cap)
-    slice_.worker(ns=5000, batch=0, **LONG)
-    world.run(0.2 * 100 / cap)
-    got = Shares(world, slice_, 0.4, 0)
-    assert least * got.charged <= got.total <= got.charged
-
-
-@pytest.mark.parametrize("cap", [10, 25, 50])
-def test_kernels_of_5_us_in_their_first_second(world: World, capped: Callable[..., Capped], cap: int) -> None:
-    """What events take before it is proven that they are short is a small part of it."""
-    slice_ = capped()
-    slice_.cap(cap)
-    slice_.worker(ns=5000, batch=0, **LONG)
-    assert Shares(world, slice_, 1, 0.2).total == approx(cap / 100, abs=0.01)
-
-
-@pytest.mark.parametrize(("count", "cap", "least"), [(3, 10, 0.06), (3, 50, 0.44), (12, 10, 0.06)])
-def test_processes_have_the_device_one_after_the_other(
-    world: World, capped: Callable[..., Capped], count: int, cap: int, least: float
-) -> None:
-    """Where it needs 0.1 ms to change from one to the other, as a GPU does: most of the cap is kernels of 5 us."""
-    slice_ = capped()
-    slice_.cap(cap)
-    variables = slice_.environment(NVC_SIM_SWITCH_NS="100000")
-    slice_.workers += [
-        Worker(slice_.tool, variables, time=world, ns=5000, batch=0, **LONG) for _ in range(count)
-    ]
-    got = Shares(world, slice_, 1, 0.5 + 0.15 * count * 10 / cap)  # each has paid for its context by then
-    assert least <= got.total <= cap / 100 + BESIDE
-    assert min(got.each) >= 0.6 * got.total / count
 
 
 @pytest.mark.parametrize("ahead", [1000, -2])
@@ -199,16 +120,6 @@ def test_threads_and_streams_share_it_too(world: World, capped: Callable[..., Ca
     got = Shares(world, slice_, 1, 0.5)
     assert 0.3 < got.total <= 0.5 + PERIOD * 0.5
     assert worker.started().result().longest < 200
-
-
-def test_more_streams_than_are_known_at_once(world: World, capped: Callable[..., Capped]) -> None:
-    """What is launched into the others is charged as estimated: nvcd holds use against the books."""
-    slice_ = capped()
-    slice_.cap(50)
-    slice_.worker(ns=1_000_000, grid=20000, threads=36, streams=64, batch=64, **LONG)
-    got = Shares(world, slice_, 1, 0.5)
-    assert got.total == approx(0.5, abs=PERIOD * 0.5)
-    assert got.charged == approx(got.total, rel=0.02)  # of each wait, what it takes by itself is taken off
 
 
 @pytest.mark.parametrize("ns", [100_000, 4_096_000])
@@ -320,23 +231,6 @@ def test_a_killed_process_leaves_the_budget_in_order(world: World, capped: Calla
     assert Shares(world, slice_).total == approx(0.3, abs=POINTS)
 
 
-@pytest.mark.parametrize(("rest", "share"), [(0, 0.5), (2_000_000, 0.0005)])
-def test_a_killed_process_is_charged_for_no_longer(
-    world: World, capped: Callable[..., Capped], rest: int, share: float
-) -> None:
-    """Though the others allocate no memory, and no process takes its place; also where nobody looks for 2 s."""
-    slice_ = capped()
-    slice_.cap(50)
-    slice_.worker(ns=1_000_000, batch=1, rest=rest, **LONG)
-    victim = slice_.worker(ns=20_000_000, batch=0, **LONG)
-    world.run(0.2)
-    victim.kill()
-    world.run(2)
-    got = Shares(world, slice_, 10, 0)
-    assert got.total == approx(share, abs=POINTS)
-    assert got.charged == approx(share, abs=2 * POINTS)
-
-
 def test_nonsense_in_the_budget(world: World, capped: Callable[..., Capped]) -> None:
     """Whatever a process of the container writes there, launches go on, at the cap soon after."""
     slice_ = capped()
@@ -354,15 +248,6 @@ def test_nonsense_in_the_budget(world: World, capped: Callable[..., Capped]) -> 
     assert worker.started().result().longest < 1000
 
 
-def test_without_a_cap_nothing_is_metered(capped: Callable[..., Capped]) -> None:
-    slice_ = capped()
-    for cores, policy in ((0, NATIVE), (50, NATIVE), (100, 3), (0, 0)):
-        slice_.cap(cores, policy)
-        got = slice_.work(ns=100000, batch=4, seconds=0.1, warm=0.05)
-        assert got.kernels > 0
-    assert slice_.budget()[:8] == (0,) * 8
-
-
 def compile_events(directory: str) -> str:
     """tests/gpu/vgpu_events.c as a program."""
     program = os.path.join(directory, "vgpu_events")
@@ -378,3 +263,128 @@ def test_events_take_what_they_do_on_an_h100(world: World, capped: Callable[...,
     plain, _, _, fourth, among, _ = map(float, world.output([program], variables).split())
     assert 4 * (fourth - plain) == approx(2.2, abs=0.05)
     assert among - plain == approx(2.2, abs=0.05)
+
+
+@pytest.mark.parametrize("cap", [10, 25, 50, 90])
+@pytest.mark.parametrize("words", [
+    {"ns": 100_000, "batch": 0},
+    {"ns": 300_000, "batch": 1},
+    {"ns": 5_000_000, "batch": 0},
+    {"ns": 200_000, "batch": 8, "rest": 300},
+    {"ns": 100_000, "kind": "graph", "nodes": 10, "batch": 0},
+    {"ns": 100_000, "kind": "graph", "nodes": 10, "batch": 1},
+    {"ns": 100_000, "kind": "ptsz", "threads": 2, "grid": 20000, "batch": 4},
+])  # fmt: skip
+def test_programs_that_mean_well(
+    world: World, capped: Callable[..., Capped], cap: int, words: dict[str, object]
+) -> None:
+    """Within 3 points, where they have as much work as that."""
+    slice_ = capped()
+    slice_.cap(99)
+    slice_.worker(**words, **LONG)
+    could = Shares(world, slice_, 2, 0.5).total
+    slice_.cap(cap)
+    got = Shares(world, slice_, 10)
+    if could > cap / 100 + 0.03:
+        assert got.total == approx(cap / 100, abs=0.03)
+    else:
+        assert got.total > could - 0.06
+
+
+@pytest.mark.parametrize("cap", [10, 25, 50, 90])
+def test_processes_of_a_slice(world: World, capped: Callable[..., Capped], cap: int) -> None:
+    """Of different kinds, and one of them waits on the host for most of the time."""
+    slice_ = capped()
+    slice_.cap(cap)
+    slice_.worker(ns=1_000_000, batch=0, **LONG)
+    slice_.worker(ns=300_000, batch=2, **LONG)
+    slice_.worker(ns=500_000, batch=1, rest=20_000, **LONG)
+    assert Shares(world, slice_, 10).total == approx(cap / 100, abs=0.03)
+
+
+@pytest.mark.parametrize("count", [3, 12])
+def test_processes_between_which_the_device_changes(
+    world: World, capped: Callable[..., Capped], count: int
+) -> None:
+    """At 0.1 ms each time, as on a GPU: never more than the cap, and not much less."""
+    slice_ = capped()
+    slice_.cap(25)
+    variables = slice_.environment(NVC_SIM_SWITCH_NS="100000")
+    slice_.workers += [
+        Worker(slice_.tool, variables, time=world, ns=1_000_000, batch=0, **LONG) for _ in range(count)
+    ]
+    assert 0.15 < Shares(world, slice_, 5).total < 0.28
+
+
+@pytest.mark.parametrize("cap", [10, 50])
+def test_kernels_of_5_us(world: World, capped: Callable[..., Capped], cap: int) -> None:
+    """The event behind each takes 2 us of the device, which the slice pays for."""
+    slice_ = capped()
+    slice_.cap(cap)
+    slice_.worker(ns=5000, batch=0, **LONG)
+    got = Shares(world, slice_, 1, 0.2)
+    assert got.charged == approx(cap / 100, abs=0.01)
+    assert 0.65 * got.charged < got.total < got.charged
+
+
+def test_a_process_that_was_killed_is_no_burden(world: World, capped: Callable[..., Capped]) -> None:
+    slice_ = capped()
+    slice_.cap(50)
+    slice_.worker(ns=1_000_000, batch=1, **LONG)
+    victim = slice_.worker(ns=20_000_000, batch=0, **LONG)
+    world.run(0.2)
+    victim.kill()
+    assert Shares(world, slice_, 10).total == approx(0.5, abs=0.02)
+
+
+def keep(slice_: Capped, until: int) -> None:
+    """Say in the quota until when nvcd keeps time, as it does."""
+    with open(slice_.path("nvc/quota"), "r+b", buffering=0) as file:
+        quota.set_kept(file.fileno(), 0, until)
+
+
+def test_time_that_is_kept_from_outside(world: World, capped: Callable[..., Capped]) -> None:
+    """Nothing is held back, nor measured, while nvcd says so; once it has ended, all is as before."""
+    slice_ = capped()
+    slice_.cap(20)
+    slice_.worker(ns=1_000_000, batch=4, **LONG)
+    assert Shares(world, slice_).total == approx(0.2, abs=0.02)
+    for _ in range(2):
+        keep(slice_, world.now_ns + 3 * 10**9)
+        world.run(0.05)
+        free = Shares(world, slice_, 2.9, 0)
+        assert free.total > 0.95 and free.charged == 0
+        world.run(0.1)
+        assert Shares(world, slice_, 5, 0).total == approx(0.2, abs=0.03)
+    keep(slice_, world.now_ns + 3 * 10**9)
+    world.run(0.05)
+    keep(slice_, 0)
+    assert Shares(world, slice_, 5, 0.05).total == approx(0.2, abs=0.03)
+
+
+def test_a_pause_is_kept_from_outside_too(world: World, capped: Callable[..., Capped]) -> None:
+    """The shim holds launches back for it only where nobody else does; memory it denies always."""
+    slice_ = capped()
+    slice_.cap(0, NATIVE, flags=layout.PAUSED)
+    slice_.worker(ns=1_000_000, batch=1, **LONG)
+    assert Shares(world, slice_, 1).total == 0
+    keep(slice_, world.now_ns + 10 * 10**9)
+    assert Shares(world, slice_, 5, 0.05).total > 0.9
+    keep(slice_, 0)
+    assert Shares(world, slice_, 1, 0.05).total == 0
+
+
+def test_denied_memory_while_time_is_kept(vgpu: Slice) -> None:
+    process = vgpu.start().do("alloc a 1m")
+    vgpu.limit(8 * GIB, flags=layout.DENIED, kept_until=1 << 62)
+    assert process.code("alloc b 64m") == OUT_OF_MEMORY
+    process.do("module m", "launch m", "wait")
+
+
+def test_without_a_cap_nothing_is_measured(capped: Callable[..., Capped]) -> None:
+    slice_ = capped()
+    for cores, policy in ((0, NATIVE), (50, NATIVE), (100, 3), (0, 0)):
+        slice_.cap(cores, policy)
+        got = slice_.work(ns=100000, batch=4, seconds=0.1, warm=0.05)
+        assert got.kernels > 0
+    assert slice_.budget() == (0,) * 5
