@@ -133,7 +133,7 @@ struct cdi_slice {
     char directory[PATH_MAX];
     struct recipe recipe;
     char *holds;
-    int quota, ledger, daemon, empty;
+    int quota, ledger, empty;
 };
 
 /* Finds the slice of the container, and reads what its start needs. */

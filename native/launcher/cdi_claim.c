@@ -253,7 +253,7 @@ static bool add_library(struct cdi_program *p, const struct recipe *recipe, cons
             cdi_link(p, private, path));
 }
 
-/* Quota, ledger and nvcd's socket beside the shim. */
+/* Quota and ledger beside the shim. */
 static bool add_slice(struct cdi_program *p, const struct cdi_slice *slice)
 {
     const struct {
@@ -262,8 +262,7 @@ static bool add_slice(struct cdi_program *p, const struct cdi_slice *slice)
         bool directory;
         uint64_t attributes;
     } sources[] = {{"nvc/quota", slice->quota, false, DATA | MOUNT_ATTR_RDONLY},
-                   {"nvc/ledger", slice->ledger, true, DATA},
-                   {"nvc/daemon", slice->daemon, true, DATA | MOUNT_ATTR_RDONLY}};
+                   {"nvc/ledger", slice->ledger, true, DATA}};
     char path[2 * PATH_MAX];
 
     for (size_t i = 0; i < sizeof(sources) / sizeof(sources[0]); i++)

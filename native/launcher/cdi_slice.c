@@ -166,7 +166,7 @@ bool cdi_slice_find(const struct cdi_container *container, struct cdi_slice *sli
     char name[NAME_MAX + 1];
     size_t size;
 
-    *slice = (struct cdi_slice){.quota = -1, .ledger = -1, .daemon = -1, .empty = -1};
+    *slice = (struct cdi_slice){.quota = -1, .ledger = -1, .empty = -1};
     slice->holds = holds_of(container->given);
     int base = slice->holds ? open_base(slice->directory) : -1;
     if (base < 0)
@@ -234,7 +234,7 @@ static bool write_about(int directory, const char *text, size_t size)
 /* The rest of `cdi_slice_join`, while nobody else changes slices. */
 static bool join_locked(int base, const struct cdi_container *container, struct cdi_slice *slice)
 {
-    char name[NAME_MAX + 1], tenant[PATH_MAX];
+    char name[NAME_MAX + 1];
     size_t size, made_size;
     struct stat st;
 
@@ -246,13 +246,8 @@ static bool join_locked(int base, const struct cdi_container *container, struct 
     slice->quota = open_source(directory, "quota", S_IFREG, -1);
     slice->ledger = open_source(directory, "ledger", S_IFDIR, -1);
     slice->empty = open_source(base, "empty", S_IFREG, 0);
-    if (cdi_directory(tenant) == 0) {
-        strcat(tenant, "/nvcd/tenant");
-        slice->daemon = open_source(AT_FDCWD, tenant, S_IFDIR, -1);
-    }
-    /* Programs of any user connect to the socket in the one. Tenants own what is in the other, and may have changed it. */
-    bool sound = slice->quota >= 0 && slice->ledger >= 0 && slice->empty >= 0 && slice->daemon >= 0 &&
-                 fstat(slice->daemon, &st) == 0 && (st.st_mode & 0777) == 0755 &&
+    /* Tenants own what is in the ledger's directory, and may have changed it. */
+    bool sound = slice->quota >= 0 && slice->ledger >= 0 && slice->empty >= 0 &&
                  fstatat(directory, "ready", &st, AT_SYMLINK_NOFOLLOW) == 0 &&
                  fstatat(slice->ledger, "ledger", &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode) &&
                  (uint64_t)st.st_size == slice->recipe.ledger;

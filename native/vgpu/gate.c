@@ -1,5 +1,6 @@
 /* A launch waits while its slice is in debt, and while much of the process's own work is under way. A kernel may wait on the
- * device for one that is launched after it. So nobody waits for longer than the debt that it found takes to pay. */
+ * device for one that is launched after it. So nobody waits for longer than the debt that it found takes to pay, nor while
+ * nothing ends: see pacer_is_stuck(). */
 #include "gate.h"
 
 #include "budget.h"
@@ -51,6 +52,8 @@ static uint64_t must_wait(struct launch *launch, uint32_t cores, struct wait *wa
     int64_t credit = budget_refill(budget_of(pacer->position, now), cores, now);
     int64_t enough = wait->most ? AGAIN_NS / 100 * (int64_t)cores : 0;
     if (wait->most && (now >= wait->most || now < wait->since)) /* the latter: the clock was set back */
+        return 0;
+    if (wait->most && pacer_is_stuck(pacer, wait->since, now))
         return 0;
     if (credit >= enough && pacer_has_room(pacer, launch->handle))
         return 0;

@@ -9,6 +9,7 @@ enum {
     BATCH_NS = 1000000, /* a batch is as long as that, or */
     BATCH_MOST = 64,    /* has so many launches */
     DEPTH_NS = 4000000, /* so much work of a stream is under way, or one launch */
+    STUCK_NS = 200000000,
     RENEW_NS = 1000000000
 };
 
@@ -126,6 +127,7 @@ static bool look_at(struct pacer *pacer, struct stream *stream, uint64_t now)
         batch->recording)
         return false;
     end_batch(pacer, stream, end);
+    pacer->progress = now;
     return true;
 }
 
@@ -148,6 +150,17 @@ void pacer_look(struct pacer *pacer, uint32_t cores, uint64_t now)
             pacer->since = 0;
     }
     lock_drop(&pacer->lock);
+}
+
+bool pacer_is_stuck(struct pacer *pacer, uint64_t from, uint64_t now)
+{
+    lock_take(&pacer->lock);
+    uint64_t since = pacer->progress > from ? pacer->progress : from;
+    bool stuck = pacer->under_way && now > since + STUCK_NS && now > since + 4 * pacer->pace;
+    if (stuck)
+        pacer->progress = now;
+    lock_drop(&pacer->lock);
+    return stuck;
 }
 
 /* The one with the handle, or one without work, or else any. */

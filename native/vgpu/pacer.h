@@ -35,12 +35,13 @@ struct pacer {
     int position;
     CUevent origin;
     uint64_t origin_at;
-    uint32_t opening; /* the origin is yet to be recorded */
-    uint64_t since;   /* there is unfinished work; 0: there is none */
-    uint64_t paid;    /* up to when the slice was charged for it */
-    uint64_t total;   /* what the slice was charged in all by then */
-    uint64_t latest;  /* when the last of the work that has ended, ended */
-    uint64_t pace;    /* what a launch takes, lately; 0: not known */
+    uint32_t opening;  /* the origin is yet to be recorded */
+    uint64_t since;    /* there is unfinished work; 0: there is none */
+    uint64_t paid;     /* up to when the slice was charged for it */
+    uint64_t total;    /* what the slice was charged in all by then */
+    uint64_t latest;   /* when the last of the work that has ended, ended */
+    uint64_t pace;     /* what a launch takes, lately; 0: not known */
+    uint64_t progress; /* when something was last shown to have ended */
     uint64_t serial;
     uint32_t under_way; /* launches that are not shown to have ended */
     struct stream streams[PACER_STREAMS];
@@ -62,6 +63,10 @@ void pacer_look(struct pacer *pacer, uint32_t cores, uint64_t now);
 
 /* Whether one more launch in the stream would end soon, as far as those before it tell. */
 bool pacer_has_room(struct pacer *pacer, CUstream handle);
+
+/* What is under way may wait for a launch that has waited since `from`: nothing has ended for longer than launches take. Says
+ * so to one at a time. */
+bool pacer_is_stuck(struct pacer *pacer, uint64_t from, uint64_t now);
 
 /* Around the driver's call. */
 void pacer_begin(struct launch *launch, uint64_t now);

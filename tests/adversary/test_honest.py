@@ -56,7 +56,7 @@ def test_one_that_ends_is_named(tenants: tuple[Place, list[Honest]]) -> None:
     ("change", "said"),
     [
         ({}, []),
-        ({"found": {"overuse": 1, "stranger": 0}}, ["overuse: 1"]),
+        ({"found": {"excess": 1, "stranger": 0}}, ["excess: 1"]),
         ({"denied": ["one"]}, ["denied: one"]),
         ({"broken": ["a quota"]}, ["a quota"]),
     ],

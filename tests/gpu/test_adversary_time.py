@@ -22,7 +22,7 @@ from support import CLEAN_ENV, STAGE, gpus, run
 from support.adversary_table import BARE, SECONDS, Note, chosen, seconds_left
 from support.adversary_time import WAYS, Way, compile_take_time, lengths
 from support.gpucap import Sliced
-from support.nvcd import Place, ask
+from support.nvcd import Place
 from support.vgpucap import Worker
 
 pytestmark = pytest.mark.gpu
@@ -30,7 +30,6 @@ POINTS, POINTS_BESIDE = 1.0, 2.0
 START = 20.0  # seconds that a program may take before and after
 SILENCE = 20.0  # seconds that the one beside it may say nothing, which it does every 0.1 s
 NS = 1000000  # a kernel of the tenant beside it
-SPOILT = ("cut-ledger",)  # whose account says nothing afterwards
 REAL = {way.name: way for way in WAYS if way.gpu}
 CASES = [(setting, cap, REAL[name]) for setting in ("alone", "beside") for name, cap in chosen(REAL)]
 YARD = [way for way in REAL.values() if way.copies or way.name == "honest"]
@@ -64,7 +63,6 @@ class Beside(NamedTuple):
 
     had: Had
     other: float  # percent
-    leases: float  # a second
 
 
 class Programs:
@@ -148,19 +146,11 @@ class Programs:
             self.beside = cap, made.started()
         return self.beside[1]
 
-    def leases(self) -> int:
-        """How many nvcd has given on the GPU so far."""
-        assert self.place is not None
-        (count,) = [one["leases"] for one in ask(self.place)["devices"] if one["uuid"] == gpus.uuid()]
-        return int(count)
-
     def with_tenant(self, cap: int, way: Way) -> Beside:
         """A program with this cap beside the tenant that has the rest."""
         try:
             tenant = self.tenant(cap)
-            began, before = time.monotonic(), self.leases()
-            had, other = self.meanwhile(tenant, *self.words(cap), way, SECONDS)
-            return Beside(had, other, (self.leases() - before) / (time.monotonic() - began))
+            return Beside(*self.meanwhile(tenant, *self.words(cap), way, SECONDS))
         except BaseException:
             self.end()  # the next program has another nvcd and another tenant
             raise
@@ -207,10 +197,8 @@ def test_adversary_time(programs: Programs, setting: str, cap: int, way: Way, no
         programs.sliced.new_ledger()
         had = programs.alone(cap, way)
         note(way.name, f"alone, {cap} %", had.said)
-        if way.name not in SPOILT:
-            note(way.name, f"charged, {cap} %", f"{100 * programs.sliced.charged() / had.seconds:.2f}")
         assert had.share <= cap + POINTS
-        assert not had.ended or way.least == 0, had.ended
+        assert not had.ended or way.ends, had.ended
         return
     honest = programs.beside_honest(cap)
     found = honest if way.name == "honest" else programs.with_tenant(cap, way)
@@ -218,11 +206,10 @@ def test_adversary_time(programs: Programs, setting: str, cap: int, way: Way, no
         note(name, f"beside, {cap} %", one.had.said)
         note(name, f"the tenant beside, {cap} %", f"{one.other:.2f}")
         note(name, f"the tenant beside honest, {cap} %", f"{honest.other:.2f}")
-        note(name, f"leases a second, {cap} %", f"{one.leases:.0f}")
-    had, other, _ = found
+    had, other = found
     assert had.share <= cap + POINTS
     assert other >= 100 - cap - POINTS_BESIDE
-    assert not had.ended or way.least == 0, had.ended
+    assert not had.ended or way.ends, had.ended
 
 
 @pytest.mark.parametrize("way", YARD, ids=lambda way: way.name)

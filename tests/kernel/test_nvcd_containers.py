@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import threading
 from typing import Any
 
 from support import CLEAN_ENV, PATIENCE
@@ -13,12 +12,11 @@ from support.dialog import Dialog
 from support.nvcd import Place, eventually
 from support.nvcd_programs import started
 from support.rootfs import LIBS
-from support.vgpu import Inside
 from support.vgpucap import Worker
 
 
-def test_they_share_and_come_back(place: Place, driver: str, container: Any, work: str) -> None:
-    """By weight, in pid namespaces of their own, and again when nvcd was killed."""
+def test_they_are_known_and_come_back(place: Place, driver: str, container: Any, work: str) -> None:
+    """In pid namespaces of their own, and again when nvcd was killed."""
     place.start(f"--root={driver}")
     workers = []
     for weight in (1, 3):
@@ -29,52 +27,19 @@ def test_they_share_and_come_back(place: Place, driver: str, container: Any, wor
     for worker in workers:
         worker.started()
 
-    def held(state: Any) -> dict[int, int]:
-        return {one["weight"]: one["heldNs"] for one in state["devices"][0]["tenants"] if one["leases"] > 3}
+    def known(state: Any) -> bool:
+        """Both, each with the memory of its context."""
+        return sorted(one["weight"] for device in state["devices"] for one in device["tenants"]) == [
+            1,
+            3,
+        ] and (sum((one["truth"] or 0) > 0 for one in state["memory"]) == 2)
 
     for _ in range(2):
-        first = held(eventually(place, lambda state: bool(state["devices"]) and len(held(state)) == 2))
-        eventually(place, lambda state: all(held(state)[weight] > had for weight, had in first.items()))  # noqa: B023
+        eventually(place, known)
         assert place.daemon is not None
         place.daemon.kill()
         place.start(*place.words)
     assert all(worker.stop().kernels for worker in workers)
-
-
-def test_turns_on_two_devices_at_once(place: Place, driver: str, container: Any, tool: str) -> None:
-    """Programs that launch on both in turn: neither waits for the device that the other one has, for ever."""
-    place.start(f"--root={driver}")
-    over = threading.Event()
-
-    def launch(inside: Inside) -> None:
-        while not over.is_set():
-            for command in ("primary 0", "launch m", "primary 1", "launch n"):
-                assert inside.code(command) == 0
-
-    programs = []
-    for words in (("--vgpu-weight=1",), ("--vgpu-weight=2", "--vgpu-policy=weight")):
-        inside = Inside(container(*words, device="all", place=place), tool)
-        for command in ("init", "primary 0", "module m", "primary 1", "module n"):
-            assert inside.code(command) == 0
-        programs.append(inside)
-    threads = [threading.Thread(target=launch, args=(inside,)) for inside in programs]
-    for thread in threads:
-        thread.start()
-
-    def often(state: Any) -> bool:
-        """Each has had several turns on each of the two devices."""
-        tenants = [one for device in state["devices"] for one in device["tenants"]]
-        return len(tenants) == 4 and all(one["leases"] > 5 for one in tenants)
-
-    try:
-        found = eventually(place, often)
-    finally:
-        over.set()
-        for thread in threads:
-            thread.join()
-    for inside in programs:
-        inside.end()
-    assert len(found["devices"]) == 2
 
 
 #: Root of a user namespace, without a right outside, leaves all but devices and the driver's library behind.
@@ -101,7 +66,16 @@ def test_a_process_that_hides_its_slice(place: Place, driver: str, container: An
     shutil.copy(tool, f"{made.bundle.rootfs}/tmp/vgpu_tool")
     os.mkdir(f"{made.bundle.rootfs}/tmp/hidden", 0o777)
     os.chown(f"{made.bundle.rootfs}/tmp/hidden", 1000, 1000)
-    words = ("exec", "--user=1000:1000", made.name, "/bin/busybox", "unshare", "-Urm", "/bin/sh", "/tmp/hide")
+    words = (
+        "exec",
+        "--user=1000:1000",
+        made.name,
+        "/bin/busybox",
+        "unshare",
+        "-Urm",
+        "/bin/sh",
+        "/tmp/hide",
+    )
     program = Dialog([*made.bundle.command("runc"), *words, "/tmp/hidden"], CLEAN_ENV)
     for command in ("init", "primary 0"):
         program.send(command)

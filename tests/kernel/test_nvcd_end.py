@@ -45,7 +45,7 @@ def test_it_says_what_it_is(place: Place, driver: str) -> None:
     said = place.start(f"--root={driver}").said().splitlines()
     assert said[0].startswith(f"<6>nvcd: version {nvc.__version__}, driver 5")
     assert f" in {driver}, 0 slices, " in said[0]
-    assert said[0].endswith("sockets /run/nvc/nvcd/tenant/socket and /run/nvc/nvcd/nvcd.sock")
+    assert said[0].endswith("socket /run/nvc/nvcd/nvcd.sock")
     assert said[1].startswith("<6>nvcd: configuration defaults: policy automatic, on-bypass report")
     assert len(said) == 2
 

@@ -62,7 +62,7 @@ def test_nothing_of_it_is_seen_by_others(sliced: Any, driver: str) -> None:
     with open("/proc/self/mountinfo", encoding="utf-8") as lines:
         mounts = lines.read()
     inside = sliced("--", "ls", f"{driver}{LIBS}/nvc").stdout.split()
-    assert inside == ["daemon", "ledger", "quota", "real-libcuda.so.1", "real-libnvidia-ml.so.1"]
+    assert inside == ["ledger", "quota", "real-libcuda.so.1", "real-libnvidia-ml.so.1"]
     assert (entries(driver), sorted(os.listdir(f"{driver}{LIBS}"))) == before
     with open("/proc/self/mountinfo", encoding="utf-8") as lines:
         assert lines.read() == mounts

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +19,6 @@ from support.vgpu import build_pass_through, entry_of, install_shim, limits_of
 from nvc.errors import MountError
 from nvc.plan.ops import BindHostFile, Ledger, Plan
 from nvc.slices.model import layout
-from nvc.slices.store import registry
 from nvc.slices.store.limits import edit, read_quota
 
 VERSION = "580.159.04"
@@ -77,30 +75,6 @@ def test_nvc_spin_runs_in_a_container(
         assert "1.00 of 10.00 GiB taken" in shown and " steps in " in shown
         refused = container.exec("nvc-spin --memory 10GiB 2>&1; echo $?").stdout
         assert "CUDA_ERROR_OUT_OF_MEMORY (2): out of memory" in refused and refused.endswith("\n1\n")
-
-
-def test_a_socket_of_the_daemon_is_seen_whenever_it_is_made(
-    runc_bundle: Any, debian: str, configure: Configure
-) -> None:
-    """The directory is bound, read-only for the container, whether nvcd runs or not."""
-    with runc_bundle(debian).created("runc") as container:
-        container.start()
-        configure(container.pid, debian, SLICE)
-        seen = f"/proc/{container.pid}/root{LIBS}/{layout.DAEMON_DIRECTORY}"
-        place = registry.daemon_directory()
-        assert os.path.samefile(seen, place) and os.stat(place).st_mode & 0o777 == 0o755
-        assert "ro,nosuid,nodev,noexec" in mount_at(container.pid, "/nvc/daemon")
-        name = f"test-{os.getpid()}"
-        server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with server, client:
-            server.bind(f"{place}/{name}")
-            try:
-                server.listen()
-                client.connect(f"{seen}/{name}")
-            finally:
-                os.unlink(f"{place}/{name}")
-        assert container.exec(f"touch {LIBS}/nvc/daemon/x", check=False).returncode != 0
 
 
 def test_what_cannot_be_counted_is_left_out_and_said_so(

@@ -15,8 +15,8 @@ from xml.etree import ElementTree
 
 import pytest
 from support import CLEAN_ENV, PATIENCE
-from support.beside import CLI
 from support.completion import offers
+from support.nvcd import CLI
 from support.programs import Programs
 from support.rootfs import LIBS
 from support.terminal import PROMPT, Terminal
@@ -46,9 +46,7 @@ class Budget:
 
     def after(self, passed: int) -> None:
         """So many nanoseconds."""
-        budget = layout.BUDGET.pack(
-            0, 0, 0, int(passed * SHARE), int(passed * 0.5), passed // 10**6, *[0] * 7
-        )
+        budget = layout.BUDGET.pack(0, 0, int(passed * SHARE), int(passed * 0.5), passed // 10**6)
         with open(self.path, "r+b", buffering=0) as ledger:
             os.pwrite(ledger.fileno(), budget, layout.BUDGETS_OFFSET)
 

@@ -48,8 +48,8 @@ Cells: TypeAlias = dict[str, dict[str, str]]  # by program, by column
 SECONDS = float(os.environ.get("NVC_ADVERSARY_SECONDS", "10"))  # for each program that tries to have time
 _MINUTES = float(os.environ.get("NVC_ADVERSARY_MINUTES", "1000"))
 _BEGAN = time.monotonic()
-BESIDE = ("beside", "the tenant beside", "the tenant beside honest", "leases a second")
-SHARES = [f"{kind}, {cap} %" for cap in (10, 50) for kind in ("alone", "charged", *BESIDE)]
+BESIDE = ("beside", "the tenant beside", "the tenant beside honest")
+SHARES = [f"{kind}, {cap} %" for cap in (10, 50) for kind in ("alone", *BESIDE)]
 #: Without the shim: what a program counts by itself, and beside another one, and what the other has meanwhile.
 BARE = ["by itself", "beside another", "the other"]
 TABLES = {"memory": ["memory"], "time, %": SHARES, "without nvc, %": BARE}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -12,15 +11,13 @@ import pytest
 from nvc.value import Value
 
 from . import CLEAN_ENV
-from .nvcd import PATHS, Place
+from .nvcd import Place
 from .rootfs import LIBS
 from .vgpu import ensure_shim
 from .vgpucap import Worker
 from .virtual import World, device_time
 
 SWITCH_NS = 150_000  # as on an H200
-#: nvc-cli without its launcher, which lets no variables of the loader pass.
-CLI = f"import sys;sys.path[:0]={PATHS};from nvc_cli.boot import main;main('nvc-cli')"
 
 
 class Shares(Value):
@@ -75,23 +72,6 @@ class Tenants:
         share = (after.total - before.total) / seconds - had
         other.kill()
         return Shares(share, had, most)
-
-    def calibrate(self) -> str:
-        """What `vgpu calibrate` says; slices that are made from then on have what it found."""
-        subprocess.run(self.place.enter("mount", "-t", "tmpfs", "tmpfs", "/var/lib"), check=True)
-        words = [
-            sys.executable,
-            "-B",
-            "-c",
-            CLI,
-            f"--root={self.driver}",
-            "vgpu",
-            "calibrate",
-            "--format=json",
-        ]
-        variables = {**CLEAN_ENV, **{name: str(value) for name, value in self.card.items()}}
-        said: str = self.world.output(self.place.enter(*words), variables)
-        return said
 
     def end(self) -> None:
         for process in self.started:

@@ -23,6 +23,8 @@ KEEP = "mkdir -p /run/nvc && mount -t tmpfs -o mode=700 none /run/nvc && echo re
 PATHS = [os.path.join(REPO, "build/stage/lib/nvc/python"), os.path.join(REPO, "tests")]
 #: nvcd without its launcher, which lets no variables of the loader pass.
 DIRECT = f"import sys;sys.path[:0]={PATHS};from nvc_cli.daemon import main;main('nvcd')"
+#: nvc-cli, likewise.
+CLI = f"import sys;sys.path[:0]={PATHS};from nvc_cli.boot import main;main('nvc-cli')"
 
 
 class Place:

@@ -77,9 +77,8 @@ def test_who_has_the_memory_of_the_dead_is_stopped(monkeypatch: pytest.MonkeyPat
             slices: Any = SimpleNamespace(
                 kernel=LinuxKernel(), by_key={}, living=lambda: [entry], names={}, say=lambda text: None
             )
-            board: Any = SimpleNamespace(arbiters={})
             accountant = Accountant(slices, pytest.fail)
-            verifier = Verifier(accountant, board, {EXCESS: "stop"}, lambda text: None, lambda key: "")
+            verifier = Verifier(accountant, {EXCESS: "stop"}, lambda text: None, lambda key: "")
             device = DeviceSeen(UUID, 80 * GIB, 7 * GIB, 0, 0, 0, ((user, 6 * GIB), (other, GIB)))
             now = 0
             accountant.told((device,), now)

@@ -14,7 +14,6 @@ import pytest
 from nvc.daemon.io.loop import SECOND, Loop
 from nvc.daemon.io.services import CONNECTIONS, RETRY, Service
 from nvc.daemon.io.watch import concerns_devices, exits_of
-from nvc.daemon.server import Server
 
 
 @pytest.fixture
@@ -63,14 +62,9 @@ def test_who_is_paused_and_hangs_up(loop: Loop) -> None:
         loop.remove(ours.fileno())  # while it is paused
 
 
-@pytest.mark.parametrize("kind", ["server", "service"])
-def test_without_descriptors(loop: Loop, listener: socket.socket, kind: str) -> None:
+def test_without_descriptors(loop: Loop, listener: socket.socket) -> None:
     """Who cannot be taken waits, without keeping the daemon busy, and is taken later."""
-    if kind == "server":
-        server = Server(loop, None, None, print)  # type: ignore[arg-type]
-        server.open(listener)
-    else:
-        service = Service(loop, listener, b"\n", lambda data, now: b"yes\n", False)
+    service = Service(loop, listener, b"\n", lambda data, now: b"yes\n", False)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with connect(listener) as client:
         resource.setrlimit(resource.RLIMIT_NOFILE, (client.fileno() + 1, hard))
@@ -80,15 +74,10 @@ def test_without_descriptors(loop: Loop, listener: socket.socket, kind: str) -> 
             assert loop.wakes - before < 20
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        if kind == "server":
-            server._admit = lambda connection, now: loop.stop() or 1  # type: ignore[method-assign, func-returns-value]
-            loop.run()
-            assert set(server.refused) == {"EMFILE", "EPERM"}
-        else:
-            client.sendall(b"ask\n")
-            while not select.select([client], [], [], 0)[0]:
-                run_for(loop, SECOND // 5)
-            assert client.recv(10) == b"yes\n" and not service.open
+        client.sendall(b"ask\n")
+        while not select.select([client], [], [], 0)[0]:
+            run_for(loop, SECOND // 5)
+        assert client.recv(10) == b"yes\n" and not service.open
 
 
 def test_an_answer_that_nobody_reads(loop: Loop, listener: socket.socket) -> None:

@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 
 from nvc.daemon.audit.nvml_client import parse
 from nvc.daemon.audit.nvml_process import SAMPLES_SINCE, samples_since
-from nvc.daemon.io.clients import Bucket
-from nvc.daemon.io.loop import SECOND
 
 UUID = "GPU-00000000-1111-2222-3333-444444444440"
 
@@ -83,12 +81,3 @@ def test_any_answer_is_understood_or_refused(words: list[str]) -> None:
     except ValueError:
         return
     assert all(device.uuid and all(pid > 0 for pid, _ in device.processes) for device in found)
-
-
-@given(st.lists(st.tuples(st.integers(0, SECOND), st.integers(1, 50)), max_size=60))
-def test_a_bucket_gives_no_more_than_its_rate(takes: list[tuple[int, int]]) -> None:
-    bucket, now, had = Bucket(100, 50, 0), 0, 0
-    for passed, count in takes:
-        now += passed
-        had += count if bucket.take(now, count) else 0
-    assert had <= 50 + 100 * now / SECOND + 1e-6

@@ -18,15 +18,13 @@ from support import until
 
 from nvc.config import Config
 from nvc.daemon.audit import stale_accounts
-from nvc.daemon.audit.accountant import GRACE, Accountant, Balance, ProcessUse, User
+from nvc.daemon.audit.accountant import GRACE, Accountant, Balance, User
 from nvc.daemon.audit.nvml_client import DeviceSeen
-from nvc.daemon.audit.overuse import LEASES, PATIENCE
 from nvc.daemon.audit.verify import (
     AGAIN,
     BYPASS,
     EXCESS,
     OVERCOUNT,
-    OVERUSE,
     PERSIST,
     TOLERANCE,
     UNREAD,
@@ -52,7 +50,6 @@ class World:
     def __init__(self, **actions: str) -> None:
         config = Config()
         self.actions = {BYPASS: config.nvcd_on_bypass, EXCESS: config.nvcd_on_excess}
-        self.actions[OVERUSE] = config.nvcd_on_overuse
         self.actions |= actions
         self.said: list[str] = []
         self.ledger = -1
@@ -72,33 +69,29 @@ class World:
             sampled={UUID.lower(): 0},
             use_is_new=False,
             slices=SimpleNamespace(by_key={KEY: self.known}),
-            budgets=lambda key: (),
             ledger_of=lambda key: self.ledger,
             outlived=lambda pid, start: False,
             change=self._change,
         )
-        board: Any = SimpleNamespace(arbiters={})
-        self.verifier = Verifier(self.accountant, board, self.actions, self.said.append, lambda key: NAME)
+        self.verifier = Verifier(self.accountant, self.actions, self.said.append, lambda key: NAME)
         self.now = 1000 * SECOND
 
     def _change(self, key: str, change: Any, values: dict[str, int]) -> bool:
         self.known.devices = tuple(change(device, values[device.uuid]) for device in self.known.devices)
         return True
 
-    def shows(self, truth: int, percent: int = -1, model: int = -1) -> bool:
+    def shows(self, truth: int, model: int = -1) -> bool:
         """NVML answers; whether the slice is denied anything after that."""
         pids = tuple(user.pid for user in self.accountant.users)
         books = truth if model < 0 else model
         self.accountant.balances = (Balance(KEY, UUID, "0", LIMIT, books, truth, pids),)
-        self.accountant.use_is_new = percent >= 0
-        self.accountant.use = (ProcessUse(50, 1, KEY, UUID.lower(), max(percent, 0)),)
         self.verifier.look({}, self.now)
         (device,) = self.known.devices
         return bool(device.flags & DENIED)
 
 
 def test_the_defaults_act() -> None:
-    assert World().actions == {BYPASS: "report", EXCESS: "deny", OVERUSE: "deny"}
+    assert World().actions == {BYPASS: "report", EXCESS: "deny"}
 
 
 def test_too_much_memory_is_denied_with_the_answer_that_shows_it() -> None:
@@ -115,32 +108,6 @@ def test_too_much_memory_is_denied_with_the_answer_that_shows_it() -> None:
     assert world.said[1] == f"excess: slice {KEY} ({NAME}) on {UUID} does that no more; allowed again"
     assert not world.verifier.ongoing and world.verifier.counts[EXCESS] == 1
     assert world.shows(LIMIT + GIB) and world.verifier.counts[EXCESS] == 2
-
-
-def test_time_is_denied_within_its_window_and_given_again() -> None:
-    world = World()
-    began, looks = world.now, 0
-    while not world.shows(GIB, percent=100):
-        world.now += 2 * SECOND
-        looks += 1
-        assert looks < 20
-    # What is allowed is taken off: a cap of 10 % with its margins, of the whole time.
-    assert PATIENCE[LEASES] <= world.now - began <= 2 * PATIENCE[LEASES]
-    assert "may have 10 %; deny" in world.said[0]
-    began = world.now
-    while world.shows(GIB, percent=0):
-        world.now += 2 * SECOND
-    assert world.now - began <= 10 * SECOND and "allowed again" in world.said[1]
-
-
-@pytest.mark.parametrize("percent", [10, 15, 20])
-def test_a_slice_that_keeps_its_cap_is_never_denied(percent: int) -> None:
-    """For an hour, at the cap and a little above it, as NVML's samples are."""
-    world = World()
-    for _ in range(1800):
-        world.now += 2 * SECOND
-        assert not world.shows(LIMIT, percent)
-    assert world.said == []
 
 
 def test_what_is_only_reported_is_told_until_it_is_over() -> None:
@@ -375,7 +342,7 @@ def test_the_first_process_of_a_claim_counts_once(monkeypatch: pytest.MonkeyPatc
     """Before it nobody shows the slice's ledger; with the answer of NVML that has it, it is read."""
     entry: Any = SimpleNamespace(key=KEY, pid=0, devices=(SimpleNamespace(index="0"),))
     known: Any = SimpleNamespace(
-        alive=True, entry=entry, clients=(), stamp=1, devices=(QuotaDevice(UUID, LIMIT),), quota=-1
+        alive=True, entry=entry, stamp=1, devices=(QuotaDevice(UUID, LIMIT),), quota=-1
     )
     slices: Any = SimpleNamespace(
         kernel=LinuxKernel(), by_key={KEY: known}, living=lambda: (entry,), say=lambda text: None

@@ -147,12 +147,12 @@ def test_situations_are_what_slices_and_nvcd_say() -> None:
     other = one.replace(entry=entry.replace(key="f2"), name="free")
     other = other.replace(devices=(device.replace(uuid="GPU-B", index="0", policy=native),))
     gone = one.replace(entry=entry.replace(key="f3"), pids=(), name="gone")
-    had = {("f1", "GPU-A"): Received(0.5, 0.2, 9, 0.002), ("f2", "GPU-B"): Received(0.5, 0.2, 9)}
+    had = {("f1", "GPU-A"): Received(0.5, 0.2, 9), ("f2", "GPU-B"): Received(0.5, 0.2, 9)}
     state = {"devices": [{"uuid": "gpu-a", "quantumNs": 2000000, "busyPercent": 90, "used": GIB}, None]}
     first, second = situations(Picture((one, other, gone), had, {}, 0.0, 1.0), state)
     assert (first.index, first.loads[0].share, first.quantum, first.busy) == ("0", None, None, None)
     assert (second.quantum, second.busy, second.memory) == (0.002, 90, GIB)
-    assert second.loads == (Load("chat", 0.5, 0.2, 0.002, 0, 4, 5, 0),)
+    assert second.loads == (Load("chat", 0.5, 0.2, None, 0, 4, 5, 0),)
     (plain,) = situations(
         Picture((one,), {}, {}, 0.0, 1.0), {"devices": [{"uuid": "GPU-A", "busyPercent": "x"}]}
     )

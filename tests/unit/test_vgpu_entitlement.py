@@ -7,18 +7,20 @@ import os
 import re
 from typing import Any
 
-import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import REPO, examples
-from support.arbiter_world import FAIR, FIXED, NATIVE, PREEMPT, SECOND, SOFT, WEIGHT, Program, World
 from support.host import GPU, host
 
 from nvc.slices.model import layout
-from nvc.slices.model.policy import CAP, MS, POLICIES, TABLE, policy_of
+from nvc.slices.model.policy import POLICIES, TABLE, policy_of
 from nvc.slices.policy import policies
 from nvc.slices.policy.entitlement import Demand, entitlements, filled, in_force
 from nvc.slices.policy.policies import NONE, DevicePolicy
+
+FAIR, PREEMPT, WEIGHT, FIXED, SOFT, NATIVE = map(
+    POLICIES.index, ("fair", "preempt", "weight", "fixed", "soft", "native")
+)
 
 
 def claim(key: str, policy: int = NATIVE, cores: int = 0, weight: int = 1, **more: Any) -> Demand:
@@ -98,64 +100,6 @@ def test_the_whole_device_is_divided(shares: list[tuple[int, int]]) -> None:
     found = filled(1.0, [cores / 100 or 1.0 for cores, _ in shares], [weight for _, weight in shares])
     most = min(1.0, sum(cores / 100 or 1.0 for cores, _ in shares))
     assert abs(sum(found) - most) < 1e-6 and len(found) == len(shares)
-
-
-CLAIMS = st.lists(
-    st.tuples(
-        st.sampled_from(range(len(TABLE))),
-        st.integers(1, 8),  # weight
-        st.integers(5, 60),  # percent, where the policy is one of caps
-        st.sampled_from(("busy", "busy", "busy", "idle", "paused")),
-        st.integers(0, 2 * MS),  # until it has drained
-    ),
-    min_size=1,
-    max_size=5,
-)
-
-
-@settings(max_examples=examples(80), deadline=None)
-@example([(FIXED, 1, 30, "busy", 0), (WEIGHT, 3, 0, "busy", 0), (PREEMPT, 1, 0, "busy", 0)], NONE, 0)
-@example([(FIXED, 1, 60, "busy", 0), (FIXED, 1, 60, "busy", 0), (FIXED, 1, 30, "busy", 0)], NONE, 0)
-@example([(FIXED, 1, cap, "busy", 0) for cap in (60, 50, 40, 30, 20)], NONE, 0)
-@given(CLAIMS, st.sampled_from((NONE, *range(len(TABLE)))), st.integers(0, 6))
-def test_the_arbiter_gives_what_slices_are_entitled_to(
-    claims: list[tuple[int, int, int, str, int]], device_policy: int, maximum: int
-) -> None:
-    """In virtual time, with slices of different policies, and again when the first one is gone.
-
-    Programs do not hold themselves to a cap, as the shim would, so only slices of such a policy have one.
-    """
-    world = World(DevicePolicy(device_policy, maximum))
-    idle = set()
-    for number, (policy, weight, cores, does, drain) in enumerate(claims):
-        policy = policy if device_policy == NONE else device_policy
-        capped = policy_of(policy).bound == CAP
-        more = {"policy": policy, "paused": does == "paused"}
-        key, program = str(number), Program(drain=drain)
-        if does == "idle" or not policy_of(policy).leases:
-            idle.add(key)
-            world.claim(key, weight, cores if capped else 0, **more)
-        else:
-            world.start(key, program, weight, cores if capped else 0, **more)
-    for gone, seconds in ((None, 10), ("0", 30)):
-        if gone is not None:
-            world.end(gone)
-        (force,) = world.force.values()
-        if not force.policy.leases:
-            return
-        if force.policy.bound != CAP and any(terms.demand.cores for terms in force.terms):
-            return
-        world.run(2 * SECOND)
-        before = world.held()
-        world.run(seconds * SECOND)
-        had = {key: (held - before[key]) / (seconds * SECOND) for key, held in world.held().items()}
-        # Who waited for a part that was promised twice is made good for a second of that (accounts.SAVED).
-        saved = sum(one.bound for one in force.terms) / seconds if gone and force.policy.bound == CAP else 0
-        entitled = entitlements(force, frozenset(idle))
-        if force.policy.bound == CAP and sum(part > 0 for part in entitled.values()) == 1:
-            return  # it has a lease without an end, and its cap from the shim
-        for key, part in entitled.items():
-            assert had[key] == pytest.approx(part, abs=0.03 + saved), (had, force)
 
 
 SHARE = st.tuples(st.sampled_from(range(len(TABLE))), st.integers(0, 99), st.integers(1, 16))
