@@ -224,18 +224,6 @@ CONTAINERS = (
         "kernel/test_vgpu_live.py::test_numbers_of_a_liar_stay_numbers",
     ),
     Right(
-        "clocks of its own",
-        "a time namespace whose clock is a year away",
-        "its entitlement",
-        "kernel/test_nvcd_clock.py::test_clocks_of_their_own",
-    ),
-    Right(
-        "a clock that jumps",
-        "the wall clock jumps by years at each look",
-        "its entitlement",
-        "kernel/test_nvcd_clock.py::test_a_wall_clock_that_jumps",
-    ),
-    Right(
         "a clock that was replaced",
         "a preloaded library has a clock that runs ten times as fast, as libfaketime has",
         "its cap",
@@ -245,7 +233,7 @@ CONTAINERS = (
         "a clock of unknown origin",
         "a time namespace whose clock is two seconds ahead, in which `/proc` is hidden, or has other files",
         "no context under a cap; others of the slice have their cap",
-        "adversary/test_clocks.py::test_without_the_hosts_time_there_is_no_context",
+        "adversary/test_clocks.py::test_without_the_hosts_time_there_is_no_launch",
     ),
     Right(
         "a cap for a clock of unknown origin",

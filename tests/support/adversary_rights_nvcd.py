@@ -25,12 +25,6 @@ NVCD = (
         "unit/test_daemon_ended.py::test_who_has_the_memory_of_the_dead_is_stopped",
     ),
     Right(
-        "the time of the dead",
-        "processes are stopped while a kernel runs, and killed before they go on, one after the other",
-        "the slice has its cap, and a neighbour its share; without `nvcd` it can have some seconds more, once",
-        "adversary/test_stopped.py::test_alone_it_has_its_cap",
-    ),
-    Right(
         "an account of its own",
         "a process around the shim writes an entry for itself into the ledger",
         "what it has beyond the limit is found, and its slice is given no more",
@@ -80,78 +74,12 @@ NVCD = (
         "it is denied more within a second",
         "kernel/test_nvcd_found.py::test_a_slice_that_has_too_much_is_denied_more",
     ),
-    Right(
-        "the driver's own library, for time",
-        "a process launches with it, beside the shim",
-        'found in a window of 6 s; with `on-overuse = "stop"` that process alone is killed',
-        "kernel/test_nvcd_use.py::test_who_works_around_the_shim_is_stopped",
-    ),
-    # nvcd's socket.
-    Right(
-        "strangers",
-        "a process that is in no slice asks nvcd for leases",
-        "refused",
-        "kernel/test_nvcd.py::test_strangers_are_refused",
-    ),
-    Right(
-        "another root directory",
-        "a process of the slice changes its root",
-        "nvcd still knows its slice",
-        "kernel/test_nvcd.py::test_a_process_with_another_root_directory",
-    ),
-    Right(
-        "nonsense",
-        "messages that make no sense",
-        "the connection ends",
-        "kernel/test_nvcd.py::test_nonsense_ends_the_connection",
-    ),
-    Right(
-        "a flood of messages",
-        "as many as the socket takes",
-        "it costs its sender",
-        "kernel/test_nvcd.py::test_a_flood_costs_its_sender",
-    ),
-    Right(
-        "descriptors for nvcd",
-        "a message carries a socket whose last close takes a minute, or hours",
-        "the kernel refuses it, or its sender is disconnected; nobody waits",
-        "kernel/test_nvcd_descriptors.py::test_on_an_older_kernel_nobody_waits",
-    ),
-    Right(
-        "a flood of connections",
-        "as many as there are descriptors",
-        "it costs its sender",
-        "kernel/test_nvcd.py::test_a_flood_of_connections_costs_its_sender",
-    ),
-    Right(
-        "a lease that is kept",
-        "the holder never gives its lease back",
-        "the next one begins",
-        "kernel/test_nvcd.py::test_who_never_gives_back_loses_its_turn",
-    ),
-    Right(
-        "a connection in other hands",
-        "a process gives its connection with nvcd to one of another slice (SCM_RIGHTS)",
-        "leases are those of the slice whose process made it, and end with that process",
-        "kernel/test_nvcd.py::test_a_connection_in_the_hands_of_another_slice",
-    ),
+    # nvcd's sockets.
     Right(
         "variables of MPS",
         "the container sets CUDA_MPS_PIPE_DIRECTORY, memory limits and priorities of its own",
         "its limit",
         "adversary/test_rights.py::test_limits_of_the_system",
-    ),
-    Right(
-        "many late processes",
-        "twelve processes whose queued kernels run on after each lease",
-        "the other one is charged for a thirteenth of that time",
-        "unit/test_daemon_arbiter.py::test_beside_many_late_processes_one_pays_for_its_own_part",
-    ),
-    Right(
-        "a killed holder",
-        "the holder of a lease is killed, a child of it lives on",
-        "the next one begins",
-        "kernel/test_nvcd.py::test_the_death_of_a_holder_whose_child_lives_on",
     ),
     Right(
         "nvcd's questions",

@@ -16,7 +16,7 @@ the test may do what it likes at one moment: write files, start, signal and kill
         assert device_time(slice_.root).of(worker.process.pid) == pytest.approx(5.0, abs=0.02)
 
 In tests/kernel, `timed.start(f"--root={driver}")` starts nvcd in this time, and `tenant("--cores=30")` a program in
-a slice of `vgpu run`: see test_nvcd_shares.py. What `vgpu run` made is `world.pid(worker.process)`.
+a slice of `vgpu run`. What `vgpu run` made is `world.pid(worker.process)`.
 
 Any other program: `world.start([path, *words], slice_.environment())`, and `world.kill(process)` in the end;
 what takes part and still lives when the test ends is killed.
