@@ -11,14 +11,8 @@ import pytest
 from support import REPO
 from support.prose import pages, read
 
-<<<<<<< HEAD
 from nvc.apply import executor
-from nvc.daemon import server
-from nvc.daemon.audit import overuse, verify
-from nvc.daemon.schedule import accounts, quantum
-=======
 from nvc.daemon.audit import verify
->>>>>>> 6e6b812e (tests: judge nvcd and the shim by what they keep now)
 from nvc.slices.model import layout
 from nvc.slices.model.policy import MS, TABLE
 from nvc.slices.model.time_settings import WEIGHT_MAX
@@ -27,15 +21,9 @@ from nvc.slices.store.admission import MPS_CLIENTS
 
 SECOND = 1000 * MS
 MIB = 1 << 20
-WEIGHT, SOFT = (next(row for row in TABLE if row.name == name) for name in ("weight", "soft"))
-
-<<<<<<< HEAD
-ASSUMED = f"{layout.MAKING_TIME / MS:g} ms and {layout.CHANGE_TIME / MS:g} ms"
 
 IN_THE_WAY = executor._HINTS[errno.EEXIST].partition(";")[0]
 
-=======
->>>>>>> 6e6b812e (tests: judge nvcd and the shim by what they keep now)
 
 def shim(path: str, name: str) -> int:
     """The number that a constant of the shim begins with."""
