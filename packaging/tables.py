@@ -32,6 +32,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "slices": {"enum": list(file.VARIABLES)},
     "isolation": {"enum": list(isolation.OPERATORS)},
     "verdict": {"enum": list(file.VERDICTS)},
+    "stranger": {"enum": list(file.STRANGERS)},
     "cores": {"type": ["integer", "string"]},
     "weight": {"type": "integer", "minimum": 0, "maximum": time_settings.WEIGHT_MAX},
 }

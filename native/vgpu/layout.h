@@ -54,7 +54,8 @@ struct vgpu_quota_device {
     /* Nanoseconds of the host's CLOCK_MONOTONIC. While that lies ahead, nvcd keeps time by the driver, and the shim holds
      * nothing back and measures nothing. Written by nvcd like `pace`, again and again; 0 where it does not. */
     uint64_t kept_until;
-    uint64_t reserved[2];
+    uint64_t had;    /* nanoseconds of the device in all, by the driver's log; written like `kept_until` */
+    uint64_t waited; /* nanoseconds in which nvcd has stopped it; likewise */
 };
 
 /* Readers take a copy that was made while `sequence` was even and did not change. */

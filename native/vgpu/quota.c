@@ -79,7 +79,7 @@ void quota_refresh(const struct process *in, int position, struct vgpu_quota_dev
     struct vgpu_quota_device fresh;
     size_t from = offsetof(struct vgpu_quota_device, pace);
     uint64_t at = offsetof(struct vgpu_quota, devices) + (uint64_t)position * sizeof(fresh) + from;
-    ssize_t size = (ssize_t)(offsetof(struct vgpu_quota_device, reserved) - from);
+    ssize_t size = (ssize_t)(offsetof(struct vgpu_quota_device, had) - from);
     bool read = file_read(in->quota_fd - 1, (char *)&fresh + from, (size_t)size, at) == size;
     device->pace = read ? fresh.pace : 0;
     device->kept_until = read ? fresh.kept_until : 0;

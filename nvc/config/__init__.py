@@ -104,6 +104,7 @@ class Config(Value):
     nvcd_metrics: str = ""  # where nvcd's metrics are had: unix:/path or address:port; "": nowhere
     nvcd_on_bypass: str = "report"  # or deny, stop
     nvcd_on_excess: str = "deny"  # or report, stop
+    nvcd_on_stranger: str = "leave"  # or stop
     #: name, memory, devices, cores, weight, and policy, request and isolation, or "", of each; see nvc.config.vgpu
     vgpu_devices: tuple[tuple[str, str, tuple[str, ...], int, int, str, str, str], ...] = ()
 

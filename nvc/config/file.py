@@ -19,6 +19,7 @@ COMPAT_MODES = ("ldconfig", "mount", "hook", "disabled")
 MAX_TIMEOUT = 3600.0
 VARIABLES = ("obey", "refuse", "ignore")  # what becomes of variables that ask for slices
 VERDICTS = ("report", "deny", "stop")  # what nvcd does about a slice that takes too much
+STRANGERS = ("leave", "stop")  # what nvcd does about processes in no slice on a GPU that slices share
 OURS = "nvc"
 DAEMON = "nvcd"
 DEFAULTS = ("vgpu_memory", "vgpu_cores", "vgpu_weight", "vgpu_policy")  # of slices
@@ -325,4 +326,5 @@ _KINDS: dict[str, Callable[[Any], Any]] = {
     "vgpus": _vgpus,
     "endpoint": _endpoint,
     "verdict": _one_of(*VERDICTS),
+    "stranger": _one_of(*STRANGERS),
 }

@@ -91,5 +91,6 @@ KEYS: dict[str, dict[str, tuple[str, str]]] = {
         "metrics": ("nvcd_metrics", "endpoint"),
         "on-bypass": ("nvcd_on_bypass", "verdict"),
         "on-excess": ("nvcd_on_excess", "verdict"),
+        "on-stranger": ("nvcd_on_stranger", "stranger"),
     },
 }

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from nvc.daemon.audit.verify import Violation
     from nvc.daemon.daemon import Daemon
     from nvc.daemon.mps_records import MpsServer
+    from nvc.daemon.time.timing import Timing
     from nvc.slices.policy.entitlement import Terms
 
 EVENTS_SHOWN = 64
@@ -101,7 +102,7 @@ def state(daemon: Daemon, now: int) -> dict[str, Any]:
         "pid": os.getpid(),
         "now": now,
         "started": daemon.started,
-        "devices": [device(daemon, raw) for raw in daemon.slices.force],
+        "devices": [device(daemon, raw, now) for raw in daemon.slices.force],
         "slices": [slice_(daemon, key, now) for key in daemon.slices.by_key],
         "broken": [{"key": key, "problem": problem} for key, problem in daemon.slices.broken.items()],
         "memory": [
@@ -139,6 +140,7 @@ def state(daemon: Daemon, now: int) -> dict[str, Any]:
             "answers": daemon.nvml.answers,
             "devices": len(daemon.accountant.devices),
         },
+        "timekeeper": timekeeper(daemon.timing, now),
         "watching": "polling" if daemon.polls else "netlink",
         "processor": time.process_time_ns(),
     }
@@ -155,8 +157,8 @@ def finding(one: Violation) -> dict[str, Any]:
     return {name: getattr(one, name) for name in one._fields if name != "acted"}
 
 
-def device(daemon: Daemon, raw: bytes) -> dict[str, Any]:
-    """One device, and who shares it. The shim keeps time there, see native/vgpu/pacer.h."""
+def device(daemon: Daemon, raw: bytes, now: int) -> dict[str, Any]:
+    """One device, who keeps its time, and who shares it."""
     force = daemon.slices.force[raw]
     seen = {one.uuid.lower(): one for one in daemon.accountant.devices}
     uuid = daemon.slices.names.get(raw, "")
@@ -165,7 +167,7 @@ def device(daemon: Daemon, raw: bytes) -> dict[str, Any]:
     return {
         "uuid": uuid,
         "policy": force.policy.name,
-        "time": "by the shim",
+        **keeping(daemon.timing, uuid, now),
         "memory": nvml.memory if nvml is not None else None,
         "used": nvml.used if nvml is not None else None,
         "busyPercent": nvml.busy if nvml is not None and nvml.busy >= 0 else None,
@@ -180,6 +182,36 @@ def device(daemon: Daemon, raw: bytes) -> dict[str, Any]:
             }
             for terms in force.together
         ],
+    }
+
+
+def keeping(timing: Timing, uuid: str, now: int) -> dict[str, Any]:
+    """Who keeps the time of a device, and what the driver's log has of it."""
+    why = timing.keeper_of(uuid, now)
+    account = timing.books.account
+    seen = next((one for one in account.devices if one.uuid == uuid), None) if account is not None else None
+    return {
+        "time": f"by the shim, because {why}" if why else "by the driver",
+        "strangers": list(timing.strangers.get(uuid, ())),
+        "had": [
+            {"key": key, "hadNs": had, "stoppedNs": stopped} for key, had, stopped in timing.books.slices(uuid)
+        ],
+        "processes": [{"pid": pid, "hadNs": had, "switches": many} for pid, had, many in seen.pids] if seen else [],
+        "lost": seen.lost if seen else None,
+        "calls": seen.calls if seen else None,
+        "failed": dict(seen.failed) if seen else {},
+    }
+
+
+def timekeeper(timing: Timing, now: int) -> dict[str, Any]:
+    """The process that keeps time, and what the tracer saw."""
+    account = timing.books.account
+    return {
+        "pid": timing.client.keeper or None,
+        "problem": timing.problem or timing.client.problem(now) or None,
+        "restarts": timing.client.restarts,
+        "processor": account.processor if account is not None else None,
+        **timing.counts,
     }
 
 

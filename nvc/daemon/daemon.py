@@ -15,6 +15,7 @@ from nvc.daemon.mps_shared import SharedServers
 from nvc.daemon.names import Names
 from nvc.daemon.schedule.pacer import Pacer
 from nvc.daemon.schedule.slice_index import SliceIndex
+from nvc.daemon.time.timing import Timing
 from nvc.errors import NvcError
 from nvc.kernel.probe import reap
 from nvc.slices.build.held_files import HeldFiles
@@ -46,6 +47,7 @@ class Daemon:
         self.slices = SliceIndex(kernel, log)
         self.names = Names(self.slices)
         self.accountant = Accountant(self.slices, log)
+        self.timing = Timing(self.loop, kernel, self.slices, config, log)
         self.pacer = Pacer(self.loop, self.slices, self.accountant.budgets)
         actions = {BYPASS: config.nvcd_on_bypass, EXCESS: config.nvcd_on_excess}
         self.verifier = Verifier(
@@ -85,7 +87,8 @@ class Daemon:
         if (
             census or self.polls or self.slices.broken
         ):  # the kernel does not tell when a lease on a file ends
-            self._guarded(lambda: self.slices.refresh(now, census))
+            self._guarded(lambda: self._refresh(now, census))
+        self._guarded(lambda: self.timing.second(now))
         reap(0)
         self.mps.look({key for key, known in self.slices.by_key.items() if known.alive}, now)
         modes = {device.uuid.lower(): device.mode for device in self.accountant.devices}
@@ -102,7 +105,11 @@ class Daemon:
 
     def refresh(self, now: int) -> None:
         """Read what has changed of slices and policies."""
-        self._guarded(lambda: self.slices.refresh(now, False))
+        self._guarded(lambda: self._refresh(now, False))
+
+    def _refresh(self, now: int, census: bool = True) -> None:
+        self.slices.refresh(now, census)
+        self.timing.refresh(now)
 
     def _guarded(self, work: Callable[[], object]) -> None:
         """Do some work, and log a failure: the rest goes on, and the work is tried again later."""
@@ -177,6 +184,7 @@ class Daemon:
         if self.accountant.changed:
             self.accountant.changed = False
             self.slices.apply()
+            self._guarded(lambda: self.timing.refresh(now))
 
     def happened(self, word: str, now: int) -> None:
         """Handle news from the kernel: read slices again and ask NVML, once for many news."""
@@ -190,11 +198,12 @@ class Daemon:
 
     def _look_soon(self, now: int) -> None:
         self._soon = False
-        self._guarded(lambda: self.slices.refresh(now))
+        self._guarded(lambda: self._refresh(now))
         self._guarded(lambda: self.look(now))
 
     def close(self) -> None:
         """End the helper processes, and clear denials."""
+        self.timing.close()
         self._guarded(self.verifier.release)
         self.nvml.close()
         self.held.close()

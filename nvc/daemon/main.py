@@ -53,8 +53,10 @@ def run(config: Config, wait: bool = False) -> None:
         )
     places = Places(sockets, config.nvcd_metrics)
     watching = watch.start(kernel)
+    now = time.monotonic_ns()
+    daemon = Daemon(config, kernel, now, log)
+    daemon.timing.open(now)
     privileges.reduce("nvcd")
-    daemon = Daemon(config, kernel, time.monotonic_ns(), log)
     places.serve(daemon)
     daemon.watch(*watching)
     try:

@@ -144,16 +144,26 @@ class Exporter:
                                  " beside others", labels=SLICE)  # fmt: skip
         policy = GaugeMetricFamily("nvc_device_policy", "1 for the policy of a device",
                                    labels=("device_uuid", "policy"))  # fmt: skip
+        kept = GaugeMetricFamily("nvc_device_time_by_driver", "1 where nvcd keeps time by the driver's scheduler, 0"
+                                 " where the shim does", labels=("device_uuid",))  # fmt: skip
+        had = CounterMetricFamily("nvc_slice_time_seconds", "Time that a slice had, by the driver's log",
+                                  labels=SLICE)  # fmt: skip
+        stopped = CounterMetricFamily("nvc_slice_stopped_seconds", "Time in which nvcd had stopped it",
+                                      labels=SLICE)  # fmt: skip
         for raw, force in self.daemon.slices.force.items():
             uuid = self.daemon.slices.names.get(raw, "")
             policy.add_metric((uuid, force.policy.name), 1)
+            kept.add_metric((uuid,), 0 if self.daemon.timing.keeper_of(uuid, self.now) else 1)
+            for key, time_had, time_stopped in self.daemon.timing.books.slices(uuid):
+                had.add_metric((key, *self._named(key), uuid), time_had / 1e9)
+                stopped.add_metric((key, *self._named(key), uuid), time_stopped / 1e9)
             for key, part in entitlements(force).items():
                 entitlement.add_metric((key, *self._named(key), uuid), part)
             for terms in force.weighed:
                 labels = (terms.key, *self._named(terms.key), uuid)
                 if (raw, terms.key) in self.daemon.pacer.paces:
                     pace.add_metric(labels, self.daemon.pacer.paces[raw, terms.key] / 100)
-        yield from (entitlement, pace, policy)
+        yield from (entitlement, pace, policy, kept, had, stopped)
 
     def _own(self) -> Iterator[Metric]:
         found = CounterMetricFamily("nvc_found", "Violations that were detected", labels=("kind",))

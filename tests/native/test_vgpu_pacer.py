@@ -340,7 +340,7 @@ def test_a_process_that_was_killed_is_no_burden(world: World, capped: Callable[.
 def keep(slice_: Capped, until: int) -> None:
     """Say in the quota until when nvcd keeps time, as it does."""
     with open(slice_.path("nvc/quota"), "r+b", buffering=0) as file:
-        quota.set_kept(file.fileno(), 0, until)
+        quota.set_kept(file.fileno(), 0, until - layout.KEPT_FOR if until else 0, 0, 0)
 
 
 def test_time_that_is_kept_from_outside(world: World, capped: Callable[..., Capped]) -> None:

@@ -58,6 +58,12 @@ class IndexedSlice:
         self.uuids = tuple(map(raw_uuid, (device.uuid for device in self.devices)))
         return True
 
+    def set_time(self, uuid: str, at: int, had: int, waited: int) -> None:
+        """Write what the slice had of a device until `at` into its quota; see quota.set_kept."""
+        for number, device in enumerate(self.devices):
+            if device.uuid.lower() == uuid.lower():
+                quota.set_kept(self.quota, number, at, had, waited)
+
     def close(self) -> None:
         """Forget the file."""
         os.close(self.quota)

@@ -11,12 +11,12 @@ import os
 import struct
 import time
 
+from nvc.daemon.time.cuda import Cuda, Runner
 from nvc.daemon.time.plan import Group
 from nvc.daemon.time.table import Table
 from nvc.errors import NvcError
 from nvc.kernel import rm as driver
 from nvc.kernel.tracer import Object, Tracer
-from nvc.slices.build.calibrate_time import Cuda, Helper
 from nvc.value import Value
 
 TYPE_CHECKING = False
@@ -58,9 +58,9 @@ def run(tracer: Tracer, rm: Rm, device: RmDevice, libraries: Libraries, control:
         subdevice = rm.subdevice(device.instance)
         log = subdevice.log()
         with mmap.mmap(-1, mmap.PAGESIZE) as shared:
-            with Helper(libraries, device.uuid, lambda cuda, _, reply: _work(cuda, reply, shared)) as helper:
+            with Runner(libraries, device.uuid, lambda cuda, runs: _work(cuda, runs, shared)) as runner:
                 try:
-                    return _try(tracer, subdevice, log, device, helper.pid, shared, control)
+                    return _try(tracer, subdevice, log, device, runner.pid, shared, control)
                 finally:
                     shared[_END] = 1
     except (_Failed, NvcError, OSError) as error:
@@ -70,23 +70,17 @@ def run(tracer: Tracer, rm: Rm, device: RmDevice, libraries: Libraries, control:
             log.close()
 
 
-def _work(cuda: Cuda, reply: int, shared: mmap.mmap) -> None:
+def _work(cuda: Cuda, runs: Callable[[], None], shared: mmap.mmap) -> None:
     """In the process without rights: kernels one after another, counted when they have ended."""
-    cuda.open()
-    first, second = cuda.event(), cuda.event()
-    os.write(reply, b"ok ")
+    runs()
     rounds = FIRST_ROUNDS
     for _ in range(3):  # the first ones run while the clock goes up
-        cuda.record(first)
-        cuda.launch(rounds)
-        cuda.record(second)
-        rounds = max(1, rounds * KERNEL // max(1, cuda.between(first, second)))
+        begin = time.monotonic_ns()
+        cuda.run(rounds)
+        rounds = max(1, rounds * KERNEL // max(1, time.monotonic_ns() - begin))
     until, count = time.monotonic() + LASTS, 0
     while not shared[_END] and time.monotonic() < until:
-        cuda.record(first)
-        cuda.launch(rounds)
-        cuda.record(second)
-        cuda.between(first, second)
+        cuda.run(rounds)
         count += 1
         _COUNT.pack_into(shared, 0, count)
 

@@ -26,12 +26,16 @@ MPS_DIRECTORY = "nvc/mps"  # pipes of the MPS server that slices share
 #: magic, version, size, sequence, device count, flags, reserved.
 QUOTA_HEADER = struct.Struct("<QIIQII32x")
 #: uuid, memory limit, context overhead, module overhead, correction, cores, weight, policy, flags, pace,
-#: period of a cap in microseconds, share class, until when nvcd keeps time, reserved.
-QUOTA_DEVICE = struct.Struct("<16sQQQQIIIIQ24xIIQ16x")
+#: period of a cap in microseconds, share class, until when nvcd keeps time, what it had, how long it was stopped.
+QUOTA_DEVICE = struct.Struct("<16sQQQQIIIIQ24xIIQQQ")
 #: Words that nvcd writes in one piece: where they are in QUOTA_DEVICE.
 WORD = struct.Struct("<Q")
 PACE_OFFSET = 64
-KEPT_UNTIL_OFFSET = 104
+KEPT_OFFSET = 104
+#: Until when nvcd keeps time, what the slice had by then, for how long it was stopped; the last two: nanoseconds.
+KEPT = struct.Struct("<QQQ")
+#: For so long after an account of the timekeeper, nanoseconds.
+KEPT_FOR = 3_000_000_000
 #: The part of a pace that is a percentage. The rest is until when it holds, nanoseconds of CLOCK_MONOTONIC.
 PACE_PERCENT = 0xFF
 QUOTA_SIZE = QUOTA_HEADER.size + DEVICES * QUOTA_DEVICE.size

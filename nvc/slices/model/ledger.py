@@ -30,14 +30,16 @@ class Account(Value):
 
 
 class Budget(Value):
-    """Time on one device that the processes of a slice record together; totals in nanoseconds.
+    """Time on one device that the processes of a slice had together; totals in nanoseconds.
 
-    They record it only where the shim paces them: see native/vgpu/pacer.h.
+    They record it themselves only where the shim paces them: see native/vgpu/pacer.h. Where nvcd keeps time by the
+    driver, it is from the driver's log: see `QuotaDevice.kept`.
     """
 
     charged: int = 0  # that they used the device
-    waited: int = 0  # that launches were held back
-    launches: int = 0
+    waited: int = 0  # that launches were held back, or the slice was stopped
+    launches: int = 0  # 0 where the driver's log tells
+    at: int = 0  # of CLOCK_MONOTONIC, when it was so; 0: when it was read
 
 
 def header() -> bytes:

@@ -9,6 +9,7 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 
 from nvc.errors import NvcError
 from nvc.slices.model import layout
+from nvc.slices.model.ledger import Budget
 from nvc.value import Value
 
 _ATTEMPTS = 1000
@@ -37,7 +38,9 @@ class QuotaDevice(Value):
     pace: int = 0  # see layout.PACE_PERCENT; nvcd writes it, by `set_pace`
     period_us: int = 0  # of a cap, microseconds; 0: 100,000
     share_class: int = 0
-    kept_until: int = 0  # nanoseconds of CLOCK_MONOTONIC; nvcd writes it, by `set_kept`
+    kept_until: int = 0  # nanoseconds of CLOCK_MONOTONIC; nvcd writes it and the next two, by `set_kept`
+    had: int = 0  # nanoseconds of the device in all, by the driver's log
+    waited: int = 0  # nanoseconds in which nvcd has stopped it
 
     def paced(self, now: int) -> int | None:
         """The percentage of the time for which nvcd lets the slice have work on the device; None: it says nothing.
@@ -45,6 +48,12 @@ class QuotaDevice(Value):
         `now`: nanoseconds of CLOCK_MONOTONIC.
         """
         return self.pace & layout.PACE_PERCENT if self.pace & ~layout.PACE_PERCENT > now else None
+
+    def kept(self, now: int) -> Budget | None:
+        """What the slice had by the driver's log; None: nvcd does not keep its time now. `now`: as for `paced`."""
+        if self.kept_until <= now:
+            return None
+        return Budget(self.had, self.waited, 0, self.kept_until - layout.KEPT_FOR)
 
     def marked_as(self, old: QuotaDevice) -> QuotaDevice:
         """These limits with the marks of `old`: what nvcd has found, and an operator has paused, holds on."""
@@ -84,7 +93,7 @@ def pack(devices: tuple[QuotaDevice, ...], sequence: int) -> bytes:
         layout.QUOTA_DEVICE.pack_into(
             data, offset, uuid_bytes(device.uuid), device.memory_limit, device.context_overhead,
             device.module_overhead, device.correction, device.cores, device.weight, device.policy, device.flags,
-            device.pace, device.period_us, device.share_class, device.kept_until,
+            device.pace, device.period_us, device.share_class, device.kept_until, device.had, device.waited,
         )  # fmt: skip
         offset += layout.QUOTA_DEVICE.size
     return bytes(data)
@@ -133,13 +142,14 @@ def set_pace(fd: int, number: int, percent: int, until: int) -> None:
     _put_word(fd, number, layout.PACE_OFFSET, word)
 
 
-def set_kept(fd: int, number: int, until: int) -> None:
-    """Say in an open quota file until when nvcd keeps the time of its device `number`.
+def set_kept(fd: int, number: int, at: int, had: int, waited: int) -> None:
+    """Say in an open quota file that nvcd keeps the time of its device `number`, and what the slice had.
 
-    `until`: nanoseconds of CLOCK_MONOTONIC, up to which the shim holds nothing back; 0: nvcd does not. It is one
-    word, so no lock is needed. Raises OSError.
+    `at`: nanoseconds of CLOCK_MONOTONIC, from which on the shim holds nothing back for layout.KEPT_FOR; 0: nvcd
+    does not keep it. It is written in one piece, so no lock is needed. Raises OSError.
     """
-    _put_word(fd, number, layout.KEPT_UNTIL_OFFSET, until)
+    data = layout.KEPT.pack(at + layout.KEPT_FOR if at else 0, had, waited)
+    _put(fd, data, layout.QUOTA_HEADER.size + number * layout.QUOTA_DEVICE.size + layout.KEPT_OFFSET)
 
 
 def finish(fd: int) -> bool:

@@ -44,11 +44,11 @@ def reading(everybody: tuple[SliceStatus, ...], at: int) -> Reading:
 
 def received(old: Reading, new: Reading) -> dict[tuple[str, str], Received]:
     """The use of each slice and device in both readings; those that were never measured are left out."""
-    passed = max(new.at - old.at, 1)
     found = {}
     for place, budget in new.budgets.items():
         before = old.budgets.get(place)
         if before is not None and (budget.launches or budget.charged):
+            passed = max((budget.at or new.at) - (before.at or old.at), 1)
             found[place] = Received(
                 _part(budget.charged - before.charged, passed),
                 _part(budget.waited - before.waited, passed),

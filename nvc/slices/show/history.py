@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 
+from nvc.slices.model.quota import QuotaError
 from nvc.slices.policy.utilization import Reading, received
 from nvc.slices.show.plot import Series
+from nvc.slices.store.limits import read_quota
 from nvc.slices.store.liveness import budgets_of
 from nvc.slices.store.status import statuses, with_enforcement
 from nvc.value import Value
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nvc.kernel import Kernel
+    from nvc.slices.model.ledger import Budget
     from nvc.slices.store.status import SliceStatus
 
 
@@ -135,13 +138,25 @@ def _rest(until: int) -> None:
         time.sleep(left / 1e9)
 
 
+def _kept(tenant: SliceStatus, devices: int) -> tuple[Budget | None, ...]:
+    """What a slice had of each of its devices by the driver's log; None where nvcd does not keep time now."""
+    now = time.monotonic_ns()
+    try:
+        found = tuple(device.kept(now) for device in read_quota(tenant.entry, 0))
+    except (OSError, QuotaError):  # its own figures are shown then, if it has any
+        found = ()
+    return (*found, *(None,) * devices)[:devices]
+
+
 def _read(kernel: Kernel, chosen: tuple[SliceStatus, ...]) -> Reading:
     found = {}
     for tenant in chosen:
         uuids = [device.uuid for device in tenant.devices]
         left_out = {device.uuid for device in tenant.devices if device.hidden or not device.timed}
-        use = budgets_of(kernel, tenant.entry, tenant.pids, len(uuids))
-        for uuid, budget in zip(uuids, use.budgets):
-            if uuid not in left_out:
+        kept = _kept(tenant, len(uuids))
+        own = budgets_of(kernel, tenant.entry, tenant.pids, len(uuids)).budgets if None in kept else ()
+        for uuid, by_nvcd, by_itself in zip(uuids, kept, own or kept):
+            budget = by_nvcd or by_itself
+            if uuid not in left_out and budget is not None:
                 found[tenant.entry.key, uuid] = budget
     return Reading(time.monotonic_ns(), found)

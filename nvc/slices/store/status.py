@@ -27,6 +27,8 @@ from nvc.slices.store.registry import Entry
 from nvc.slices.store.snapshot import Snapshot, snapshot
 from nvc.value import Value
 
+#: Why a policy is not enforced although nvcd runs.
+SHIM = "the driver's scheduler is not used; `nvcd --state` says why"
 #: So many are listed where a name means several.
 CANDIDATES = 8
 
@@ -60,6 +62,7 @@ class SliceDeviceStatus(Value):
     reserved: int = 0  # that no other slice can reserve
     period_us: int = 0  # of its cap; 0: nvcd's
     pace: int | None = None  # percent of the time for which it may have work beside others; None: not measured
+    kept: bool = False  # nvcd keeps its time by the driver's scheduler; otherwise the shim does
 
     @property
     def hidden(self) -> bool:
@@ -68,8 +71,8 @@ class SliceDeviceStatus(Value):
 
     @property
     def timed(self) -> bool:
-        """Whether its time is measured: of a slice without a cap only while nvcd enforces its policy."""
-        return not self.not_enforced or bool(self.cores)
+        """Whether its time is measured: by the driver, or of a slice with a cap by the shim."""
+        return self.kept or not self.not_enforced or bool(self.cores)
 
 
 class SliceStatus(Value):
@@ -205,7 +208,7 @@ def with_enforcement(found: tuple[SliceStatus, ...]) -> tuple[SliceStatus, ...]:
     Such a slice has no entitlement that holds, and without a cap nobody measures its time.
     """
     needing = any(_needs(tenant, device) for tenant in found for device in tenant.devices)
-    cause = silence() if needing else ""
+    cause = (silence() or SHIM) if needing else ""
 
     def of(tenant: SliceStatus, device: SliceDeviceStatus) -> SliceDeviceStatus:
         if not _needs(tenant, device):
@@ -221,7 +224,8 @@ def with_enforcement(found: tuple[SliceStatus, ...]) -> tuple[SliceStatus, ...]:
 
 
 def _needs(tenant: SliceStatus, device: SliceDeviceStatus) -> bool:
-    return tenant.alive and not device.hidden and policy_of(device.policy).needs_nvcd
+    needs = policy_of(device.policy).needs_nvcd and not device.kept
+    return tenant.alive and not device.hidden and needs and not policy_of(device.policy).server
 
 
 def container_of(entry: Entry, names: Lookup) -> ContainerName:
@@ -246,11 +250,13 @@ def _slice_status(
     use = use_of(kernel, entry, pids, count)
     totals = ledger.totals(use.accounts, count)
     budgets = use.budgets if use.budgets and pids else (None,) * count
+    at = time.monotonic_ns()
     devices = tuple(
         SliceDeviceStatus(
             device.uuid, device.index, device.name, device.memory, limit.memory_limit, used, limit.cores,
-            limit.weight, limit.policy, bool(limit.flags & PAUSED), bool(limit.flags & DENIED), budget,
-            reserved=device.reserved, period_us=limit.period_us, pace=limit.paced(time.monotonic_ns()),
+            limit.weight, limit.policy, bool(limit.flags & PAUSED), bool(limit.flags & DENIED),
+            limit.kept(at) or budget, reserved=device.reserved, period_us=limit.period_us, pace=limit.paced(at),
+            kept=limit.kept(at) is not None,
         )
         for device, limit, used, budget in zip(entry.devices, now, totals, budgets)
     )  # fmt: skip

@@ -1,0 +1,57 @@
+"""What slices and processes had, added up over the timekeepers that there were. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nvc.daemon.time.wire import Account
+
+LATELY = 1_000_000_000  # nanoseconds: what a process had in them says whether it works
+
+
+class Books:
+    """Takes accounts, which begin from nothing with each timekeeper. Times are nanoseconds."""
+
+    def __init__(self) -> None:
+        self.account: Account | None = None
+        self._before: dict[tuple[str, str], tuple[int, int]] = {}  # of the timekeepers before, by GPU and slice
+        self._past: deque[Account] = deque()
+
+    def take(self, account: Account) -> None:
+        """The newest account."""
+        if self.account is not None and account.began != self.account.began:
+            self._before = dict(self._totals())
+            self._past.clear()
+        self.account = account
+        self._past.append(account)
+        while len(self._past) > 2 and account.now - self._past[1].now >= LATELY:
+            self._past.popleft()
+
+    def slices(self, uuid: str) -> Iterator[tuple[str, int, int]]:
+        """Of each slice on a GPU: its key, what it had, and for how long it was held back, in all."""
+        for (place, key), (had, waited) in self._totals():
+            if place == uuid:
+                yield key, had, waited
+
+    def _totals(self) -> Iterator[tuple[tuple[str, str], tuple[int, int]]]:
+        found = dict(self._before)
+        for device in self.account.devices if self.account is not None else ():
+            for one in device.slices:
+                had, waited = self._before.get((device.uuid, one.key), (0, 0))
+                found[device.uuid, one.key] = had + one.had_ns, waited + one.stopped_ns
+        yield from found.items()
+
+    def lately(self, uuid: str) -> dict[int, int]:
+        """What each process had of a GPU in the last second, or since there are accounts."""
+        if not self._past:
+            return {}
+        old, new = ({pid: had for pid, had, _ in _pids(one, uuid)} for one in (self._past[0], self._past[-1]))
+        return {pid: had - old.get(pid, 0) for pid, had in new.items()}
+
+
+def _pids(account: Account, uuid: str) -> tuple[tuple[int, int, int], ...]:
+    return next((device.pids for device in account.devices if device.uuid == uuid), ())

@@ -1,0 +1,108 @@
+"""A process without rights that runs kernels, for the self-test: libcuda by ctypes, chrooted to the driver root."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+
+from nvc.errors import RmError
+from nvc.slices.build.confine import fork_nobody
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nvc.slices.build.calibrate import Libraries
+
+#: A loop that no compiler can shorten, as in nvc-spin. A simulated GPU takes a round for a nanosecond.
+SPIN = (
+    b".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry sim_spin_for(.param .u64 rounds)\n{\n"
+    b".reg .pred %p; .reg .u64 %n, %i; .reg .u32 %x; .shared .align 4 .u32 s;\n"
+    b"ld.param.u64 %n, [rounds];\nmov.u64 %i, 0;\nmov.u32 %x, 1;\nL:\nst.volatile.shared.u32 [s], %x;\n"
+    b"ld.volatile.shared.u32 %x, [s];\nadd.u64 %i, %i, 1;\nsetp.lt.u64 %p, %i, %n;\n@%p bra L;\nret;\n}\n"
+)
+PATIENCE = 10.0  # seconds until it runs
+
+
+def failed(cause: str) -> RmError:
+    """Why it runs nothing."""
+    return RmError("run a kernel of our own", "", cause)
+
+
+class Runner:
+    """The process. `work` is handed the driver, and calls its second argument once it runs."""
+
+    def __init__(
+        self, libraries: Libraries, uuid: str, work: Callable[[Cuda, Callable[[], None]], None]
+    ) -> None:
+        self._reply, reply = os.pipe2(os.O_CLOEXEC)
+        self.pid = fork_nobody(lambda: _serve(libraries, uuid, work, reply), libraries.root, self._reply)
+        os.close(reply)
+
+    def __enter__(self) -> Runner:
+        """Wait until it runs. Raises RmError."""
+        try:
+            if not select.select([self._reply], [], [], PATIENCE)[0]:
+                raise failed("the driver does not answer")
+            said = os.read(self._reply, 256).decode("utf-8", "replace")
+            if said != "ok":
+                raise failed(said or "the process has ended")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        os.close(self._reply)
+
+
+# In that process, where nothing is imported.
+
+
+class Cuda:
+    """The driver, a context that is current, and the kernel in it."""
+
+    def __init__(self, path: str) -> None:
+        self.library = ctypes.CDLL(path)
+        self.handle, self.context = ctypes.c_int(), ctypes.c_void_p()
+        self.module, self.kernel = ctypes.c_void_p(), ctypes.c_void_p()
+        self.call("cuInit", 0)
+        self.call("cuDeviceGet", ctypes.byref(self.handle), 0)
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(self.context), self.handle)
+        self.call("cuCtxSetCurrent", self.context)
+        self.call("cuModuleLoadData", ctypes.byref(self.module), SPIN)
+        self.call("cuModuleGetFunction", ctypes.byref(self.kernel), self.module, b"sim_spin_for")
+
+    def call(self, name: str, *arguments: object) -> None:
+        """Call a function of the driver. Raises RmError."""
+        code = getattr(self.library, name)(*arguments)
+        if code:
+            raise failed(f"{name}: CUDA error {code}")
+
+    def run(self, rounds: int) -> None:
+        """Run a kernel of so many rounds of its loop to its end."""
+        value = ctypes.c_uint64(rounds)
+        values = (ctypes.c_void_p * 1)(ctypes.addressof(value))
+        self.call("cuLaunchKernel", self.kernel, 1, 1, 1, 32, 1, 1, 0, None, values, None)
+        self.call("cuCtxSynchronize")
+
+
+def _serve(
+    libraries: Libraries, uuid: str, work: Callable[[Cuda, Callable[[], None]], None], reply: int
+) -> None:
+    os.environ["CUDA_VISIBLE_DEVICES"] = uuid
+    os.putenv("CUDA_VISIBLE_DEVICES", uuid)
+    try:
+        work(Cuda(libraries.cuda), lambda: _say(reply, "ok"))
+    except RmError as error:
+        _say(reply, str(error.cause))
+    except OSError as error:
+        _say(reply, str(error))
+
+
+def _say(reply: int, text: str) -> None:
+    os.write(reply, text.encode()[:256])

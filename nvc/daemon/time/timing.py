@@ -1,0 +1,179 @@
+"""nvcd's part in keeping time: who uses which GPU, what the timekeeper is to do, and what came of it.
+
+It connects the tracer (who has channels), the slices (what holds), the plan (pure) and the timekeeper (which
+carries it out). It decides nothing of its own. Where one is missing, the shim keeps time, and `keeper_of` says why.
+"""
+
+from __future__ import annotations
+
+from nvc.daemon.io.loop import SECOND
+from nvc.daemon.time import process
+from nvc.daemon.time.books import Books
+from nvc.daemon.time.client import TimeClient
+from nvc.daemon.time.driver import opener
+from nvc.daemon.time.owners import STRANGER, Owners
+from nvc.daemon.time.plan import DevicePlan, Plan, SlicePlan, plan
+from nvc.daemon.time.table import UNKNOWN, Table
+from nvc.errors import NvcError
+from nvc.kernel.tracer import KILLED, MEDDLED, TIMESLICE, Tracer, process_began
+from nvc.rundir import runtime_directory
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nvc.config import Config
+    from nvc.daemon.io.loop import Loop
+    from nvc.daemon.schedule.slice_index import SliceIndex
+    from nvc.daemon.time.plan import Group
+    from nvc.daemon.time.wire import Account
+    from nvc.kernel import Kernel
+
+SOON = SECOND // 500  # after news of channels: a context is made by some dozen calls
+LEAVE, STOP = "leave", "stop"  # what becomes of processes in no slice, on a GPU that slices share
+STRANGERS = "strangers"  # the key in the plan for all of them
+PINS = "bpf"  # below the runtime directory
+
+
+class Timing:
+    """`open` is called while nvcd has all its rights; `refresh` whenever slices or policies have changed."""
+
+    def __init__(
+        self, loop: Loop, kernel: Kernel, slices: SliceIndex, config: Config, log: Callable[[str], None]
+    ) -> None:
+        self.loop = loop
+        self.slices = slices
+        self.log = log
+        self.on_stranger = config.nvcd_on_stranger
+        self.pins = f"{runtime_directory() or '/run/nvc'}/{PINS}"
+        self.tracer: Tracer | None = None
+        self.problem = "the tracer was not loaded"
+        self.table = Table()
+        self.owners = Owners(kernel, slices.living, slices.say)
+        self.books = Books()
+        self.client = TimeClient(
+            loop, lambda: process.start(kernel, opener(kernel, config, self.pins)), self._told, log
+        )
+        self.instances: dict[str, int] = {}  # the driver's numbers of GPUs
+        self.guarded: set[int] = set()
+        self.strangers: dict[str, tuple[int, ...]] = {}  # processes in no slice, by the GPU that they use
+        self.counts = {"killed": 0, "meddled": 0, "timeslice": 0}
+        self._lost = 0
+        self._soon = False
+
+    def open(self, now: int) -> None:
+        """Load the tracer, and start the timekeeper."""
+        try:
+            self.tracer = Tracer.open(self.pins)
+            self.table.load(self.tracer.objects())
+            self._lost = self.tracer.lost
+            self.loop.add(self.tracer.fd, self._news)
+            self.problem = ""
+            self.client.second(now)
+        except (OSError, NvcError) as error:
+            self.problem = str(error)
+            self.log(f"{error}; time is kept by the shim")
+
+    def keeper_of(self, uuid: str, now: int) -> str:
+        """Why the driver's scheduler does not keep the time of this GPU; "" where it does."""
+        if self.problem:
+            return self.problem
+        if not uuid.upper().startswith("GPU-"):
+            return "a MIG device has a scheduler of its own, which is not used yet"
+        return self.client.holds(uuid, now)
+
+    def second(self, now: int) -> None:
+        """What is due once a second."""
+        if self.tracer is None:
+            return
+        self.client.second(now)
+        if self.tracer.leaving:
+            self._news(now)
+        if self.tracer.lost != self._lost:  # the table is whole, even where news were lost
+            self._lost = self.tracer.lost
+            self.table.load(self.tracer.objects())
+        self.table.purge(lambda pid: process_began(pid) is not None)
+        self.refresh(now)
+
+    def refresh(self, now: int) -> None:
+        """Plan anew."""
+        if self.tracer is None:
+            return
+        owners = self.owners.of(self.table.pids())
+        self._guard({pid for pid, key in owners.items() if key != STRANGER})
+        groups = self.table.groups()
+        self.client.set(
+            Plan(
+                tuple(
+                    self._device(self.slices.names[raw], raw, groups, owners)
+                    for raw in self.slices.force
+                    if self.slices.names[raw].upper().startswith("GPU-")
+                )
+            ),
+            now,
+        )
+
+    def _device(
+        self, uuid: str, raw: bytes, groups: dict[int, tuple[Group, ...]], owners: dict[int, str]
+    ) -> DevicePlan:
+        """The plan of one GPU. A group whose process hides its device counts for each of them."""
+        found: dict[str, list[Group]] = {}
+        instance = self.instances.get(uuid, UNKNOWN)
+        here = groups.get(instance, ()) if instance != UNKNOWN else ()
+        for group in (*here, *groups.get(UNKNOWN, ())):
+            found.setdefault(owners.get(group.pid, STRANGER), []).append(group)
+        strangers = found.pop(STRANGER, [])
+        self.strangers[uuid] = tuple(sorted({group.pid for group in strangers}))
+        made = plan(
+            uuid, self.slices.force[raw], {key: tuple(few) for key, few in found.items()}, self.books.lately(uuid)
+        )
+        if strangers and self.on_stranger == STOP:
+            made = made.replace(slices=(*made.slices, SlicePlan(STRANGERS, tuple(strangers), stopped=True)))
+        return made
+
+    def _guard(self, pids: set[int]) -> None:
+        """Have the processes of slices killed when they start or stop channels themselves."""
+        assert self.tracer is not None
+        for pid in pids - self.guarded:
+            self.tracer.guard(pid, True)
+        for pid in self.guarded - pids:
+            self.tracer.guard(pid, False)
+        self.guarded = pids
+
+    def _news(self, now: int) -> None:
+        assert self.tracer is not None
+        news = self.tracer.news()
+        for one in news:
+            if one.kind == KILLED:
+                self.counts["killed"] += 1
+                self.log(f"killed process {one.pid} of a slice: it started or stopped channels, as only nvcd may")
+            elif one.kind == MEDDLED:
+                self.counts["meddled"] += 1
+                self.log(f"process {one.pid}, which is in no slice, started or stopped channels of others")
+            elif one.kind == TIMESLICE:
+                self.counts["timeslice"] += 1
+        if self.table.take(news) and not self._soon:
+            self._soon = True
+            self.loop.once(now + SOON, self._planned)
+
+    def _planned(self, now: int) -> None:
+        self._soon = False
+        self.refresh(now)
+
+    def _told(self, account: Account, now: int) -> None:
+        """Take an account of the timekeeper: write what slices had where everybody reads it."""
+        self.books.take(account)
+        instances = {device.uuid: device.instance for device in account.devices if device.instance >= 0}
+        if instances != self.instances:
+            self.instances = instances
+            self.refresh(now)
+        for device in account.devices:
+            kept = not device.problem
+            for key, had, waited in self.books.slices(device.uuid):
+                known = self.slices.by_key.get(key)
+                if known is not None:
+                    known.set_time(device.uuid, account.now if kept else 0, had, waited)
+
+    def close(self) -> None:
+        """Let the timekeeper end, which starts all that is stopped."""
+        self.client.close()
