@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
 
 #: For its operator, and for the programs of slices.
-SOCKETS = ("/run/nvc/nvcd/nvcd.sock", "/run/nvc/nvcd/tenant/socket")
+SOCKET = "/run/nvc/nvcd/nvcd.sock"
 UNITS = (
     "/etc/systemd/system/nvcd.service",
     "/usr/lib/systemd/system/nvcd.service",
@@ -267,15 +267,14 @@ def device_policy(context: Context) -> Iterator[Finding]:
 
 def daemon(context: Context) -> Iterator[Finding]:
     """Whether nvcd answers, where a slice needs it or it has run."""
-    problems = [(path, problem) for path in SOCKETS if (problem := _unreachable(path))]
-    if not problems and (problem := _silent()):
-        problems = [(SOCKETS[0], problem)]
+    problem = _unreachable(SOCKET) or _silent()
+    problems = [(SOCKET, problem)] if problem else []
     units = [path for path in UNITS if os.path.exists(path)]
     needing = _with_policy(context)
-    there = any(os.path.exists(path) for path in SOCKETS)
+    there = os.path.exists(SOCKET)
     for pid in _hidden():
         yield failed(
-            f"process {pid} is an nvcd that nobody reaches: {SOCKETS[0]} is not where it looks",
+            f"process {pid} is an nvcd that nobody reaches: {SOCKET} is not where it looks",
             commands=with_systemd("systemctl restart nvcd", without=(f"kill {pid}", "nvcd &")),
             advice="its directory was removed",
         )

@@ -187,7 +187,7 @@ class Run:
                 {"load": one.case.load, "way": one.case.way, "weights": one.case.weights, "runs": one.runs,
                  "stepsPerSecond": round(one.total, 3), "rates": [round(rate, 3) for rate in one.rates],
                  "ofAlone": one.speed and round(one.speed, 4), "p50Ms": one.p50, "p99Ms": one.p99,
-                 "joulesPerStep": one.joules, "nvcdPercentOfCore": one.nvcd, "turnMs": one.quantum}
+                 "joulesPerStep": one.joules, "nvcdPercentOfCore": one.nvcd}
                 for one in rows(self.samples).values()
             ],
             "goals": [

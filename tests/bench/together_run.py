@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import os
 import select
 import signal
@@ -18,7 +17,6 @@ import time
 from collections.abc import Iterator
 
 import mps_peer
-from nvcd import processor
 from support.together import ALONE, Case, Had, Sample
 from tenants import Gpu
 
@@ -163,6 +161,15 @@ class Tenant:
                 stream.close()
         self.error.close()
         self.progress.close()
+
+
+def processor(pid: int) -> float:
+    """Seconds of processor time that all threads have used (proc(5), schedstat)."""
+    used = 0.0
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{thread}/schedstat", encoding="ascii") as file:
+            used += int(file.read().split()[0]) / 1e9
+    return used
 
 
 def cost_of(pid: int) -> dict[int, float]:
@@ -310,7 +317,6 @@ class Machine:
                     one.go(begin, end)
                 before = self._at(begin, pid)
                 after = self._at(end, pid)
-                quantum = self._quantum() if pid and case.way != "concurrent" else None
                 had = tuple(one.result(time.monotonic() + LATE) for one in tenants)
             finally:
                 for one in tenants:
@@ -318,18 +324,7 @@ class Machine:
         energy = after[1] - before[1] if after[1] is not None and before[1] is not None else None
         used = sum(cost - before[2].get(one, 0.0) for one, cost in after[2].items())
         percent = 100 * used / (after[0] - before[0]) if pid else None
-        return Sample(seconds, had, energy, percent, quantum)
-
-    def _quantum(self) -> float | None:
-        """Milliseconds that nvcd takes for a turn now."""
-        words = [self.gpu.nvcd[0], "--state"]
-        asked = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE)
-        try:
-            devices = json.loads(asked.stdout)["devices"]
-            found = [device["quantumNs"] for device in devices if device["uuid"] == self.gpu.uuid]
-        except (ValueError, KeyError):
-            raise Failed(f"nvcd --state: {asked.stdout[:200]}{asked.stderr}") from None
-        return found[0] / 1e6 if found else None
+        return Sample(seconds, had, energy, percent)
 
     def _at(self, moment: int, pid: int) -> tuple[float, float | None, dict[int, float]]:
         time.sleep(max(0.0, (moment - time.monotonic_ns()) / 1e9))

@@ -43,7 +43,6 @@ class Sample(NamedTuple):
     tenants: tuple[Had, ...]
     joules: float | None = None  # of the whole GPU in the window
     nvcd: float | None = None  # percent of a core, its helpers included
-    quantum: float | None = None  # milliseconds: of a turn at the end
 
 
 class Row(NamedTuple):
@@ -57,7 +56,6 @@ class Row(NamedTuple):
     p99: float
     joules: float | None  # for a step
     nvcd: float | None
-    quantum: float | None
 
     @property
     def total(self) -> float:
@@ -159,7 +157,6 @@ def row(case: Case, samples: Sequence[Sample], alone: Mapping[str, float]) -> Ro
             for one, count in zip(samples, counts)
         ),
         nvcd=median_of(one.nvcd for one in samples),
-        quantum=median_of(one.quantum for one in samples),
     )
 
 
@@ -179,7 +176,6 @@ def alternation(alone: Row, count: int) -> Row:
         alone.speed,
         count * alone.p50,
         count * alone.p99,
-        None,
         None,
         None,
     )
@@ -249,13 +245,11 @@ def beside_alternation(beside: Row | None, alone: Row | None, count: int) -> Goa
 
 
 def cost_of_nvcd(found: Mapping[Case, Row]) -> Goal:
-    """What the daemon may cost depends on the length of turns."""
+    """What the daemon may cost."""
     case = equal("weight", TENANTS_OF_NVCD)
     one = found.get(case)
-    turns = f", turns of {one.quantum:.1f} ms" if one and one.quantum is not None else ""
-    most = 2 if one and one.quantum is not None and one.quantum < 2 else 1
-    text = f"nvcd, {TENANTS_OF_NVCD}{turns}: percent of a core"
-    return Goal(text, one.nvcd if one else None, None, most, f"not measured: `{case}`")
+    text = f"nvcd, {TENANTS_OF_NVCD}: percent of a core"
+    return Goal(text, one.nvcd if one else None, None, 2, f"not measured: `{case}`")
 
 
 EIGHT = (1, 2, 3, 4, 5, 6, 7, 8)
@@ -279,7 +273,7 @@ def table_of_goals(made: Sequence[Goal]) -> list[str]:
 
 def table_of_rows(found: Iterable[Row]) -> list[str]:
     """All cases that were measured."""
-    names = "tenants, way|steps/s in all|of alone|each|p50 ms|p99 ms|J a step|nvcd %|turn ms|runs".split("|")
+    names = "tenants, way|steps/s in all|of alone|each|p50 ms|p99 ms|J a step|nvcd %|runs".split("|")
     lines = [f"| {' | '.join(names)} |", f"|{' --- |' * len(names)}"]
     for one in found:
         case = one.case
@@ -287,7 +281,7 @@ def table_of_rows(found: Iterable[Row]) -> list[str]:
         each = " ".join(f"{rate:.1f}" for rate in one.rates)
         cells = (
             f"{len(case.weights)}, {way}", f"{one.total:.1f}", shown(one.speed, 3), each, f"{one.p50:.2f}",
-            f"{one.p99:.2f}", shown(one.joules, 3), shown(one.nvcd, 2), shown(one.quantum), f"{one.runs or '-'}",
+            f"{one.p99:.2f}", shown(one.joules, 3), shown(one.nvcd, 2), f"{one.runs or '-'}",
         )  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     return lines

@@ -42,13 +42,13 @@ def test_a_percentile_is_one_of_the_values() -> None:
 def test_a_row_has_the_medians_of_its_runs() -> None:
     case = equal("weight", 2)
     runs = [
-        sample(100, 200, ms=4, joules=30, nvcd=0.5, quantum=2),
-        sample(120, 180, ms=5, joules=60, nvcd=0.7, quantum=3),
-        sample(50, 40, ms=9, joules=90, nvcd=0.6, quantum=4),
+        sample(100, 200, ms=4, joules=30, nvcd=0.5),
+        sample(120, 180, ms=5, joules=60, nvcd=0.7),
+        sample(50, 40, ms=9, joules=90, nvcd=0.6),
     ]
     (one,) = rows({case: runs}).values()
     assert (one.rates, one.total, one.p50, one.p99, one.runs) == ((100, 180), 280, 5, 5, 3)
-    assert (one.joules, one.nvcd, one.quantum) == (0.2, 0.6, 3)
+    assert (one.joules, one.nvcd) == (0.2, 0.6)
     assert one.speed is None  # nothing was measured alone
 
 
@@ -87,12 +87,11 @@ def test_goals_compare_one_run() -> None:
     assert got(samples, "`concurrent` / one MPS server, 4: steps")[1] is None  # type: ignore[index]
 
 
-def test_what_nvcd_may_cost_depends_on_its_turns() -> None:
+def test_what_nvcd_may_cost() -> None:
     case, sixteen = equal("weight", 16), (10,) * 16
-    short = {case: [sample(*sixteen, nvcd=1.5, quantum=1.0)]}
-    long = {case: [sample(*sixteen, nvcd=1.5, quantum=10.0)]}
-    assert got(short, "nvcd, 16, turns of 1.0 ms: percent of a core") == (1.5, True)
-    assert got(long, "nvcd, 16, turns of 10.0 ms: percent of a core") == (1.5, False)
+    for percent, kept in ((1.5, True), (2.5, False)):
+        found = {case: [sample(*sixteen, nvcd=percent)]}
+        assert got(found, "nvcd, 16: percent of a core") == (percent, kept)
 
 
 @pytest.mark.parametrize(
