@@ -302,7 +302,7 @@ def _hidden() -> list[int]:
     here = os.stat("/run")
     for path in glob.glob("/proc/[0-9]*/comm"):
         process = os.path.dirname(path)
-        if read_proc(path) != b"nvcd\n" or os.path.lexists(f"{process}/root{SOCKETS[0]}"):
+        if read_proc(path) != b"nvcd\n" or os.path.lexists(f"{process}/root{SOCKET}"):
             continue
         try:
             there, began = os.stat(f"{process}/root/run"), start_of(process) / os.sysconf("SC_CLK_TCK")

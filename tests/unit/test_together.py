@@ -115,7 +115,7 @@ def test_strict_alternation_is_computed_from_one_alone() -> None:
 def test_the_report_says_what_did_not_run() -> None:
     samples = {equal("native", 1): [sample(500)], equal("weight", 2): [sample(225, 225, ms=4.4)]}
     text = report([("GPU", "one")], rows(samples), None, [("group `peer`", "not asked for")])
-    assert "| 2, weight | 450.0 | 0.900 | 225.0 225.0 | 4.40 | 4.40 | - | - | - | 1 |" in text
+    assert "| 2, weight | 450.0 | 0.900 | 225.0 225.0 | 4.40 | 4.40 | - | - | 1 |" in text
     assert "| 2, strict alternation (computed) | 500.0 |" in text
     assert (
         "- group `peer`: not asked for" in text
