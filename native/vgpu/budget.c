@@ -27,11 +27,6 @@ struct vgpu_budget *budget_of(int position, uint64_t now)
     return found;
 }
 
-uint64_t budget_charged(const struct vgpu_budget *budget)
-{
-    return SHARED_READ(budget->charged);
-}
-
 static void add_credit(struct vgpu_budget *budget, int64_t add, int64_t most)
 {
     int64_t seen = SHARED_READ(budget->credit), next;

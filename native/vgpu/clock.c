@@ -3,13 +3,10 @@
 #include "place.h"
 
 #include <errno.h>
-#include <linux/magic.h>
-#include <linux/openat2.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/vfs.h>
 
-enum { FRESH_NS = 1000000000, TEXT = 256, PROC_ROOT = 1 };
+enum { FRESH_NS = 1000000000, TEXT = 256 };
 
 #define HOST "time:[4026531834]" /* the host's time namespace, on all kernels that have them */
 
@@ -38,38 +35,13 @@ uint64_t now_ns(clockid_t clock)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* procfs by its root: not what somebody has mounted in its place. */
-static int open_proc(void)
-{
-    struct statfs system;
-    struct stat root;
-    int fd = file_open("/proc", O_PATH | O_DIRECTORY);
-    if (fd < 0 || (syscall(SYS_fstatfs, fd, &system) == 0 && system.f_type == PROC_SUPER_MAGIC &&
-                   file_status(fd, &root) && root.st_ino == PROC_ROOT))
-        return fd;
-    file_close(fd);
-    return -1;
-}
-
-/* No file that is mounted over one of procfs, where the kernel (5.6) can tell, and a seccomp profile lets it. */
-static int open_below(int proc, const char *path, int flags)
-{
-    struct open_how how = {.flags = (uint64_t)(flags | O_CLOEXEC), .resolve = RESOLVE_NO_XDEV};
-    int fd = (int)syscall(SYS_openat2, proc, path, &how, sizeof(how));
-    if (fd < 0 && (errno == ENOSYS || errno == EPERM))
-        fd = (int)syscall(SYS_openat, proc, path, flags | O_CLOEXEC);
-    return fd;
-}
-
 /* Of a namespace: what the link says. Empty: it cannot be read. `missing`: the kernel has no such namespaces. */
-static void read_name(int proc, const char *path, char text[TEXT], bool *missing)
+static void read_name(char text[TEXT], bool *missing)
 {
-    int fd = open_below(proc, path, O_PATH | O_NOFOLLOW);
-    *missing = fd < 0 && errno == ENOENT;
-    ssize_t length = fd >= 0 ? syscall(SYS_readlinkat, fd, "", text, (size_t)TEXT - 1) : 0;
+    /* A thread's own entry is there when the process's first thread has ended, too. */
+    ssize_t length = syscall(SYS_readlinkat, AT_FDCWD, "/proc/thread-self/ns/time", text, (size_t)TEXT - 1);
+    *missing = length < 0 && errno == ENOENT && access("/proc/thread-self/ns", F_OK) == 0;
     text[length > 0 ? length : 0] = '\0';
-    if (fd >= 0)
-        file_close(fd);
 }
 
 /* Without strtoll, which newer glibc has under a name of its own. */
@@ -85,12 +57,11 @@ static int64_t number_at(const char **at)
     return negative ? -value : value;
 }
 
-/* As time_namespaces(7) has it. The file is of the namespace that children will be in: the process's own too, unless it
- * has just asked for another one. */
-static bool read_offsets(int proc, int64_t *out)
+/* As time_namespaces(7) has it. */
+static bool read_offsets(int64_t *out)
 {
     char text[TEXT];
-    int fd = open_below(proc, "self/timens_offsets", O_RDONLY);
+    int fd = file_open("/proc/self/timens_offsets", O_RDONLY);
     ssize_t length = fd >= 0 ? file_read(fd, text, TEXT - 1, 0) : 0;
     if (fd >= 0)
         file_close(fd);
@@ -105,37 +76,17 @@ static bool read_offsets(int proc, int64_t *out)
     return true;
 }
 
-static bool read_below(int proc, int64_t *out)
-{
-    char own[TEXT], children[TEXT];
-    bool missing, none;
-    *out = 0;
-    /* A thread's own entry is there when the process's first thread has ended, too. */
-    read_name(proc, "thread-self/ns/time", own, &missing);
-    if (missing) {
-        /* In the procfs of other processes nobody finds himself: then nothing is known. */
-        int fd = open_below(proc, "thread-self/ns", O_PATH | O_DIRECTORY);
-        if (fd >= 0)
-            file_close(fd);
-        return fd >= 0;
-    }
-    if (strcmp(own, HOST) == 0)
-        return true;
-    read_name(proc, "thread-self/ns/time_for_children", children, &none);
-    return *own && strcmp(own, children) == 0 && read_offsets(proc, out);
-}
-
 /* False: it was never known. Once it was, it stays known where it cannot be read, as in another root. */
 static bool find_ahead(struct process *in)
 {
-    int64_t found;
-    int proc = open_proc();
-    if (proc >= 0 && read_below(proc, &found)) {
+    char own[TEXT];
+    bool missing;
+    int64_t found = 0;
+    read_name(own, &missing);
+    if (missing || strcmp(own, HOST) == 0 || (*own && read_offsets(&found))) {
         atomic_store(&in->clock_ahead, found);
         atomic_store(&in->clock_known, true);
     }
-    if (proc >= 0)
-        file_close(proc);
     return atomic_load(&in->clock_known);
 }
 

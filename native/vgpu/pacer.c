@@ -226,7 +226,7 @@ void pacer_begin(struct launch *launch, uint64_t now)
     bool opens = !pacer->since;
     if (opens) {
         pacer->since = pacer->paid = pacer->latest = pacer->origin_at = now;
-        pacer->total = budget_charged(budget_of(pacer->position, now));
+        pacer->total = SHARED_READ(budget_of(pacer->position, now)->charged);
         pacer->opening++;
     }
     SHARED_ADD(budget_of(pacer->position, now)->launches, 1);

@@ -230,12 +230,6 @@ CONTAINERS = (
         "native/test_vgpu_clock.py::test_a_clock_that_was_replaced",
     ),
     Right(
-        "a clock of unknown origin",
-        "a time namespace whose clock is two seconds ahead, in which `/proc` is hidden, or has other files",
-        "no context under a cap; others of the slice have their cap",
-        "adversary/test_clocks.py::test_without_the_hosts_time_there_is_no_launch",
-    ),
-    Right(
         "a cap for a clock of unknown origin",
         "a program hides `/proc` while it has no cap, and then gets one",
         "its launches are denied",

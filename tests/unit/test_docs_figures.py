@@ -49,16 +49,6 @@ def test_the_page_has_the_codes_figure(page: str, text: str) -> None:
     assert text in " ".join(read(page).split()), f"{page} says another figure than the code: want {text!r}"
 
 
-def test_measured_shares_are_those_of_the_report() -> None:
-    """Each figure of docs/sharing.md is one of docs/measurements/vgpu-compute.md, rounded to a tenth."""
-    measured = read("docs/sharing.md").partition("## Measured\n")[2]
-    cells = re.findall(r"^\| \[`.*\| ([^|]+) \|$", measured, re.MULTILINE)
-    report = re.findall(r"\d+\.\d+", read("docs/measurements/vgpu-compute.md"))
-    rounded = {f"{float(number) + 1e-9:.1f}" for number in report}
-    figures = [number for cell in cells for number in re.findall(r"\d+\.\d", cell)]
-    assert figures and set(figures) <= rounded
-
-
 def test_the_page_says_whose_choice_it_is_that_nvcd_starts() -> None:
     script = read("packaging/scripts/postinstall")
     assert "systemctl --quiet preset" in script and "systemctl enable" not in script
