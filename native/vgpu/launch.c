@@ -2,6 +2,8 @@
 #include "gate.h"
 #include "local.h"
 
+#include <string.h>
+
 #define LAUNCH(name, parameters, arguments, stream, per_thread)                                             \
     CU_API CUresult name parameters                                                                         \
     {                                                                                                       \
@@ -44,15 +46,18 @@ LAUNCH(cuLaunchGrid, (CUfunction f, int width, int height), (f, width, height), 
 LAUNCH(cuLaunchGridAsync, (CUfunction f, int width, int height, CUstream stream), (f, width, height, stream),
        stream, false)
 
-/* At one gate after the other. Each launch is on a device of its own. */
+/* At one gate after the other. Each launch is on a device of its own. With a copy of the list, which another thread may change. */
 CU_API CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned int count,
                                                      unsigned int flags)
 {
+    CUDA_LAUNCH_PARAMS own[VGPU_DEVICES];
     struct launch launches[VGPU_DEVICES];
     CUresult result = CUDA_SUCCESS;
     unsigned int entered = 0;
     if (list && count > VGPU_DEVICES)
         return CUDA_ERROR_INVALID_VALUE;
+    if (list)
+        list = memcpy(own, list, count * sizeof(*own));
     if (list && !local_allows_list(list, count))
         return CUDA_ERROR_OUT_OF_MEMORY;
     if (!list || window_is_open())
