@@ -43,12 +43,6 @@ def freed_behind_a_wait(count: int, size: str) -> Program:
     return program
 
 
-def freed_behind_events(slice_: Slice, look: Look) -> None:
-    with held(slice_) as process:
-        process.do("hold", "destroyevents", "freemany 4 256m", "destroyagain")
-        fill(process, "alloc {} 64m", look)
-
-
 def a_pool_in_pieces_behind_a_wait(slice_: Slice, look: Look) -> None:
     """A growth of the pool could not be undone before the stream goes on."""
     with held(slice_) as process:
@@ -173,12 +167,6 @@ TAKERS = (
         "blocks behind a wait",
         "cuMemFreeAsync of four blocks of 256 MiB in a stream that waits",
         freed_behind_a_wait(4, "256m"),
-    ),
-    Taker(
-        "blocks behind events that are destroyed",
-        "cuMemFreeAsync in a stream that waits; then it destroys handles of events that may be the shim's",
-        freed_behind_events,
-        gpu=False,
     ),
     Taker(
         "a full pool in pieces behind a wait",
