@@ -9,10 +9,16 @@ import glob
 import os
 import time
 
+from nvc.config import driver_options
 from nvc.daemon.time import selftest
+
+# All of them now: where nvc is installed, modules come from an archive that a forked process no longer has open.
+from nvc.discovery import asking, discover, find, full, outer  # noqa: F401
 from nvc.errors import RmError
 from nvc.kernel import rm
 from nvc.kernel.tracer import Tracer
+from nvc.slices.build.calibrate import libraries_of
+from nvc.slices.model import elfnote  # noqa: F401
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -88,10 +94,6 @@ def opener(kernel: Kernel, config: Config, pins: str) -> Callable[[], Driver]:
     """What finds and opens the configured driver, in the timekeeper. Raises NvcError."""
 
     def work() -> Driver:
-        from nvc.config import driver_options
-        from nvc.discovery import discover
-        from nvc.slices.build.calibrate import libraries_of
-
         used = config.replace(load_kmods=False, disable_imex_channel_creation=True)
         facts = discover(kernel, driver_options(used))
         libraries = libraries_of(facts)

@@ -13,6 +13,7 @@ import select
 import signal
 import socket
 import time
+import traceback
 
 from nvc import privileges
 from nvc.daemon.io import helper
@@ -69,6 +70,8 @@ def supervise(channel: socket.socket, work: Callable[[Callable[[], None]], None]
             try:
                 work(lambda: _beat(shared))
                 os._exit(0)
+            except BaseException:
+                traceback.print_exc()  # nvcd's log has it, and the next one goes on
             finally:
                 os._exit(1)
         if _watched(pid, shared) == 0:

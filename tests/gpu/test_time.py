@@ -1,0 +1,148 @@
+"""Time by the driver's own scheduler, judged by programs of PyTorch: shares, caps and latency.
+
+Each figure is of one window of 10 s that all tenants share (tests/gpu/loads.py). One GPU, that nobody else uses.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+from support import CLEAN_ENV, STAGE, gpus, run
+from support.loads import Had, Tenant, together
+
+pytestmark = pytest.mark.gpu
+Measured = Callable[[str, object], None]
+NVC = os.path.join(STAGE, "bin/nvc-cli")
+WINDOW = float(os.environ.get("NVC_WINDOW", "10"))
+#: Microseconds of a kernel, with the figure's name.
+KERNELS = {"5 us": 5.0, "50 us": 50.0, "1 ms": 1000.0, "20 ms": 20_000.0, "3 s": 3_000_000.0}
+
+
+def state() -> dict:  # type: ignore[type-arg]
+    """nvcd's whole state."""
+    return dict(json.loads(run(os.path.join(STAGE, "bin/nvcd"), "--state", env=CLEAN_ENV).stdout))
+
+
+@pytest.fixture(scope="module")
+def nvcd() -> Iterator[subprocess.Popen[bytes]]:
+    """An nvcd that keeps time by the driver."""
+    process = subprocess.Popen([os.path.join(STAGE, "bin/nvcd")], env=CLEAN_ENV)
+    end = time.monotonic() + 30
+    while run(os.path.join(STAGE, "bin/nvcd"), "--state", env=CLEAN_ENV, check=False).returncode:
+        assert process.poll() is None and time.monotonic() < end, "nvcd does not answer"
+    yield process
+    process.send_signal(signal.SIGTERM)
+    process.wait(20)
+
+
+def policy(name: str) -> None:
+    """Of the GPU, once the slices of the test before are gone; "": each slice's own."""
+    run(NVC, "vgpu", "rm", "--gone", env=CLEAN_ENV, check=False)
+    run(NVC, "vgpu", "policy", gpus.uuid(), *([name] if name else ["--reset"]), env=CLEAN_ENV)
+
+
+@functools.cache
+def rate() -> float:
+    """Rounds of a kernel in a microsecond, measured alone."""
+    return together([Tenant("wait:1000")], 1)[0].rate
+
+
+@functools.cache
+def alone(kind: str) -> Had:
+    """What a program does alone, without nvc."""
+    return together([Tenant(kind, None, rate() if ":" in kind else 0.0)], WINDOW)[0]
+
+
+def slices(kinds: Sequence[str], *options: Sequence[str], seconds: float = WINDOW) -> list[Had]:
+    """Programs side by side, each in a slice with its options."""
+    rates = [rate() if ":" in kind else 0.0 for kind in kinds]
+    tenants = [
+        Tenant(kind, (f"--device={gpus.uuid()}", *words), one)
+        for kind, words, one in zip(kinds, options, rates)
+    ]
+    return together(tenants, seconds)
+
+
+def plain(kinds: Sequence[str]) -> list[Had]:
+    return together([Tenant(kind, None, rate() if ":" in kind else 0.0) for kind in kinds], WINDOW)
+
+
+def shares(found: Sequence[Had]) -> list[float]:
+    """Percent of what each does alone."""
+    return [100 * one.a_second() / alone(one.kind).a_second() for one in found]
+
+
+def words(found: Sequence[Had]) -> str:
+    return "; ".join(f"{one.a_second():.1f} a second, p50 {one.p50:.2f}, p99 {one.p99:.2f} ms" for one in found)
+
+
+@pytest.mark.parametrize("count", [2, 4, 8])
+def test_decode_loops_side_by_side(nvcd: object, count: int, measured: Measured) -> None:
+    policy("weight")
+    by_driver = plain(["decode"] * count)
+    by_nvc = slices(["decode"] * count, *([["--memory=9GiB", "--weight=1"]] * count))
+    measured("decode alone", words([alone("decode")]))
+    measured(f"{count} decode loops, the driver alone", words(by_driver))
+    measured(f"{count} decode loops, weight", words(by_nvc))
+    gain = sum(one.steps for one in by_nvc) / sum(one.steps for one in by_driver)
+    late = max(one.p99 for one in by_nvc) / max(one.p99 for one in by_driver)
+    measured(f"{count} decode loops: steps and p99, of the driver's", f"{gain:.3f}, {late:.3f}")
+    assert gain >= (1.05 if count == 2 else 1.0) and late <= 1.0
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("weights", [(1, 1), (1, 3), (1, 9)], ids=str)
+def test_weights(nvcd: object, weights: tuple[int, ...], kernel: str, measured: Measured) -> None:
+    policy("weight")
+    found = slices([f"queue:{KERNELS[kernel]}"] * len(weights), *([f"--weight={one}"] for one in weights))
+    whole = sum(one.steps for one in found)
+    got = [100 * one.steps / whole for one in found]
+    measured(f"weights {weights}, kernels of {kernel}: %", ", ".join(f"{one:.2f}" for one in got))
+    ideal = [100 * one / sum(weights) for one in weights]
+    assert max(abs(a - b) for a, b in zip(got, ideal)) <= 0.5 or kernel == "3 s"
+
+
+def test_eight_weights(nvcd: object, measured: Measured) -> None:
+    policy("weight")
+    weights = range(1, 9)
+    found = slices(["queue:1000"] * 8, *([f"--weight={one}"] for one in weights))
+    whole = sum(one.steps for one in found)
+    got = [100 * one.steps / whole for one in found]
+    measured("weights 1 to 8, kernels of 1 ms: %", ", ".join(f"{one:.2f}" for one in got))
+    measured("the same, together, of what one does alone", f"{whole / WINDOW / alone('queue:1000').a_second():.3f}")
+    assert max(abs(a - 100 * b / 36) for a, b in zip(got, weights)) <= 0.5
+
+
+@pytest.mark.parametrize("other", ["decode", "train", "queue:20000"])
+def test_first(nvcd: object, other: str, measured: Measured) -> None:
+    policy("first")
+    found = slices(["decode", other], ["--policy=first"], ["--policy=weight"])
+    kept, late = found[0].a_second() / alone("decode").a_second(), found[0].p99 / alone("decode").p99
+    measured(f"decode first beside {other}: steps and p99, of alone", f"{kept:.3f}, {late:.3f}")
+    measured(f"decode first beside {other}", words(found))
+    assert kept >= 0.8 and late <= 1.25
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside"])
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("cap", [10, 25, 50, 75, 90])
+def test_caps(nvcd: object, cap: int, kernel: str, beside: bool, measured: Measured) -> None:
+    policy("")
+    kind = f"queue:{KERNELS[kernel]}"
+    kinds = [kind, "queue:1000"] if beside else [kind]
+    found = slices(kinds, *[[f"--cores={cap}"], ["--weight=1"]][: len(kinds)])
+    got = shares(found)
+    each = [100 * one / alone(kind).a_second() for one in found[0].seconds]
+    measured(
+        f"cap {cap}, kernels of {kernel}, {'beside 1 ms' if beside else 'alone'}: %, least and most of a second",
+        ", ".join(f"{one:.2f}" for one in [*got, min(each), max(each)]),
+    )
+    if kernel != "3 s":  # too few to count: nvcd's own account has them
+        assert abs(got[0] - cap) <= 0.2
