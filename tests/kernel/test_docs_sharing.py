@@ -9,7 +9,7 @@ from collections.abc import Callable
 from support import CLEAN_ENV, REPO, need, run
 from support.vgpu import ensure_shim
 
-from nvc.slices.model.policy import POLICIES, table
+from nvc.slices.model.policy import table
 from nvc.slices.policy import effects
 
 with open(os.path.join(REPO, "docs/sharing.md"), encoding="utf-8") as page:
@@ -62,15 +62,3 @@ def test_the_figures_are_those_that_advise_prints() -> None:
     assert effects.table() in TEXT, "run make tables"
     changed = effects.MEASURED[0].replace(speed=9.87)
     assert "9.87" in effects.table((changed, *effects.MEASURED[1:]))
-
-
-def test_each_policy_has_a_plot_that_was_measured() -> None:
-    """Where it is chosen, and on the page. Under `concurrent` nobody measures a slice's time: steps are plotted."""
-    choosing = TEXT[TEXT.index("## Choose a policy") : TEXT.index("## Ask for GPU time")]
-    for name in POLICIES:
-        place = "together/decode" if name == "concurrent" else f"sharing/{name}-"
-        (drawing,) = re.findall(rf"!\[.*\]\((pictures/{place}[^)]*\.svg)\)", TEXT)[:1]
-        rows = [line for line in choosing.splitlines() if f"({drawing})" in line]
-        assert any(f"| `{name}`" in line or f"| [`{name}`]" in line for line in rows), name
-        with open(os.path.join(REPO, "docs", drawing), encoding="utf-8") as file:
-            assert file.read().count("<rect" if name == "concurrent" else "<polyline") >= 2

@@ -50,15 +50,14 @@ TABLE = (
     Policy(1, "first", "slices that ask for this policy go before those that do not, which get what these leave;"
            " equal parts among themselves",
            "a slice that asks for it goes before the others, which get what it leaves"),
-    Policy(2, "weight", "by weight, for the slices that have work; a slice with eight times the weight of the"
-           " lease's holder interrupts it",
-           "parts by weight for slices with work; a step waits for a lease of each", weighs=True, interrupts_at=8),
+    Policy(2, "weight", "by weight, for the slices that have work",
+           "parts by weight for slices with work; a step waits for a timeslice of each", weighs=True, interrupts_at=8),
     Policy(3, "fixed", "at most its cap, even if the GPU is idle; slices without a cap share the rest",
            "at most its cap for each; what one leaves stays unused", CAP),
-    Policy(4, "soft", "by weight, in longer leases: fewer changes, longer waits",
-           "parts by weight; leases and waits up to four times as long", weighs=True, quanta=4,
+    Policy(4, "soft", "by weight, in longer timeslices: fewer changes, longer waits",
+           "parts by weight; timeslices and waits up to four times as long", weighs=True, quanta=4,
            reclaim=100 * MS),  # seldom waited in full: four quanta that nvcd has chosen are 40 ms at most
-    Policy(5, "native", "the driver schedules processes; nvc does not measure time",
+    Policy(5, "native", "the driver schedules processes; caps and weights do not hold",
            "parts as the driver gives them; caps and weights do not count", leases=False),
     Policy(6, "concurrent", "kernels of all slices run at the same time, under one MPS server; slices with less"
            " weight pause between launches. For tenants who trust each other",

@@ -38,31 +38,21 @@ FIRST = "driver 580.159.04, 2026-11-22"
 SECOND = "driver 580.159.04, 2026-11-23"
 MEASURED = (
     Effect("NVIDIA H200", DECODE, 2, "native", 0.94, 2.1, SECOND),
-    Effect("NVIDIA H200", DECODE, 2, "fixed", 0.93, 6.7, FIRST, "caps of 50"),
     Effect("NVIDIA H200", DECODE, 2, "concurrent", 1.11, 1.9, SECOND),
-    Effect("NVIDIA H200", DECODE, 2, "weight", 0.92, 2.3, SECOND),
     Effect("NVIDIA H200", DECODE, 4, "native", 0.94, 4.2, SECOND),
     Effect("NVIDIA H200", DECODE, 4, "concurrent", 1.46, 2.8, SECOND),
-    Effect("NVIDIA H200", DECODE, 4, "weight", 0.92, 4.7, SECOND),
     Effect("NVIDIA H200", DECODE, 8, "native", 0.94, 8.5, FIRST),
     Effect("NVIDIA H200", DECODE, 8, "concurrent", 1.47, 5.6, FIRST),
-    Effect("NVIDIA H200", DECODE, 8, "weight", 0.85, 10.7, FIRST),
     Effect("NVIDIA H200", TRAIN, 2, "native", 0.90, None, FIRST),
     Effect("NVIDIA H200", TRAIN, 2, "concurrent", 1.02, None, FIRST),
-    Effect("NVIDIA H200", TRAIN, 2, "weight", 0.98, None, FIRST),
     Effect("NVIDIA H200", TRAIN, 4, "native", 0.90, None, FIRST),
     Effect("NVIDIA H200", TRAIN, 4, "concurrent", 1.02, None, FIRST),
-    Effect("NVIDIA H200", TRAIN, 4, "weight", 0.98, None, FIRST),
     Effect("NVIDIA H200", MIX, 2, "native", 0.92, 2.2, SECOND),
     Effect("NVIDIA H200", MIX, 2, "concurrent", 1.03, 11.1, SECOND),
-    Effect("NVIDIA H200", MIX, 2, "weight", 0.95, 3.9, SECOND),
     Effect("NVIDIA H200", MIX, 4, "native", 0.90, None, SECOND),
     Effect("NVIDIA H200", MIX, 4, "concurrent", 1.06, None, SECOND),
-    Effect("NVIDIA H200", MIX, 4, "weight", 0.92, None, SECOND),
     Effect("NVIDIA H200", DECODE, 2, "concurrent", 1.06, 6.6, SECOND, "weights 3:1", True),
-    Effect("NVIDIA H200", DECODE, 2, "weight", 0.94, 5.4, SECOND, "weights 3:1", True),
     Effect("NVIDIA H200", DECODE, 8, "concurrent", 1.45, 27.8, SECOND, "weights 1 to 8", True),
-    Effect("NVIDIA H200", DECODE, 8, "weight", 0.93, 42.3, SECOND, "weights 1 to 8", True),
 )
 
 
