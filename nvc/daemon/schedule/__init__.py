@@ -1,1 +1,1 @@
-"""Which slice has the lease of each device: an index of slices, accounts, an arbiter for each device, and gangs."""
+"""The slices of each device, what is in force there, and the pace of those that run at the same time."""

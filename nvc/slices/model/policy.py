@@ -1,6 +1,6 @@
 """The policies by which slices share a GPU's time, one row each. Pure.
 
-Parsing, nvcd's arbiter, entitlements, help, shell completion and docs/sharing.md (packaging/tables.py) follow this
+Parsing, nvcd's plan, entitlements, help, shell completion and docs/sharing.md (packaging/tables.py) follow this
 table. Other places know some policies by name. `nvc/slices/policy/advice.py` says which one to choose, and
 `effects.py` beside it what was measured. The rows without leases, `native` and `concurrent`, are in
 `native/vgpu/layout.h`, whose names `window.c`, `mps.c` and `account.c` there use, and in
@@ -51,7 +51,8 @@ TABLE = (
            " equal parts among themselves",
            "a slice that asks for it goes before the others, which get what it leaves"),
     Policy(2, "weight", "by weight, for the slices that have work",
-           "parts by weight for slices with work; a step waits for a timeslice of each", weighs=True, interrupts_at=8),
+           "parts by weight for slices with work; a step waits for a timeslice of each", weighs=True,
+           interrupts_at=8),
     Policy(3, "fixed", "at most its cap, even if the GPU is idle; slices without a cap share the rest",
            "at most its cap for each; what one leaves stays unused", CAP),
     Policy(4, "soft", "by weight, in longer timeslices: fewer changes, longer waits",
