@@ -19,7 +19,7 @@ sys.path[:0] = [os.path.dirname(sys.path[0])]
 from support.gpumodel import MS, SECOND, Gpu, Log, Subdevice, always, steps  # noqa: E402
 from support.timehost import Host, demand  # noqa: E402
 
-from nvc.daemon.time import wire  # noqa: E402
+from nvc.daemon.keeper import wire  # noqa: E402
 
 Work = Callable[[], Host]
 

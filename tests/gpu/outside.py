@@ -26,7 +26,7 @@ CODE = [path for path in (f"{ROOT}/tree/lib/nvc/python", ROOT) if os.path.isdir(
 CODE += [path for path in (f"{ROOT}/tree/lib/nvc/site",) if os.path.isdir(path)]
 sys.path[:0] = CODE
 
-from nvc.daemon.time import selftest  # noqa: E402
+from nvc.daemon.keeper import selftest  # noqa: E402
 from nvc.kernel import rm, tracer  # noqa: E402
 from nvc.slices.build.calibrate import Libraries  # noqa: E402
 

@@ -9,8 +9,8 @@ import pytest
 from support.simrm import Served, serve, simrm  # noqa: F401
 from support.tracing import bpffs, unmount  # noqa: F401
 
-from nvc.daemon.time import selftest
-from nvc.daemon.time.selftest import SelfTest
+from nvc.daemon.keeper import selftest
+from nvc.daemon.keeper.selftest import SelfTest
 from nvc.kernel import rm as driver
 from nvc.kernel.rm import Rm, Subdevice
 from nvc.kernel.tracer import Tracer

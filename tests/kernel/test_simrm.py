@@ -13,7 +13,7 @@ from support.tracing import bpffs, unmount  # noqa: F401
 from support.vgpucap import Worker
 from support.virtual import World, device_time
 
-from nvc.daemon.time.driver import RmDriver
+from nvc.daemon.keeper.driver import RmDriver
 from nvc.discovery import discover
 from nvc.errors import RmError
 from nvc.kernel import LinuxKernel
@@ -52,7 +52,7 @@ def test_it_fails_where_the_driver_does(
     fault: str,
     why: str,
 ) -> None:
-    monkeypatch.setattr("nvc.daemon.time.selftest.PATIENCE", 0.5)
+    monkeypatch.setattr("nvc.daemon.keeper.selftest.PATIENCE", 0.5)
     driver = RmDriver(served.path, (), served.root, libraries(served.root), bpffs)
     served.fault(fault)
     with pytest.raises(RmError, match=why):

@@ -11,11 +11,11 @@ from support import CLEAN_ENV, STAGE
 
 PROGRAM = """
 import sys
-import nvc.daemon.main, nvc.daemon.time.driver
+import nvc.daemon.main, nvc.daemon.keeper.driver
 from nvc.config import Config
 from nvc.errors import NvcError
 from nvc.kernel import LinuxKernel
-work = nvc.daemon.time.driver.opener(LinuxKernel(), Config().replace(root=sys.argv[1]), "/run/nvc/bpf")
+work = nvc.daemon.keeper.driver.opener(LinuxKernel(), Config().replace(root=sys.argv[1]), "/run/nvc/bpf")
 before = set(sys.modules)
 for _ in range(2):
     try:

@@ -12,10 +12,10 @@ from support import PATIENCE
 from support.livegpu import UUID, LiveGpu, one_slice
 
 from nvc.daemon.io.loop import SECOND, Loop
-from nvc.daemon.time import process
+from nvc.daemon.keeper import process
 from nvc.daemon.time.client import TimeClient
-from nvc.daemon.time.plan import Plan
-from nvc.daemon.time.wire import Account
+from nvc.daemon.keeper.plan import Plan
+from nvc.daemon.keeper.wire import Account
 from nvc.kernel import LinuxKernel
 
 

@@ -10,8 +10,8 @@ from support.simrm import Served
 from support.vgpucap import Worker
 from support.virtual import World, device_time
 
-from nvc.daemon.time.keeper import Keeper, alive
-from nvc.daemon.time.plan import DevicePlan, Group, Plan, SlicePlan
+from nvc.daemon.keeper.keeper import Keeper, alive
+from nvc.daemon.keeper.plan import DevicePlan, Group, Plan, SlicePlan
 from nvc.kernel import rm
 from nvc.sim.layout import STATE
 from nvc.sim.state import groups

@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from nvc.daemon.time.accounts import END, START
-from nvc.daemon.time.plan import Group
+from nvc.daemon.keeper.accounts import END, START
+from nvc.daemon.keeper.plan import Group
 
 MS = 1_000_000
 SECOND = 1000 * MS

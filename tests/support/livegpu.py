@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 
-from nvc.daemon.time.plan import DevicePlan, Group, Plan, SlicePlan
+from nvc.daemon.keeper.plan import DevicePlan, Group, Plan, SlicePlan
 
 from .gpumodel import MS, Gpu, Subdevice, always
 

@@ -34,6 +34,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("nvc.slices",),
     ("nvc.daemon.io",),
     ("nvc.daemon.schedule",),
+    ("nvc.daemon.keeper",),
     ("nvc.daemon.time",),
     ("nvc.daemon.audit",),
     ("nvc.daemon",),

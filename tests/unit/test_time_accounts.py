@@ -6,7 +6,7 @@ import random
 
 from support.gpumodel import Record
 
-from nvc.daemon.time.accounts import END, KEPT, NOBODY, PIDS_MAX, RESET, START, Accounts
+from nvc.daemon.keeper.accounts import END, KEPT, NOBODY, PIDS_MAX, RESET, START, Accounts
 
 
 def known(now: int = 0) -> Accounts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from nvc.daemon.time.caps import DEBT, MS, NEVER, Cap
+from nvc.daemon.keeper.caps import DEBT, MS, NEVER, Cap
 
 
 def test_one_look_at_the_end_of_a_quota_when_it_is_alone() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from nvc.daemon.time.plan import Group
-from nvc.daemon.time.table import NO_DESCRIPTOR, UNKNOWN, Table
+from nvc.daemon.keeper.plan import Group
+from nvc.daemon.keeper.table import NO_DESCRIPTOR, UNKNOWN, Table
 from nvc.kernel.tracer import (
     CLIENT,
     CLIENT_FREED,

@@ -9,8 +9,8 @@ import pytest
 from support.gpumodel import GONE, MS, SECOND, Context, Log, Record, Subdevice, after, always, steps
 from support.timehost import UUID, Host, demand
 
-from nvc.daemon.time.device import DeviceTime
-from nvc.daemon.time.plan import DevicePlan, Plan, SlicePlan
+from nvc.daemon.keeper.device import DeviceTime
+from nvc.daemon.keeper.plan import DevicePlan, Plan, SlicePlan
 
 
 def device(host: Host) -> DeviceTime:

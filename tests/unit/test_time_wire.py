@@ -11,10 +11,10 @@ import pytest
 from support.timehost import UUID
 
 from nvc.daemon.io.loop import SECOND, Loop
-from nvc.daemon.time import wire
+from nvc.daemon.keeper import wire
 from nvc.daemon.time.client import SILENT, TimeClient
-from nvc.daemon.time.device import DeviceTime, SliceTime
-from nvc.daemon.time.plan import DevicePlan, Group, Plan, SlicePlan
+from nvc.daemon.keeper.device import DeviceTime, SliceTime
+from nvc.daemon.keeper.plan import DevicePlan, Group, Plan, SlicePlan
 
 PLAN = Plan(
     (

@@ -1,1 +1,1 @@
-"""Keeps time from outside of the tenants, by the driver's own scheduler, which nvc.kernel.rm speaks to."""
+"""nvcd's side of keeping time: who uses the GPUs, what the timekeeper is told, and what slices had."""

@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nvc.daemon.time.wire import Account
+    from nvc.daemon.keeper.wire import Account
 
 LATELY = 1_000_000_000  # nanoseconds: what a process had in them says whether it works
 
@@ -32,7 +32,7 @@ class Books:
             self._past.popleft()
 
     def slices(self, uuid: str) -> Iterator[tuple[str, int, int]]:
-        """Of each slice on a GPU: its key, what it had, and for how long it was held back, in all."""
+        """The slices on a GPU, each with its key, what it had and for how long it was stopped, in nanoseconds."""
         for (place, key), (had, waited) in self._totals():
             if place == uuid:
                 yield key, had, waited

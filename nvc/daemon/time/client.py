@@ -10,8 +10,8 @@ import os
 from collections import deque
 
 from nvc.daemon.io.loop import SECOND
-from nvc.daemon.time import wire
-from nvc.daemon.time.plan import Plan
+from nvc.daemon.keeper import wire
+from nvc.daemon.keeper.plan import Plan
 from nvc.errors import one_line
 
 TYPE_CHECKING = False
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nvc.daemon.io.loop import Loop
-    from nvc.daemon.time.wire import Account
+    from nvc.daemon.keeper.wire import Account
 
 SOON = SECOND // 200  # between two plans: many changes at once are one
 BACKOFF = (SECOND, 60 * SECOND)  # until it is started again: first, and most

@@ -7,13 +7,13 @@ carries it out). It decides nothing of its own. Where one is missing, the shim k
 from __future__ import annotations
 
 from nvc.daemon.io.loop import SECOND
-from nvc.daemon.time import process
+from nvc.daemon.keeper import process
 from nvc.daemon.time.books import Books
 from nvc.daemon.time.client import TimeClient
-from nvc.daemon.time.driver import opener
+from nvc.daemon.keeper.driver import opener
 from nvc.daemon.time.owners import STRANGER, Owners
-from nvc.daemon.time.plan import DevicePlan, Plan, SlicePlan, plan
-from nvc.daemon.time.table import UNKNOWN, Table
+from nvc.daemon.keeper.plan import DevicePlan, Plan, SlicePlan, plan
+from nvc.daemon.keeper.table import UNKNOWN, Table
 from nvc.errors import NvcError
 from nvc.kernel.tracer import KILLED, MEDDLED, TIMESLICE, Tracer, process_began
 from nvc.rundir import runtime_directory
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from nvc.config import Config
     from nvc.daemon.io.loop import Loop
     from nvc.daemon.schedule.slice_index import SliceIndex
-    from nvc.daemon.time.plan import Group
-    from nvc.daemon.time.wire import Account
+    from nvc.daemon.keeper.plan import Group
+    from nvc.daemon.keeper.wire import Account
     from nvc.kernel import Kernel
 
 SOON = SECOND // 500  # after news of channels: a context is made by some dozen calls

@@ -11,9 +11,9 @@ import os
 import struct
 import time
 
-from nvc.daemon.time.cuda import Cuda, Runner
-from nvc.daemon.time.plan import Group
-from nvc.daemon.time.table import Table
+from nvc.daemon.keeper.cuda import Cuda, Runner
+from nvc.daemon.keeper.plan import Group
+from nvc.daemon.keeper.table import Table
 from nvc.errors import NvcError
 from nvc.kernel import rm as driver
 from nvc.kernel.tracer import Object, Tracer

@@ -2,7 +2,7 @@
 
 The driver switches channel groups round robin, each for its timeslice, so timeslices in proportion to the
 entitlements divide the time of those that have work, without a call. A cap is a quota in each period: the
-timekeeper stops a slice that had it (nvc/daemon/time/caps.py).
+timekeeper stops a slice that had it (nvc/daemon/keeper/caps.py).
 """
 
 from __future__ import annotations

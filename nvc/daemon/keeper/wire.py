@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import struct
 
-from nvc.daemon.time.device import DeviceTime, SliceTime
-from nvc.daemon.time.plan import DevicePlan, Group, Plan, SlicePlan
+from nvc.daemon.keeper.device import DeviceTime, SliceTime
+from nvc.daemon.keeper.plan import DevicePlan, Group, Plan, SlicePlan
 from nvc.value import Value
 
 TYPE_CHECKING = False

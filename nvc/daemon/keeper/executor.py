@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Protocol
 
-    from nvc.daemon.time.accounts import Record
-    from nvc.daemon.time.plan import Group
+    from nvc.daemon.keeper.accounts import Record
+    from nvc.daemon.keeper.plan import Group
 
     class SwitchLog(Protocol):
         """The log of one GPU, as nvc/kernel/rm.py has it."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from nvc.daemon.time.accounts import Accounts
-from nvc.daemon.time.caps import NEVER, Cap
-from nvc.daemon.time.executor import Executor
+from nvc.daemon.keeper.accounts import Accounts
+from nvc.daemon.keeper.caps import NEVER, Cap
+from nvc.daemon.keeper.executor import Executor
 from nvc.errors import NvcError, one_line
 from nvc.value import Value
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Callable, Sequence
 
-    from nvc.daemon.time.accounts import Record
-    from nvc.daemon.time.executor import Driver, SwitchLog
-    from nvc.daemon.time.plan import DevicePlan, Group, SlicePlan
+    from nvc.daemon.keeper.accounts import Record
+    from nvc.daemon.keeper.executor import Driver, SwitchLog
+    from nvc.daemon.keeper.plan import DevicePlan, Group, SlicePlan
 
 MS = 1_000_000
 SECOND = 1000 * MS

@@ -7,7 +7,7 @@ belongs to the client that it is in, and lives as long as a process that has mad
 
 from __future__ import annotations
 
-from nvc.daemon.time.plan import Group
+from nvc.daemon.keeper.plan import Group
 from nvc.kernel.tracer import (
     CLIENT,
     CLIENT_FREED,

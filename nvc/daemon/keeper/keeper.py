@@ -12,8 +12,8 @@ import time
 from collections import deque
 from socket import MSG_DONTWAIT
 
-from nvc.daemon.time import wire
-from nvc.daemon.time.device import ACCOUNT, SECOND, DeviceKeeper, DeviceTime
+from nvc.daemon.keeper import wire
+from nvc.daemon.keeper.device import ACCOUNT, SECOND, DeviceKeeper, DeviceTime
 from nvc.errors import NvcError, one_line
 from nvc.value import Value
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from nvc.daemon.time.executor import Driver
-    from nvc.daemon.time.plan import DevicePlan, Plan
+    from nvc.daemon.keeper.executor import Driver
+    from nvc.daemon.keeper.plan import DevicePlan, Plan
 
 AGAIN = SECOND  # until a device that could not be opened is tried again
 TRACED = 65536  # records of the log that are kept for a trace

@@ -10,7 +10,7 @@ import os
 import time
 
 from nvc.config import driver_options
-from nvc.daemon.time import selftest
+from nvc.daemon.keeper import selftest
 
 # All of them now: where nvc is installed, modules come from an archive that a forked process no longer has open.
 from nvc.discovery import asking, discover, find, full, outer  # noqa: F401
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nvc.config import Config
-    from nvc.daemon.time.executor import Driver
+    from nvc.daemon.keeper.executor import Driver
     from nvc.kernel import Kernel
     from nvc.slices.build.calibrate import Libraries
 

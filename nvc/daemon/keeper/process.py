@@ -17,7 +17,7 @@ import traceback
 
 from nvc import privileges
 from nvc.daemon.io import helper
-from nvc.daemon.time.keeper import Keeper, Service, alive
+from nvc.daemon.keeper.keeper import Keeper, Service, alive
 from nvc.kernel import process_control
 from nvc.slices.build.confine import no_new_privileges
 
@@ -25,7 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nvc.daemon.time.executor import Driver
+    from nvc.daemon.keeper.executor import Driver
     from nvc.kernel import Kernel
 
 NAME = "nvcd-time"
@@ -35,6 +35,7 @@ RIGHTS = privileges.PERMITTED["nvcd"] | privileges.mask(privileges.SYS_ADMIN)
 PR_SET_TIMERSLACK = 29
 RESTART, RESTART_MAX = 0.1, 30.0  # seconds until another one is started: at first, and at most
 SOUND = 60.0  # seconds after which a failure counts as the first again
+LAST = 3  # times that one is started once nvcd's end has closed, if each fails
 LOOK = 0.25  # seconds between two looks at whether it lives
 HUNG = 60_000_000_000  # nanoseconds in which it did nothing: a GPU that is tried out takes some
 PRIORITY = -15  # a quota that ends is late by as long as this process waits for a processor
@@ -62,8 +63,8 @@ def supervise(channel: socket.socket, work: Callable[[Callable[[], None]], None]
     `work` is handed a function to call each time that it does something: it is killed when it does not for long.
     """
     shared = mmap.mmap(-1, 8)
-    waiting = RESTART
-    while True:
+    waiting, last = RESTART, LAST
+    while last:
         begun = time.monotonic()
         pid = os.fork()
         if pid == 0:
@@ -82,7 +83,8 @@ def supervise(channel: socket.socket, work: Callable[[Callable[[], None]], None]
         waiting = min(2 * waiting, RESTART_MAX)
         while (left := end - time.monotonic()) > 0:
             if _closed(channel):
-                break  # what the one that ended has stopped is started by the next
+                last -= 1  # what the one that ended has stopped is started by the next
+                break
             time.sleep(min(left, LOOK))
 
 
