@@ -93,7 +93,7 @@ class InitializationError(NvcError, code="NVC-1201", stage="initialization", doc
 
 
 class TracerError(
-    InitializationError, code="NVC-1211", hint="time is kept by the shim meanwhile", doctor="slices"
+    InitializationError, code="NVC-1211", hint="time is kept by the shim meanwhile", doctor="vgpu"
 ):
     """What processes make of the driver cannot be seen: a right, a kernel feature or a file is missing."""
 

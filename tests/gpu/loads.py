@@ -4,7 +4,7 @@
 
 KIND: `decode` (a CUDA graph of 24 layers that the host waits for, as a language model's token), `train` (steps of
 six layers of 4096, the host one step ahead), `queue:US` (kernels of so many microseconds, always some waiting),
-`wait:US` (each is waited for), `mix` (short kernels, then one of 200 ms), `graph:NODES` (graphs of kernels of 5 us).
+`wait:US` (each is waited for), `mix` (short kernels, then one of 200 ms), `graph:NODES` (graphs of 5 us kernels).
 
 It prints `ready RATE` and waits until FILE holds a moment of CLOCK_MONOTONIC in nanoseconds, from which the window
 of S seconds counts; work begins one second before that. `RATE` is the rounds of a kernel's loop in a microsecond,

@@ -18,8 +18,8 @@ PERIOD = 100_000_000
 KEEP = """
 import json, select, sys, time
 sys.path.insert(0, sys.argv[1])
-from nvc.daemon.time.keeper import Keeper, alive
-from nvc.daemon.time.plan import DevicePlan, Group, Plan, SlicePlan
+from nvc.daemon.keeper.keeper import Keeper, alive
+from nvc.daemon.keeper.plan import DevicePlan, Group, Plan, SlicePlan
 from nvc.kernel import rm
 
 class Driver:
@@ -79,8 +79,8 @@ def tenants(host: Host, *ns: int) -> list[Worker]:
 
 
 def shares(host: Host, workers: list[Worker], seconds: float) -> list[float]:
-    """Percent of this time, after the first half second."""
-    host.world.run(0.5)
+    """Percent of this time, once what it had before the first look is paid back, ten quotas at most."""
+    host.world.run(1.5)
     before = device_time(host.slice.root)
     host.world.run(seconds)
     after = device_time(host.slice.root)
@@ -91,7 +91,7 @@ def shares(host: Host, workers: list[Worker], seconds: float) -> list[float]:
 @pytest.mark.parametrize("ns", [1_000_000, 3_000_000_000])
 def test_a_cap_alone(host: Host, keep: Callable[..., None], ns: int) -> None:
     (worker,) = tenants(host, ns)
-    keep({worker: {"quota_ns": PERIOD // 10, "period_ns": PERIOD}})
+    keep({worker: {"quota_ns": PERIOD // 10, "period_ns": PERIOD, "burst_ns": PERIOD // 10}})
     assert shares(host, [worker], 3) == [pytest.approx(10, abs=0.3)]
 
 

@@ -37,7 +37,6 @@ def test_the_old_limit_counts_until_the_slice_is_within_the_new_one(
     accountant: Any = SimpleNamespace(
         balances=(Balance(KEY, UUID, "0", LIMIT, 0, truth, ()),), kernel=LinuxKernel(), slices=slices
     )
-    board: Any = SimpleNamespace(arbiters={})
-    verifier = Verifier(accountant, board, {}, said.append, lambda key: "")
+    verifier = Verifier(accountant, {}, said.append, lambda key: "")
     assert [kind for kind, *_ in verifier._excesses()] == [EXCESS] * excess
     assert read_entry(scratch).devices[0].lowered == lowered and said == []

@@ -19,7 +19,7 @@ from nvc.slices.policy.entitlement import Demand, entitlements, filled, in_force
 from nvc.slices.policy.policies import NONE, DevicePolicy
 
 FAIR, PREEMPT, WEIGHT, FIXED, SOFT, NATIVE = map(
-    POLICIES.index, ("fair", "preempt", "weight", "fixed", "soft", "native")
+    POLICIES.index, ("fair", "first", "weight", "fixed", "soft", "native")
 )
 
 
