@@ -6,17 +6,22 @@ carries it out). It decides nothing of its own. Where one is missing, the shim k
 
 from __future__ import annotations
 
+import signal
+
+from nvc.daemon.io.identity import signal_process
 from nvc.daemon.io.loop import SECOND
 from nvc.daemon.keeper import process
-from nvc.daemon.time.books import Books
-from nvc.daemon.time.client import TimeClient
 from nvc.daemon.keeper.driver import opener
-from nvc.daemon.time.owners import STRANGER, Owners
 from nvc.daemon.keeper.plan import DevicePlan, Plan, SlicePlan, plan
 from nvc.daemon.keeper.table import UNKNOWN, Table
+from nvc.daemon.schedule.slice_index import raw_uuid
+from nvc.daemon.time.books import Books
+from nvc.daemon.time.client import TimeClient
+from nvc.daemon.time.owners import STRANGER, Owners
 from nvc.errors import NvcError
-from nvc.kernel.tracer import KILLED, MEDDLED, TIMESLICE, Tracer, process_began
+from nvc.kernel.tracer import EXITED, KILLED, MEDDLED, TIMESLICE, Tracer, process_began
 from nvc.rundir import runtime_directory
+from nvc.slices.store.process_info import start_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,9 +29,9 @@ if TYPE_CHECKING:
 
     from nvc.config import Config
     from nvc.daemon.io.loop import Loop
-    from nvc.daemon.schedule.slice_index import SliceIndex
     from nvc.daemon.keeper.plan import Group
     from nvc.daemon.keeper.wire import Account
+    from nvc.daemon.schedule.slice_index import SliceIndex
     from nvc.kernel import Kernel
 
 SOON = SECOND // 500  # after news of channels: a context is made by some dozen calls
@@ -42,6 +47,7 @@ class Timing:
         self, loop: Loop, kernel: Kernel, slices: SliceIndex, config: Config, log: Callable[[str], None]
     ) -> None:
         self.loop = loop
+        self.kernel = kernel
         self.slices = slices
         self.log = log
         self.on_stranger = config.nvcd_on_stranger
@@ -101,6 +107,7 @@ class Timing:
             return
         owners = self.owners.of(self.table.pids())
         self._guard({pid for pid, key in owners.items() if key != STRANGER})
+        self._guard({entry.pid for entry in self.slices.living() if entry.pid})
         groups = self.table.groups()
         self.client.set(
             Plan(
@@ -132,13 +139,15 @@ class Timing:
         return made
 
     def _guard(self, pids: set[int]) -> None:
-        """Have the processes of slices killed when they start or stop channels themselves."""
+        """Have these processes, and all that they make, killed when they start or stop channels; until they end.
+
+        The first process of a container is among them before it runs a program, so its children are from their
+        beginning. Only who enters a container from outside is guarded later, with its first object.
+        """
         assert self.tracer is not None
         for pid in pids - self.guarded:
             self.tracer.guard(pid, True)
-        for pid in self.guarded - pids:
-            self.tracer.guard(pid, False)
-        self.guarded = pids
+            self.guarded.add(pid)
 
     def _news(self, now: int) -> None:
         assert self.tracer is not None
@@ -149,12 +158,28 @@ class Timing:
                 self.log(f"killed process {one.pid} of a slice: it started or stopped channels, as only nvcd may")
             elif one.kind == MEDDLED:
                 self.counts["meddled"] += 1
-                self.log(f"process {one.pid}, which is in no slice, started or stopped channels of others")
+                self._meddled(one.pid)
+            elif one.kind == EXITED:
+                self.guarded.discard(one.pid)
             elif one.kind == TIMESLICE:
                 self.counts["timeslice"] += 1
         if self.table.take(news) and not self._soon:
             self._soon = True
             self.loop.once(now + SOON, self._planned)
+
+    def _meddled(self, pid: int) -> None:
+        """A process that was not guarded has started or stopped channels: one of a slice is killed for it, too."""
+        key = self.owners.of((*self.table.pids(), pid)).get(pid, STRANGER)
+        if key == STRANGER:
+            self.log(f"process {pid}, which is in no slice, started or stopped channels of others")
+            return
+        try:
+            signal_process(self.kernel, pid, start_of(f"/proc/{pid}"), signal.SIGKILL)
+        except OSError as error:
+            self.log(f"process {pid} of slice {key} started or stopped channels, and cannot be killed: {error}")
+            return
+        self.counts["killed"] += 1
+        self.log(f"killed process {pid} of slice {key}: it started or stopped channels, as only nvcd may")
 
     def _planned(self, now: int) -> None:
         self._soon = False
@@ -168,7 +193,9 @@ class Timing:
             self.instances = instances
             self.refresh(now)
         for device in account.devices:
-            kept = not device.problem
+            force = self.slices.force.get(raw_uuid(device.uuid))
+            # Clients of a server are paced by the shim, which is not to be told that nvcd keeps their time.
+            kept = not device.problem and (force is None or not force.policy.server)
             for key, had, waited in self.books.slices(device.uuid):
                 known = self.slices.by_key.get(key)
                 if known is not None:
