@@ -32,6 +32,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "vgpu run": "create run slice start",
         "vgpu set": "limit set update",
         "vgpu show": "describe inspect show",
+        "vgpu trace": "timeline",
         "vgpu top": "dmon events monitor pmon stats top watch",
     },
     "vgpu": {
@@ -45,6 +46,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "vgpu run": "add create start",
         "vgpu set": "edit limit scale update",
         "vgpu show": "describe info inspect",
+        "vgpu trace": "timeline",
         "vgpu top": "dmon events monitor pmon stats watch",
     },
     "cdi": {

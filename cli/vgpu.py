@@ -7,7 +7,16 @@ import sys
 import click
 
 from nvc.kernel import LinuxKernel
-from nvc_cli import arguments, completion, output, vgpu_advise, vgpu_control, vgpu_report, vgpu_watch
+from nvc_cli import (
+    arguments,
+    completion,
+    output,
+    vgpu_advise,
+    vgpu_control,
+    vgpu_report,
+    vgpu_trace,
+    vgpu_watch,
+)
 from nvc_cli.caller_environment import callers_environment
 from nvc_cli.main import program_of
 from nvc_cli.vgpu_group import (
@@ -28,7 +37,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 #: The group, and modules that add commands to it.
-__all__ = ["vgpu", "vgpu_advise", "vgpu_control", "vgpu_report", "vgpu_watch"]
+__all__ = ["vgpu", "vgpu_advise", "vgpu_control", "vgpu_report", "vgpu_trace", "vgpu_watch"]
 
 
 @command(

@@ -39,7 +39,7 @@ def vgpu() -> None:
 
 
 #: In the order in which they are used.
-vgpu.order = ("run", "ls", "top", "set", "show", "pause", "resume", "policy", "report", "advise", "rm")
+vgpu.order = ("run", "ls", "top", "set", "show", "pause", "resume", "policy", "report", "trace", "advise", "rm")
 
 
 def command(name: str, *lines: str, **more: Any) -> Callable[[Callable[..., None]], click.Command]:

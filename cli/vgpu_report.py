@@ -102,7 +102,7 @@ def report_command(
     found = everybody(ctx, kernel)
     keys = tuple(find(found, name).entry.key for name in names)
     if path:
-        _check_writable(path)  # before a day is spent on what nothing can take
+        check_writable(path)  # before a day is spent on what nothing can take
     progress = Progress(seconds)
     try:
         tracks, looked = watch(kernel, keys, seconds, interval, progress.tell)
@@ -123,14 +123,14 @@ def report_command(
     elif path:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime())
         title = f"Utilization, {looked:g} s until {when}"
-        _write(path, plot.svg(title, tuple(track.series for track in tracks), looked))
+        write_file(path, plot.svg(title, tuple(track.series for track in tracks), looked))
     if looked < seconds:
         ctx.exit(INTERRUPTED)
     if path and not tracks:
         ctx.exit(1)
 
 
-def _check_writable(path: str) -> None:
+def check_writable(path: str) -> None:
     """Raises OutputError where `path` cannot be written. What is there stays as it is, and nothing new stays."""
     try:
         try:
@@ -144,7 +144,8 @@ def _check_writable(path: str) -> None:
             raise output.OutputError.of("write", path, error) from None
 
 
-def _write(path: str, text: str) -> None:
+def write_file(path: str, text: str) -> None:
+    """Write a file, or into a pipe. Raises OutputError."""
     try:
         fd = posix.open(path, _CREATE, 0o666)
         try:

@@ -3,6 +3,9 @@
 {"ask": "state"}    devices, slices, what was found, the daemon itself
 {"ask": "alive"}    the version: whether anybody answers
 {"ask": "look"}     asks NVML at once; `state` has its answer a moment later
+{"ask": "trace", "back": ...}
+                    has the timekeeper tell who had the GPUs in the last seconds; `traced` has its answer soon
+{"ask": "traced"}   `records`: UUID, nanoseconds, 1 for a start, process; null: not yet
 {"ask": "mps-start", "key": ..., "uuid": ..., "percent": ..., "memory": ...}
                     starts an MPS control daemon, or tells how it goes: asked again until it is `ready`
 {"ask": "mps-stop", "key": ...}
@@ -50,6 +53,11 @@ def answer(daemon: Daemon, question: bytes, now: int) -> bytes:
         found = state(daemon, now)
     elif ask == "alive":
         found = {"version": nvc.__version__}
+    elif ask == "trace":
+        back = asked.get("back")
+        found = {"asked": type(back) is int and daemon.timing.record(back, now)}
+    elif ask == "traced":
+        found = {"records": daemon.timing.records}
     elif ask == "look":
         found = {"asked": daemon.look(now)}
     elif ask == "mps-start":
@@ -59,7 +67,7 @@ def answer(daemon: Daemon, question: bytes, now: int) -> bytes:
     elif ask == "mps-share":
         found = share_mps(daemon, asked, now)
     else:
-        found = {"error": "want state, alive, look, mps-start, mps-stop or mps-share"}
+        found = {"error": "want state, alive, look, trace, traced, mps-start, mps-stop or mps-share"}
     return json.dumps(found).encode() + b"\n"
 
 

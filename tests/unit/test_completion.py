@@ -56,5 +56,5 @@ def test_programs_and_then_files(tmp_path: os.PathLike[str], monkeypatch: pytest
 def test_commands_after_help() -> None:
     parameter = click.Argument(["command"])
     assert values(completion.command_words(context(), parameter, "vg")) == ["vgpu"]
-    assert values(completion.command_words(context(command=("vgpu",)), parameter, "t")) == ["top"]
+    assert values(completion.command_words(context(command=("vgpu",)), parameter, "to")) == ["top"]
     assert values(completion.command_words(context(command=("vgpu", "top")), parameter, "")) == []

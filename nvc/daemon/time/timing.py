@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from nvc.daemon.keeper.plan import Group
     from nvc.daemon.keeper.wire import Account
     from nvc.daemon.schedule.slice_index import SliceIndex
+    from nvc.daemon.time.client import Records
     from nvc.kernel import Kernel
 
 SOON = SECOND // 500  # after news of channels: a context is made by some dozen calls
@@ -64,6 +65,7 @@ class Timing:
         self.guarded: set[int] = set()
         self.strangers: dict[str, tuple[int, ...]] = {}  # processes in no slice, by the GPU that they use
         self.counts = {"killed": 0, "meddled": 0, "timeslice": 0}
+        self.records: Records | None = None  # of the last trace that was asked for; None: it is not there yet
         self._lost = 0
         self._soon = False
 
@@ -200,6 +202,14 @@ class Timing:
                 known = self.slices.by_key.get(key)
                 if known is not None:
                     known.set_time(device.uuid, account.now if kept else 0, had, waited)
+
+    def record(self, seconds: int, now: int) -> bool:
+        """Have the timekeeper tell who had the GPUs in the last seconds. Whether there is one to ask."""
+        self.records = None
+        return self.client.trace(seconds, self._recorded, now)
+
+    def _recorded(self, records: Records) -> None:
+        self.records = records
 
     def close(self) -> None:
         """Let the timekeeper end, which starts all that is stopped."""

@@ -1,0 +1,60 @@
+"""`nvc-cli vgpu trace`: who had each GPU lately, to the microsecond, for Perfetto and chrome://tracing."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import click
+
+from nvc.errors import InitializationError
+from nvc_cli.main import program_of
+from nvc_cli.output import say
+from nvc_cli.vgpu_group import command, everybody, operator_kernel
+from nvc_cli.vgpu_report import check_writable, write_file
+
+PATIENCE = 5.0  # seconds for the timekeeper's answer
+AGAIN = 0.05  # seconds between two looks at whether it is there
+
+
+def name_of(pid: int) -> str:
+    """The name of a process; "" of one that has ended."""
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+            return file.read(64).strip()
+    except OSError:
+        return ""
+
+
+@command("trace", "nvc-cli vgpu trace --output gpu.json", "nvc-cli vgpu trace --seconds 2 --output gpu.json")
+@click.option(
+    "--seconds", default=10, show_default=True, type=click.IntRange(1, 60), metavar="SECONDS",
+    help="How far back.",
+)  # fmt: skip
+@click.option("--output", "path", required=True, metavar="FILE.json", help="Write the trace into this file.")
+@click.pass_context
+def trace_command(ctx: click.Context, seconds: int, path: str) -> None:
+    """Write who had each GPU in the last seconds, by the driver's own log.
+
+    Perfetto (ui.perfetto.dev) and chrome://tracing open the file: each GPU has a row for each process. It shows who
+    had the GPU while another one waited. It needs nvcd, and the driver's scheduler.
+    """
+    from nvc.slices.client.nvcd import ask
+    from nvc.slices.show.trace import document
+
+    check_writable(path)
+    if not ask("trace", PATIENCE, back=seconds).get("asked"):
+        raise InitializationError(
+            "trace GPUs", "", "the shim keeps time here", "`nvcd --state` says why"
+        )
+    end = time.monotonic() + PATIENCE
+    while (records := ask("traced", PATIENCE).get("records")) is None:
+        if time.monotonic() > end:
+            raise InitializationError("trace GPUs", "", "nvcd's timekeeper does not answer", "try again")
+        time.sleep(AGAIN)
+    found = everybody(ctx, operator_kernel())
+    slices = {pid: tenant.name for tenant in found for pid in tenant.pids}
+    indices = {device.uuid: device.index for tenant in found for device in tenant.devices}
+    names = {pid: name_of(pid) for pid in {pid for _, _, _, pid in records}}
+    write_file(path, json.dumps(document(records, names, slices, indices)) + "\n")
+    say(program_of(ctx), f"{len(records)} changes of {len({one[0] for one in records})} GPUs in {path}")
