@@ -64,7 +64,7 @@ EXPLANATIONS = (
         "nvcd cannot see from outside what processes make of the driver, so the shim keeps time.",
         ("nvcd lacks CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN or CAP_SYS_PTRACE, or is not in the host's pid namespace.",
          "The kernel is in lockdown, or has no BPF.", "No file system bpf can be mounted below /run/nvc."),
-        "slices", ("Run nvcd by its unit, on the host.", "Give it the right that the message names."),
+        "vgpu", ("Run nvcd by its unit, on the host.", "Give it the right that the message names."),
     ),
     Explanation(
         "NVC-1212", "RmError", "initialization",

@@ -13,9 +13,9 @@ from support.livegpu import UUID, LiveGpu, one_slice
 
 from nvc.daemon.io.loop import SECOND, Loop
 from nvc.daemon.keeper import process
-from nvc.daemon.time.client import TimeClient
 from nvc.daemon.keeper.plan import Plan
 from nvc.daemon.keeper.wire import Account
+from nvc.daemon.time.client import TimeClient
 from nvc.kernel import LinuxKernel
 
 

@@ -50,7 +50,7 @@ class Host:
 
     def set(self, key: str, **fields: int) -> None:
         fd = os.open(f"{registry.base_directory()}/{key}/quota", os.O_RDWR)
-        quota.write(fd, (QuotaDevice(GPU, 1 << 30, **fields),))
+        quota.write(fd, (QuotaDevice(GPU, 1 << 30, kept_until=1 << 62, **fields),))
         os.close(fd)
 
     def leave(self, key: str) -> None:

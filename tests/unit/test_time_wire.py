@@ -12,9 +12,9 @@ from support.timehost import UUID
 
 from nvc.daemon.io.loop import SECOND, Loop
 from nvc.daemon.keeper import wire
-from nvc.daemon.time.client import SILENT, TimeClient
 from nvc.daemon.keeper.device import DeviceTime, SliceTime
 from nvc.daemon.keeper.plan import DevicePlan, Group, Plan, SlicePlan
+from nvc.daemon.time.client import SILENT, TimeClient
 
 PLAN = Plan(
     (
