@@ -20,6 +20,8 @@ def stop() -> int:
     pid = listener_of(path)
     if pid is None:
         raise _failed(path, NOT_RUNNING)
+    if _is_systemd(pid):
+        raise _of_unit(path)
     try:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -28,7 +30,7 @@ def stop() -> int:
         raise _failed(path, "its process is not seen from here", "stop it where it was started") from None
     try:
         if _is_of_unit(pid):
-            raise _failed(path, f"systemd runs it as {UNIT}, and would start it again", "`systemctl stop nvcd`")
+            raise _of_unit(path)
         signal.pidfd_send_signal(fd, signal.SIGTERM)
         if not select.select((fd,), (), (), PATIENCE)[0]:
             cause = f"process {pid} has not ended within {PATIENCE:g} s"
@@ -38,6 +40,20 @@ def stop() -> int:
     finally:
         os.close(fd)
     return pid
+
+
+def _is_systemd(pid: int) -> bool:
+    """Whether it is systemd that listens, for nvcd.socket."""
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+            return pid == 1 and file.read() == "systemd\n"
+    except OSError:
+        return False
+
+
+def _of_unit(path: str) -> InitializationError:
+    cause = f"systemd runs it as {UNIT}, and would start it again"
+    return _failed(path, cause, "`systemctl stop nvcd.socket nvcd`")
 
 
 def _is_of_unit(pid: int) -> bool:

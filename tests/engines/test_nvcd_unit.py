@@ -66,9 +66,15 @@ def shown(host: Booted, name: str) -> str:
     return host.sh(f"systemctl show --value -p {name} nvcd.service").stdout.strip()
 
 
+def errors(host: Booted) -> list[str]:
+    """What the service complains of, but for the tracer: the container has a pid namespace of its own."""
+    lines = host.sh("journalctl -u nvcd").stdout.splitlines()
+    return [line for line in lines if "error" in line and "check rights: missing: the host's pid" not in line]
+
+
 def test_started_by_who_asks_and_again_when_it_ends(host: Booted, busy: Callable[..., Worker]) -> None:
     assert shown(host, "ActiveState") == "inactive"
-    assert host.sh("stat -c %a /run/nvc /run/nvc/nvcd/tenant").stdout.split() == ["700", "755"]
+    assert host.sh("stat -c %a /run/nvc /run/nvc/nvcd").stdout.split() == ["700", "700"]
     workers = [busy(f"--cores={cores}").started() for cores in (30, 70)]
 
     def all_well(state: Any) -> bool:
@@ -90,7 +96,7 @@ def test_started_by_who_asks_and_again_when_it_ends(host: Booted, busy: Callable
     host.sh("systemctl restart nvcd.service")
     assert shown(host, "ActiveState") == "active"
     assert all(worker.stop().kernels for worker in workers)
-    assert "error" not in host.sh("journalctl -u nvcd").stdout
+    assert errors(host) == []
 
 
 def test_its_directory_is_removed(host: Booted) -> None:
@@ -102,7 +108,7 @@ def test_its_directory_is_removed(host: Booted) -> None:
     assert host.sh(f"cat /proc/{first['pid']}/comm").stdout == "nvcd\n"
     host.sh("for place in mps bpf; do umount -l /run/nvc/$place || :; done; rm -rf /run/nvc")
     eventually(host, lambda state: state["devices"] == [])
-    until(lambda: host.sh("test -S /run/nvc/nvcd/tenant/socket", check=False).returncode == 0)
+    until(lambda: host.sh("test -S /run/nvc/nvcd/nvcd.sock", check=False).returncode == 0)
     assert "was removed: making it again" in host.sh("journalctl -u nvcd").stdout
 
 
@@ -122,4 +128,4 @@ def test_servers_that_it_starts(host: Booted) -> None:
     assert shown(host, "MemoryMax") == "infinity" and int(shown(host, "TasksMax")) > 1000  # theirs too
     eventually(host, lambda state: not state["mps"])
     assert host.sh("ls /run/nvc/mps").stdout == ""
-    assert "error" not in host.sh("journalctl -u nvcd").stdout
+    assert errors(host) == []

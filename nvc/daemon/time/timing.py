@@ -80,7 +80,7 @@ class Timing:
             self.client.second(now)
         except (OSError, NvcError) as error:
             self.problem = str(error)
-            self.log(f"{error}; time is kept by the shim")
+            self.log(str(error))
 
     def keeper_of(self, uuid: str, now: int) -> str:
         """Why the driver's scheduler does not keep the time of this GPU; "" where it does."""
