@@ -83,9 +83,7 @@ def test_for_the_other_machine(packages: str, scratch: str) -> None:
         tree = os.path.join(scratch, machine)
         run("dpkg-deb", "-x", deb(directory, machine), tree)
         trees[machine] = {
-            re.sub(
-                r"\d-[0-9a-f]{12}", "", os.path.relpath(os.path.join(path, name), tree).replace(machine, "")
-            )
+            re.sub(r"\d-[0-9a-f]{12}|x86_64|aarch64", "", os.path.relpath(os.path.join(path, name), tree))
             for path, _, names in os.walk(tree)
             for name in names
         }
