@@ -192,7 +192,7 @@ def test_tables_where_there_is_no_terminal(launcher: str, programs: Named) -> No
 
 @pytest.mark.nightly
 def test_somebody_who_is_new_sees_two_tenants(stage: str, scratch: str) -> None:
-    """docs/sharing.md, typed as it is written: two programs that get a GPU's time by their weights."""
+    """docs/sharing.md, typed as it is written: two programs that get a GPU's time by their caps."""
     with open(os.path.join(REPO, "docs/sharing.md"), encoding="utf-8") as page:
         section = page.read().split("## See it\n")[1].split("\n## ")[0]
     begin, after = re.findall(r"^```sh\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
