@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from . import STAGE
@@ -24,6 +24,7 @@ class Tenant(NamedTuple):
     kind: str
     options: tuple[str, ...] | None = None
     rate: float = 0.0  # rounds of a kernel in a microsecond, as measured alone
+    before: tuple[str, ...] = ()  # words in front of the program's
 
 
 class Had(NamedTuple):
@@ -45,8 +46,13 @@ class Failed(AssertionError):
     """A tenant that gave no figures, with what it said."""
 
 
-def together(tenants: Sequence[Tenant], seconds: float = 10) -> list[Had]:
-    """Run them at the same time, and return what each had in a window of so many seconds."""
+def together(
+    tenants: Sequence[Tenant], seconds: float = 10, meanwhile: Callable[[], object] = lambda: None
+) -> list[Had]:
+    """Run them at the same time, and return what each had in a window of so many seconds.
+
+    `meanwhile` is called 2 s before the window begins.
+    """
     with tempfile.TemporaryDirectory(prefix="nvc-loads-") as scratch:
         os.chmod(scratch, 0o755)
         go = os.path.join(scratch, "go")
@@ -57,6 +63,7 @@ def together(tenants: Sequence[Tenant], seconds: float = 10) -> list[Had]:
             with open(f"{go}.new", "w", encoding="ascii") as file:
                 file.write(str(time.monotonic_ns() + 2_000_000_000))
             os.rename(f"{go}.new", go)
+            meanwhile()
             until = time.monotonic() + seconds + 30
             found = [json.loads(_line(process, until, errors)) for process, errors in running]
         finally:
@@ -68,7 +75,8 @@ def together(tenants: Sequence[Tenant], seconds: float = 10) -> list[Had]:
 
 def _start(tenant: Tenant, go: str, seconds: float, errors: str) -> tuple[subprocess.Popen[bytes], str]:
     python = shutil.which("python3") or "python3"  # the one that has PyTorch, which runs these tests or not
-    words = [python, PROGRAM, tenant.kind, "--go", go, f"--seconds={seconds}", f"--rate={tenant.rate}"]
+    options = f"--go={go}", f"--seconds={seconds}", f"--rate={tenant.rate}"
+    words = [*tenant.before, python, PROGRAM, tenant.kind, *options]
     if tenant.options is not None:
         words = [os.path.join(STAGE, "bin/nvc-cli"), "vgpu", "run", *tenant.options, "--", *words]
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "NVC_STAGE")}
