@@ -26,7 +26,7 @@ from support.rootfs import LIBS
 
 CAP, SECONDS, POINTS = 10, 6, 0.005
 BOTH = ("main", "side")
-OUT_OF_MEMORY = 2
+OUT_OF_MEMORY, OPERATING_SYSTEM = 2, 304
 MEMORY = [
     one for one in TAKERS
     if one.name in (
@@ -140,9 +140,9 @@ def test_a_driver_in_the_image(nvc: Cluster, shared: Tenant) -> None:
     assert counted.code("alloc c 1g") == 0
 
 
-def around(root: str) -> str:
+def around(root: str, more: str = "") -> str:
     """A script that takes 1 GiB, and 2 GiB more, as a program of another container, below whose root it is."""
-    commands = "init\\nprimary 0\\nalloc a 1g\\nalloc b 2g\\n"
+    commands = f"init\\nprimary 0\\nalloc a 1g\\nalloc b 2g\\n{more}"
     return f"printf '{commands}' | chroot {root} {TOOLS}/vgpu_tool; echo done"
 
 
@@ -175,13 +175,17 @@ def first_process(space: Space, name: str) -> int:
 
 
 def test_a_pod_that_sees_the_processes_of_the_node(nvc: Cluster, shared: Tenant) -> None:
-    """In the root directory of another pod it is of that one's slice, and has its limit of memory."""
+    """In the root directory of another pod it is of that one's slice: it has its limit of memory, and no launch.
+
+    /proc there is of other processes, so that its own time namespace is not known, and that slice has a cap.
+    """
     space = shared.space
     space.apply(tenant("watcher", small()["metadata"]["name"], hostPID=True))
     space.phase("watcher", "Running")
-    found = space.run("watcher", around(f"/proc/{first_process(space, shared.name)}/root"))
+    script = around(f"/proc/{first_process(space, shared.name)}/root", "module m\\nlaunch m\\n")
+    found = space.run("watcher", script)
     answers = [line.split()[0] for line in found.splitlines()[:-1]]
-    assert answers == ["0", "0", "0", str(OUT_OF_MEMORY)], found
+    assert answers == ["0", "0", "0", str(OUT_OF_MEMORY), "0", str(OPERATING_SYSTEM)], found
     taker, other = shared.start(), Tenant(space, "watcher").start()
     assert taker.code("alloc a 1g") == other.code("alloc a 1g") == 0
     assert taker.code("alloc b 1g") == other.code("alloc b 1g") == OUT_OF_MEMORY
