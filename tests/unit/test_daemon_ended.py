@@ -19,7 +19,8 @@ from nvc.daemon.audit.holders import HolderFinder
 from nvc.daemon.audit.nvml_client import DeviceSeen
 from nvc.daemon.audit.verify import AGAIN, EXCESS, Verifier
 from nvc.kernel import LinuxKernel
-from nvc.slices.model.entry import Entry
+from nvc.slices.model.entry import Entry, EntryDevice
+from nvc.slices.model.quota import QuotaDevice
 from nvc.slices.store.process_info import start_of
 
 UUID = "GPU-00000000-1111-2222-3333-444444444444"
@@ -38,6 +39,27 @@ def test_memory_that_outlives_its_process() -> None:
         assert accountant.users == (user,) * counted, passed
     accountant.told((device.replace(processes=()),), 2 * GRACE)
     assert not accountant.users
+
+
+def test_a_process_that_ends_while_the_ledgers_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVML's answer is older than what the ledger says then. The difference is not held against the slice."""
+    device = QuotaDevice(UUID, 2 * GIB)
+    entry = Entry("1-2-3-4", "/none", 0, 0, "", "/lib", 0, (EntryDevice(UUID, "0", 0, ""),))
+    known = SimpleNamespace(alive=True, entry=entry, devices=(device,))
+    slices: Any = SimpleNamespace(kernel=LinuxKernel(), by_key={entry.key: known}, living=lambda: [entry])
+    monkeypatch.setattr("nvc.daemon.audit.accountant.slice_of", lambda kernel, pid, living: entry)
+    accountant = Accountant(slices, pytest.fail)
+    monkeypatch.setattr(accountant, "change", pytest.fail)
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
+
+        def ledger_after_its_end(known: object) -> tuple[int, ...]:
+            process.kill()
+            process.wait()
+            return (0,)
+
+        monkeypatch.setattr(accountant, "_model", ledger_after_its_end)
+        accountant.told((DeviceSeen(UUID, 80 * GIB, GIB, 0, 0, 0, ((process.pid, GIB),)),), 0)
+    assert [balance.truth for balance in accountant.balances] == [0]
 
 
 #: The program of a slice, with three processes: one that NVML lists ends, and two have a device open.

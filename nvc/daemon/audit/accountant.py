@@ -127,7 +127,7 @@ class Accountant:
             user
             for device in devices
             for pid, used in device.processes
-            if (user := self._user(device.uuid, pid, used)) is not None and not self._ends(user)
+            if (user := self._user(device.uuid, pid, used)) is not None
         )
         listed = {pid for device in devices for pid, _ in device.processes}
         self._seen = {pid: user for pid, user in self._seen.items() if pid in listed}
@@ -139,7 +139,10 @@ class Accountant:
         for key in {user.key for user in self.users if self.unread.get(user.key) == _NOBODY}:
             del self.unread[key]  # somebody shows it now: the first process of a claim's slice
             self._unopened.pop(key, None)
-        self.balances = self._balances()
+        after = {key: self._model(known) for key, known in self.slices.by_key.items() if known.alive}
+        # Asked last: whose account is not in the ledgers any more has begun to end by now.
+        self.users = tuple(user for user in self.users if not self._ends(user))
+        self.balances = self._balances(after)
         self._correct()
 
     def _take_use(self, devices: tuple[DeviceSeen, ...]) -> None:
@@ -155,7 +158,7 @@ class Accountant:
                 if percent and (user := self._user(device.uuid, pid, 0)) is not None
             )
 
-    def _balances(self) -> tuple[Balance, ...]:
+    def _balances(self, models_now: dict[str, tuple[int, ...]]) -> tuple[Balance, ...]:
         """What living slices have on each of their devices, by their ledgers and by NVML."""
         truths: dict[tuple[str, str], int] = {}
         pids: dict[tuple[str, str], list[int]] = {}
@@ -169,7 +172,7 @@ class Accountant:
         for key, known in self.slices.by_key.items():
             if not known.alive:
                 continue
-            before, after = self._before.get(key, ()), self._model(known)
+            before, after = self._before.get(key, ()), models_now.get(key, ())
             for number, device in enumerate(known.devices):
                 # The larger of two looks: what was taken or freed between them is in one of them.
                 model = max([models[number] for models in (before, after) if number < len(models)] or [0])
