@@ -87,7 +87,7 @@ CONFIGURE: tuple[Option, ...] = (
     ("undo", "", FLAG, "", "Undo what configure --host did to ROOTFS"),
     ("device", "d", REPEATED, "ID", "Devices to inject: index, UUID, PCI bus id, GPU:MIG index or `all`"),
     ("require", "r", REPEATED, "EXPR", "Refuse unless the host meets EXPR, such as `cuda>=12.4`"),
-    ("ldconfig", "l", VALUE, "PATH", "Accepted but not executed: nvc writes the loader cache itself"),
+    ("ldconfig", "l", VALUE, "PATH", "Not executed; /bin/true keeps the loader cache as it is"),
     ("compute", "c", FLAG, "", "Add the compute capability"),
     ("utility", "u", FLAG, "", "Add the utility capability"),
     ("video", "v", FLAG, "", "Add the video capability"),

@@ -114,7 +114,7 @@ class Request(Value):
     fabricmanager: bool = True
     gsp_firmware: bool = True
     cuda_compat_mode: str = "ldconfig"  # ldconfig, mount, disabled
-    ldconfig: str = ""  # accepted because callers pass it; see docs/differences.md
+    ldconfig: str = ""  # never run; one with another name, such as /bin/true: the loader cache stays
     vgpu: SliceRequest | None = None
 
 

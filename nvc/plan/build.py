@@ -68,7 +68,8 @@ def build_plan(
     ops += device_ops(facts, selection, request)
     for library, directory in placed:
         ops += _links(library, directory)
-    ops.append(_loader_cache(placed, compat if slice is None else beside_shims(slice)))
+    if _writes_cache(request.ldconfig):
+        ops.append(_loader_cache(placed, compat if slice is None else beside_shims(slice)))
     return Plan(
         facts.driver_root,
         facts.system_root,
@@ -167,6 +168,12 @@ def _links(library: Library, directory: str) -> list[Op]:
     if name.startswith(INDIRECT[0]):
         links.append(Symlink(name, f"{directory}/{INDIRECT[1]}", target))
     return links
+
+
+def _writes_cache(ldconfig: str) -> bool:
+    """Whether the caller wants a loader cache: with /bin/true for ldconfig it keeps the image's."""
+    name = ldconfig[ldconfig.rfind("/") + 1 :].lstrip("@")
+    return not name or name.startswith("ldconfig")
 
 
 def _loader_cache(placed: list[tuple[Library, str]], compat: tuple[CompatLibrary, ...]) -> UpdateLoaderCache:

@@ -89,6 +89,27 @@ def test_soname_links_always_and_extra_links() -> None:
     assert links[f"{LIBS}/libnvidia-ml.so.1"] == f"libnvidia-ml.so.{VERSION}"
 
 
+@pytest.mark.parametrize(
+    ("ldconfig", "writes"),
+    [
+        ("", True),
+        ("@", True),
+        ("/sbin/ldconfig", True),
+        ("@/sbin/ldconfig.real", True),
+        ("@ldconfig", True),
+        ("/usr/bin/true", False),
+        ("@/bin/true", False),
+        ("true", False),
+        ("/ldconfig/no", False),
+    ],
+)
+def test_a_caller_can_keep_the_image_s_loader_cache(ldconfig: str, writes: bool) -> None:
+    """By the name of the program that it wants run instead of ldconfig."""
+    made = plan(ldconfig=ldconfig)
+    assert bool(of(made, UpdateLoaderCache)) == writes
+    assert f"{LIBS}/libcuda.so.1" in {op.target for op in of(made, Symlink)}
+
+
 def test_order_binds_then_links_then_loader_cache() -> None:
     kinds = [type(op) for op in plan(capabilities=EVERYTHING).ops]
     assert kinds[0] is Tmpfs
