@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/types.h>
 
 #define NVC_PATH_MAX 4096
 
@@ -68,7 +69,7 @@ int open_regular(struct applier *a, int directory, const char *name);
 int place_find(struct applier *a, const char *path, bool follow, bool create, struct place *place);
 void place_close(struct place *place);
 int place_writer(struct place *place);
-int place_make_file(struct applier *a, struct place *place);
+int place_make_file(struct applier *a, struct place *place, mode_t mode);
 int place_make_directory(struct applier *a, struct place *place);
 int place_remove(struct place *place, const char *name, int flags);
 int place_rename(struct place *place, const char *from);
@@ -78,7 +79,7 @@ int clone_sources(struct applier *a);
 int op_bind(struct applier *a, struct op *op);
 int harden(int mount, uint64_t attributes);
 int clone_tree(int fd, uint64_t attributes);
-int open_mountpoint(struct applier *a, struct place *place, bool directory);
+int open_mountpoint(struct applier *a, struct place *place, mode_t like);
 int cover_with_clone(struct applier *a, struct place *place, int tree);
 #define MOUNT_IDENTITY 64
 int mount_identity(int fd, char text[MOUNT_IDENTITY]);

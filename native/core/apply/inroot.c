@@ -182,38 +182,34 @@ int place_writer(struct place *place)
 }
 
 /* Calls `make` on the place's directory, and once more through a writable clone if that is read-only. */
-static int make_with(struct place *place, int (*make)(int directory, const char *name))
+static int make_with(struct place *place, int (*make)(int directory, const char *name, mode_t mode),
+                     mode_t mode)
 {
-    int result = make(place->parent, place->name);
+    int result = make(place->parent, place->name, mode);
     if (result < 0 && errno == EROFS && place_writer(place) >= 0)
-        result = make(place->writer, place->name);
+        result = make(place->writer, place->name, mode);
     return result;
 }
 
-static int make_file(int directory, const char *name)
+static int make_file(int directory, const char *name, mode_t mode)
 {
-    int fd = openat(directory, name, O_RDONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+    int fd = openat(directory, name, O_RDONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
     if (fd < 0)
         return -1;
     close(fd);
     return 0;
 }
 
-static int make_directory(int directory, const char *name)
-{
-    return mkdirat(directory, name, 0755);
-}
-
 /* Makes an empty file, or a directory, to mount on. Something that appeared meanwhile is left to the caller, and no
  * undo removes it. */
-static int make_recorded(struct applier *a, struct place *place, char kind, int (*make)(int, const char *),
-                         const char *step)
+static int make_recorded(struct applier *a, struct place *place, char kind,
+                         int (*make)(int, const char *, mode_t), mode_t mode, const char *step)
 {
     size_t before = a->records.size;
 
     if (record(a, kind, place->path, "") < 0)
         return -1;
-    if (make_with(place, make) == 0)
+    if (make_with(place, make, mode) == 0)
         return 0;
     if (errno != EEXIST)
         return fail(a, errno, step, place->path);
@@ -221,14 +217,14 @@ static int make_recorded(struct applier *a, struct place *place, char kind, int 
     return 0;
 }
 
-int place_make_file(struct applier *a, struct place *place)
+int place_make_file(struct applier *a, struct place *place, mode_t mode)
 {
-    return make_recorded(a, place, RECORD_FILE, make_file, "file creation failed");
+    return make_recorded(a, place, RECORD_FILE, make_file, mode, "file creation failed");
 }
 
 int place_make_directory(struct applier *a, struct place *place)
 {
-    return make_recorded(a, place, RECORD_DIRECTORY, make_directory, "directory creation failed");
+    return make_recorded(a, place, RECORD_DIRECTORY, mkdirat, 0755, "directory creation failed");
 }
 
 /* Removes a name in the place's directory; one that is not there is no error. */

@@ -73,7 +73,7 @@ int op_ledger(struct applier *a, struct op *op)
     else if (harden(mount, op->head.attributes) < 0)
         fail(a, errno, "set mount attributes", op->target);
     else if (place_find(a, op->target, true, true, &place) == 0) {
-        int target = open_mountpoint(a, &place, true);
+        int target = open_mountpoint(a, &place, S_IFDIR);
         if (target >= 0) {
             result = attach(a, mount, &place, target);
             close(target);

@@ -2,6 +2,7 @@
  * at which the container sees it writable, and the target is a held descriptor, so there is no path to race. */
 #include "_apply.h"
 
+#include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/mount.h>
@@ -115,14 +116,17 @@ int attach(struct applier *a, int tree, struct place *place, int target)
     return 0;
 }
 
-/* Opens what is at the place without following a link; makes the mountpoint when nothing is there. */
-int open_mountpoint(struct applier *a, struct place *place, bool directory)
+/* Opens what is at the place without following a link. When nothing is there, makes the mountpoint for something of the
+ * mode `like`. It outlives the mount in the image, and is then what programs find: for a program, an empty script. */
+int open_mountpoint(struct applier *a, struct place *place, mode_t like)
 {
+    bool directory = S_ISDIR(like);
     struct stat st;
     int fd = openat(place->parent, place->name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
 
     if (fd < 0 && errno == ENOENT) {
-        if ((directory ? place_make_directory(a, place) : place_make_file(a, place)) < 0)
+        if ((directory ? place_make_directory(a, place)
+                       : place_make_file(a, place, S_ISREG(like) ? like & 0755 : 0644)) < 0)
             return -1;
         fd = openat(place->parent, place->name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
     }
@@ -141,7 +145,6 @@ int open_mountpoint(struct applier *a, struct place *place, bool directory)
 
 int op_bind(struct applier *a, struct op *op)
 {
-    bool directory = op->head.flags & NVC_BIND_DIRECTORY;
     struct stat source, there;
     struct place place;
     int result = -1;
@@ -151,16 +154,19 @@ int op_bind(struct applier *a, struct op *op)
         op->tree = clone_tree(op->head.fd, op->head.attributes);
     if (op->tree < 0)
         return fail(a, errno, "clone source mount", op->target);
+    if (fstat(op->tree, &source) < 0)
+        return fail(a, errno, "stat source", op->target);
     if (place_find(a, op->target, true, true, &place) < 0)
         return -1;
-    int target = open_mountpoint(a, &place, directory);
-    if (target >= 0 && (fstat(op->tree, &source) < 0 || fstat(target, &there) < 0)) {
+    int target = open_mountpoint(a, &place, op->head.flags & NVC_BIND_DIRECTORY ? S_IFDIR : source.st_mode);
+    if (target >= 0 && fstat(target, &there) < 0) {
         fail(a, errno, "stat target", op->target);
     } else if (target >= 0 && same_file(&source, &there) && is_mount_root(target) &&
                has_attributes(target, op->head.attributes)) {
         result = 0; /* a run before this one did it */
     } else if (target >= 0) {
-        if (S_ISREG(there.st_mode) && there.st_size > 0 && !is_mount_root(target))
+        /* What is shorter than the head of an ELF file was only left there to mount on. */
+        if (S_ISREG(there.st_mode) && there.st_size >= (off_t)sizeof(Elf64_Ehdr) && !is_mount_root(target))
             warn(a, "a file of the image is covered", op->target);
         result = attach(a, op->tree, &place, target);
         op->attached = result == 0;
@@ -174,7 +180,7 @@ int op_bind(struct applier *a, struct op *op)
 /* Covers the regular file at `place` with another clone of an attached bind. */
 int cover_with_clone(struct applier *a, struct place *place, int tree)
 {
-    int target = open_mountpoint(a, place, false);
+    int target = open_mountpoint(a, place, S_IFREG | 0644);
     int clone = target < 0 ? -1
                            : (int)syscall(SYS_open_tree, tree, "",
                                           OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);

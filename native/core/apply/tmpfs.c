@@ -216,7 +216,7 @@ int op_attach(struct applier *a, struct op *op)
             return fail(a, errno, "set mount attributes", a->tmpfs_path);
         if (place_find(a, a->tmpfs_path, true, true, &place) < 0)
             return -1;
-        int target = open_mountpoint(a, &place, true);
+        int target = open_mountpoint(a, &place, S_IFDIR);
         if (target >= 0) {
             result = attach(a, a->tmpfs, &place, target);
             close(target);

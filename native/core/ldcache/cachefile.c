@@ -195,7 +195,7 @@ static int bind_cache(struct applier *a, struct place *place, const uint8_t *byt
         if (tree < 0)
             fail(a, errno, "clone loader cache", place->path);
         else
-            target = open_mountpoint(a, place, false);
+            target = open_mountpoint(a, place, S_IFREG | 0644);
         if (target >= 0)
             result = attach(a, tree, place, target);
     }
