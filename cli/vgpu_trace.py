@@ -48,13 +48,15 @@ def trace_command(ctx: click.Context, seconds: int, path: str) -> None:
             "trace GPUs", "", "the shim keeps time here", "`nvcd --state` says why"
         )
     end = time.monotonic() + PATIENCE
-    while (records := ask("traced", PATIENCE).get("records")) is None:
+    while (records := (found := ask("traced", PATIENCE)).get("records")) is None:
         if time.monotonic() > end:
             raise InitializationError("trace GPUs", "", "nvcd's timekeeper does not answer", "try again")
         time.sleep(AGAIN)
-    found = everybody(ctx, operator_kernel())
-    slices = {pid: tenant.name for tenant in found for pid in tenant.pids}
-    indices = {device.uuid: device.index for tenant in found for device in tenant.devices}
+    if found.get("problem"):
+        raise InitializationError("trace GPUs", "", str(found["problem"]), "try again, with fewer --seconds")
+    tenants = everybody(ctx, operator_kernel())
+    slices = {pid: tenant.name for tenant in tenants for pid in tenant.pids}
+    indices = {device.uuid: device.index for tenant in tenants for device in tenant.devices}
     names = {pid: name_of(pid) for pid in {pid for _, _, _, pid in records}}
     write_file(path, json.dumps(document(records, names, slices, indices)) + "\n")
     say(program_of(ctx), f"{len(records)} changes of {len({one[0] for one in records})} GPUs in {path}")

@@ -5,7 +5,8 @@
 {"ask": "look"}     asks NVML at once; `state` has its answer a moment later
 {"ask": "trace", "back": ...}
                     has the timekeeper tell who had the GPUs in the last seconds; `traced` has its answer soon
-{"ask": "traced"}   `records`: UUID, nanoseconds, 1 for a start, process; null: not yet
+{"ask": "traced"}   `records`: UUID, nanoseconds, 1 for a start, process; null: not yet;
+                    `problem`: why there are none
 {"ask": "mps-start", "key": ..., "uuid": ..., "percent": ..., "memory": ...}
                     starts an MPS control daemon, or tells how it goes: asked again until it is `ready`
 {"ask": "mps-stop", "key": ...}
@@ -57,7 +58,7 @@ def answer(daemon: Daemon, question: bytes, now: int) -> bytes:
         back = asked.get("back")
         found = {"asked": type(back) is int and daemon.timing.record(back, now)}
     elif ask == "traced":
-        found = {"records": daemon.timing.records}
+        found = {"records": daemon.timing.records, "problem": daemon.timing.records_problem or None}
     elif ask == "look":
         found = {"asked": daemon.look(now)}
     elif ask == "mps-start":

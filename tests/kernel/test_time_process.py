@@ -85,7 +85,7 @@ def test_it_holds_a_cap_and_tells_of_it(nvcd: Nvcd) -> None:
     with open(f"/proc/{nvcd.client.keeper}/comm", encoding="ascii") as file:
         assert file.read() == "nvcd-time\n"
     traced: list[object] = []
-    assert nvcd.client.trace(60, traced.append, time.monotonic_ns())
+    assert nvcd.client.trace(60, lambda records, _: traced.append(records), time.monotonic_ns())
     nvcd.until(lambda: traced)
     assert traced[0]
 

@@ -8,11 +8,12 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from support.timehost import UUID
+from support.timehost import UUID, Host, demand
 
 from nvc.daemon.io.loop import SECOND, Loop
 from nvc.daemon.keeper import wire
 from nvc.daemon.keeper.device import DeviceTime, SliceTime
+from nvc.daemon.keeper.keeper import Service
 from nvc.daemon.keeper.plan import DevicePlan, Group, Plan, SlicePlan
 from nvc.daemon.time.client import SILENT, TimeClient
 
@@ -205,12 +206,70 @@ def test_a_socket_that_is_full_is_tried_again(pair: Pair) -> None:
 
 def test_a_trace_is_asked_for_once_for_all_who_wait(pair: Pair) -> None:
     answers: list[object] = []
-    assert not pair.client.trace(5, answers.append, SECOND)
+
+    def ask() -> bool:
+        return pair.client.trace(5, lambda records, _: answers.append(records), SECOND)
+
+    assert not ask()
     pair.client.second(SECOND)
-    assert pair.client.trace(5, answers.append, SECOND) and pair.client.trace(5, answers.append, SECOND)
+    assert ask() and ask()
     assert [message for message in pair.got() if "trace" in message] == [{"trace": 5}]
     pair.tell({"trace": [[UUID, 1, 1, 7]]}, SECOND)
     assert answers == [((UUID, 1, 1, 7),)] * 2
-    assert pair.client.trace(5, answers.append, SECOND)
+
+
+def test_who_waits_for_a_trace_is_told_why_there_is_none(pair: Pair) -> None:
+    told: list[tuple[object, str]] = []
+
+    def ask() -> None:
+        assert pair.client.trace(60, lambda records, problem: told.append((records, problem)), SECOND)
+
+    pair.client.second(SECOND)
+    ask()
+    pair.tell({"began": 77}, SECOND)
+    assert not told
+    pair.tell({"problem": "it is too long"}, SECOND)
+    ask()
+    pair.tell({"began": 78}, SECOND)
+    ask()
+    pair.tell({"trace": [[UUID, 1, 2, 3]]}, SECOND)
+    ask()
     pair.client.close()
-    assert answers[-1] == ()
+    assert told == [
+        ((), "it is too long"), ((), "the timekeeper was started again"), (((UUID, 1, 2, 3),), ""),
+        ((), "the timekeeper has ended"),
+    ]  # fmt: skip
+
+
+def test_a_trace_comes_though_nvcd_takes_nothing_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Accounts that find no room are left out. What was asked for is answered, if only by why it cannot be."""
+    host = Host(demand("a", "weight"))
+    host.run(SECOND)
+    ours, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, other:
+        service = Service(other, host.keeper, host.gpu.clock)
+        now, most = host.keeper.devices[UUID].accounts.now, host.keeper.trace.maxlen or 0
+        host.keeper.trace.extend((UUID, now, 1, 7) for _ in range(most))
+        for packet in (packet for number in range(2) for packet in wire.packets({"trace": 60}, number)):
+            ours.send(packet)
+            assert service.turn()
+        assert service.outbox
+        assembler, found = wire.Assembler(), []
+        while (packet := take(ours)) or service.outbox:
+            found.append(assembler.take(packet) if packet else service._flush())
+        whole = [one for one in found if one is not None and "trace" in one]
+        assert [len(one["trace"]) for one in whole] == 2 * [most]
+        monkeypatch.setattr(wire, "PARTS_MAX", 2)
+        service.send({"trace": host.keeper.records(60)})
+        packet = take(ours)
+        assert packet and not take(ours) and assembler.take(packet) == {
+            "problem": f"the timekeeper cannot tell its trace: too long, at most {2 * wire.PART} bytes"
+        }
+
+
+def take(channel: socket.socket) -> bytes:
+    """A packet, if there is one."""
+    try:
+        return channel.recv(1 << 17, socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return b""

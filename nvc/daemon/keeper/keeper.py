@@ -170,7 +170,8 @@ class Service:
             self.due = self.keeper.step(now)
         if now >= self.told + ACCOUNT:
             self.told = now
-            self.send(wire.account_message(self.keeper.account(time.process_time_ns())))
+            if not self.outbox:  # while nvcd takes nothing, accounts are left out: the next one tells all
+                self.send(wire.account_message(self.keeper.account(time.process_time_ns())))
         return True
 
     def _take(self, packet: bytes) -> None:
@@ -191,14 +192,13 @@ class Service:
             self.send({"problem": f"not understood by the timekeeper: {one_line(error)}"})
 
     def send(self, message: dict[str, Any]) -> None:
-        """Send a message, without waiting. While nvcd takes nothing, more are left out: the next one tells all."""
-        if self.outbox:
-            return
+        """Send a message, without waiting; in place of one that is too long, say so."""
         self.sent += 1
         try:
             self.outbox.extend(wire.packets(message, self.sent))
-        except wire.WireError:
-            return
+        except wire.WireError as error:
+            problem = f"the timekeeper cannot tell its {'and '.join(message)}: {error}"
+            self.outbox.extend(wire.packets({"problem": problem}, self.sent))
         self._flush()
 
     def _flush(self) -> None:

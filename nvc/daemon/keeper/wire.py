@@ -59,7 +59,7 @@ def packets(message: dict[str, Any], number: int) -> Iterator[bytes]:
     data = json.dumps(message, separators=(",", ":"), default=tuple).encode()
     count = max((len(data) + PART - 1) // PART, 1)
     if count > PARTS_MAX:
-        raise WireError(f"{len(data)} bytes, at most {PARTS_MAX * PART}")
+        raise WireError(f"too long, at most {PARTS_MAX * PART} bytes")
     for place in range(count):
         yield HEAD.pack(number % WORD, place, count) + data[place * PART : (place + 1) * PART]
 

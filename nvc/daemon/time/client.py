@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from nvc.daemon.io.loop import Loop
     from nvc.daemon.keeper.wire import Account
 
+    Answer = Callable[[tuple[tuple[str, int, int, int], ...], str], None]  # records, or why there are none
+
 SOON = SECOND // 200  # between two plans: many changes at once are one
 BACKOFF = (SECOND, 60 * SECOND)  # until it is started again: first, and most
 SILENT = 2 * SECOND  # without an account: nobody keeps time, as far as nvcd knows
@@ -55,7 +57,7 @@ class TimeClient:
         self._waiting = False
         self._failure = ""
         self._unreaped: list[int] = []
-        self._asked: list[Callable[[Records], None]] = []  # who waits for a trace
+        self._asked: list[Answer] = []  # who waits for a trace
         self._question: bytes = b""
 
     def problem(self, now: int) -> str:
@@ -88,7 +90,7 @@ class TimeClient:
         elif now - self._since > SOUND:
             self._backoff = BACKOFF[0]
 
-    def trace(self, seconds: int, answer: Callable[[Records], None], now: int) -> bool:
+    def trace(self, seconds: int, answer: Answer, now: int) -> bool:
         """Ask for the log of the last seconds; `answer` is called with it. False: there is no timekeeper to ask."""
         if self._socket is None:
             return False
@@ -160,6 +162,7 @@ class TimeClient:
                 if self.keeper:
                     self.restarts += 1
                     self._say("the timekeeper was started again")
+                    self._answer((), "the timekeeper was started again")
                 self.keeper = wire.read_pid(message["began"])
                 self._sent = None
                 self._outbox.clear()
@@ -169,14 +172,19 @@ class TimeClient:
                 self._failure = ""
                 self.told(self.account, now)
             elif "trace" in message:
-                records = wire.read_records(message["trace"])
-                asked, self._asked = self._asked, []
-                for answer in asked:
-                    answer(records)
+                self._answer(wire.read_records(message["trace"]), "")
             else:
-                self._say(str(message.get("problem", "a message of an unknown kind")))
+                problem = str(message.get("problem", "a message of an unknown kind"))
+                self._say(problem)
+                self._answer((), problem)
         except wire.WireError as error:
             self._fail(f"an answer that makes no sense: {error}", now)
+
+    def _answer(self, records: Records, problem: str) -> None:
+        asked, self._asked = self._asked, []
+        self._question = b""
+        for answer in asked:
+            answer(records, problem)
 
     def _fail(self, problem: str, now: int) -> None:
         """There is no timekeeper now; another one is started later."""
@@ -194,9 +202,7 @@ class TimeClient:
 
     def close(self) -> None:
         """Let the timekeeper end: it starts what it stopped, then."""
-        asked, self._asked = self._asked, []
-        for answer in asked:
-            answer(())
+        self._answer((), "the timekeeper has ended")
         self.account, self.keeper = None, 0
         if self._socket is not None:
             self.loop.remove(self._socket.fileno())

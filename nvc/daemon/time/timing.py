@@ -65,7 +65,9 @@ class Timing:
         self.guarded: set[int] = set()
         self.strangers: dict[str, tuple[int, ...]] = {}  # processes in no slice, by the GPU that they use
         self.counts = {"killed": 0, "meddled": 0, "timeslice": 0}
-        self.records: Records | None = None  # of the last trace that was asked for; None: it is not there yet
+        #: Of the last trace that was asked for; None: it is not there yet. And why there is none.
+        self.records: Records | None = None
+        self.records_problem = ""
         self._lost = 0
         self._soon = False
 
@@ -205,11 +207,11 @@ class Timing:
 
     def record(self, seconds: int, now: int) -> bool:
         """Have the timekeeper tell who had the GPUs in the last seconds. Whether there is one to ask."""
-        self.records = None
+        self.records, self.records_problem = None, ""
         return self.client.trace(seconds, self._recorded, now)
 
-    def _recorded(self, records: Records) -> None:
-        self.records = records
+    def _recorded(self, records: Records, problem: str) -> None:
+        self.records, self.records_problem = records, problem
 
     def close(self) -> None:
         """Let the timekeeper end, which starts all that is stopped."""
