@@ -50,6 +50,12 @@ void budget_charge(struct vgpu_budget *budget, uint32_t cores, uint64_t time, ui
         add_credit(budget, -(int64_t)least(mine, (uint64_t)DEBT), DEBT);
 }
 
+void budget_begin(struct vgpu_budget *budget, uint64_t host)
+{
+    SHARED_WRITE(budget->credit, 0);
+    SHARED_WRITE(budget->refilled, host);
+}
+
 int64_t budget_refill(struct vgpu_budget *budget, uint32_t cores, uint64_t now)
 {
     uint64_t host = clock_of_host(now), seen = SHARED_READ(budget->refilled);

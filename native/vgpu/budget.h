@@ -15,6 +15,9 @@ struct vgpu_budget *budget_of(int position, uint64_t now);
  * is ago, overlaps with that, as processes of one slice run by turns: it is charged once. `*seen` becomes the total. */
 void budget_charge(struct vgpu_budget *budget, uint32_t cores, uint64_t time, uint64_t ago, uint64_t *seen);
 
+/* Nothing is owed, and nothing saved up: until `host`, the host's CLOCK_MONOTONIC, time was kept from outside. */
+void budget_begin(struct vgpu_budget *budget, uint64_t host);
+
 /* Adds what time has brought at `cores` percent. Returns the credit, which is below zero for a debt. */
 int64_t budget_refill(struct vgpu_budget *budget, uint32_t cores, uint64_t now);
 

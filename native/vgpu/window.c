@@ -1,6 +1,7 @@
 #include "window.h"
 
 #include "account.h"
+#include "budget.h"
 #include "clock.h"
 #include "log.h"
 
@@ -23,13 +24,22 @@ static uint32_t read_pace(uint64_t pace)
     return MEASURED | (percent < 100 ? percent : 0);
 }
 
-/* The processes of a slice share a budget: where their clocks do not agree, each look at one would add credit. */
-static bool is_timed(void)
+/* Where the host's time is not known, nobody can tell, and nothing is let go for it. */
+static bool is_kept(const struct vgpu_quota_device *device)
 {
-    bool known = clock_is_known();
-    if (!known)
+    return device->kept_until && clock_is_known() && device->kept_until > host_now();
+}
+
+/* The processes of a slice share a budget: where their clocks do not agree, each look at one would add credit. */
+static uint32_t read_cap(int position, uint32_t cores, bool kept)
+{
+    if (!clock_is_known()) {
         LOG_ONCE("this process's time namespace is not known: a slice with a cap needs /proc");
-    return known;
+        return UNKNOWN;
+    }
+    if (kept)
+        budget_begin(budget_of(position, now_ns(CLOCK_MONOTONIC)), host_now());
+    return MEASURED | cores;
 }
 
 static uint32_t read_window(int position)
@@ -37,14 +47,13 @@ static uint32_t read_window(int position)
     struct vgpu_quota_device device;
     if (!account_device(position, &device))
         return KNOWN | UNKNOWN;
-    if (device.kept_until > host_now())
-        return KNOWN;
+    bool kept = is_kept(&device);
     uint32_t word = KNOWN | (device.flags & VGPU_DEVICE_PAUSED ? PAUSED : 0);
     if (device.policy == VGPU_POLICY_CONCURRENT)
-        return word | read_pace(device.pace);
-    if (device.policy == VGPU_POLICY_NATIVE || !device.cores || device.cores >= 100)
-        return word;
-    return is_timed() ? word | MEASURED | device.cores : KNOWN | UNKNOWN;
+        word |= read_pace(device.pace);
+    else if (device.policy != VGPU_POLICY_NATIVE && device.cores && device.cores < 100)
+        word |= read_cap(position, device.cores, kept);
+    return kept ? KNOWN : word;
 }
 
 /* The first launch on a device, and one each WINDOW_NS, looks at all that this process has launched on. */

@@ -14,7 +14,7 @@ from support.simdriver import SOURCES, WARN
 from support.vgpucap import Capped
 from support.virtual import World, device_time
 
-Covering: TypeAlias = Callable[[Capped, str], "subprocess.Popen[str]"]
+Covering: TypeAlias = Callable[..., "subprocess.Popen[str]"]
 
 HONEST = ("honest", "1000", "1000")
 # What is mounted where.
@@ -25,17 +25,17 @@ COVERS = {
 
 @pytest.fixture
 def covering(scratch: str, world: World, take_time: str) -> Covering:
-    """Factory: an honest program two seconds ahead, without /proc."""
+    """Factory: an honest program whose clock is two seconds ahead, or what is said, without /proc."""
     library = os.path.join(scratch, "cover_proc.so")
     source = os.path.join(SOURCES, "cover_proc.c")
     run(need("gcc"), *WARN, "-D_GNU_SOURCE", "-O2", "-shared", "-fPIC", "-o", library, source)
     os.makedirs(os.path.join(scratch, "empty"))
 
-    def start(slice_: Capped, how: str) -> subprocess.Popen[str]:
+    def start(slice_: Capped, how: str, ahead: int = 2) -> subprocess.Popen[str]:
         source, target = COVERS[how]
         preload = f"LD_PRELOAD={world.variables(library)['LD_PRELOAD']}"
         cover = f"COVER={os.path.join(scratch, source)} {target}"
-        words = [*apart(2), "env", preload, cover, take_time, *HONEST]
+        words = [*apart(ahead), "env", preload, cover, take_time, *HONEST]
         pipe = subprocess.PIPE
         return world.start(words, slice_.environment(), stdout=pipe, stderr=pipe, text=True)
 
@@ -65,4 +65,21 @@ def test_with_a_cap_that_comes_later_there_is_no_launch(
     before = device_time(slice_.root).total
     world.run(2)
     assert device_time(slice_.root).total == before
+    assert "a launch: 304" in said_by(world, process)
+
+
+def test_a_clock_that_is_behind_does_not_lift_a_cap(
+    world: World, capped: Callable[..., Capped], take_time: str, covering: Covering
+) -> None:
+    """nvcd kept time, and has ended: by that clock it would keep it for two seconds more."""
+    slice_ = capped(program=take_time)
+    slice_.cap(100)
+    process = covering(slice_, "hidden", -2)
+    world.run(1)
+    slice_.cap(10, kept_until=world.now_ns + 10**8)
+    world.run(0.2)
+    before = device_time(slice_.root).total
+    world.run(1.5)
+    assert device_time(slice_.root).total == before
+    world.run(0.4)
     assert "a launch: 304" in said_by(world, process)

@@ -16,31 +16,16 @@ from support import GIB, REPO, run
 from support.builds import kept
 from support.clocks import apart
 from support.simdriver import SANITIZE
-from support.vgpucap import FIXED, NATIVE, PERIOD, Capped, Worker, compile_work
-from support.vgpushim import OUT_OF_MEMORY, Slice
+from support.vgpucap import FIXED, NATIVE, PERIOD, Capped, Shares, Worker, compile_work
+from support.vgpushim import Slice
 from support.virtual import World, device_time
 
-from nvc.slices.model import layout, quota
+from nvc.slices.model import layout
 
 BESIDE = 0.006  # likewise of several processes, of which one begins while another one's end is not seen yet
 POINTS = 0.003  # of ten seconds, at most a period and what a look at the device comes late
 DAY = 86400
 LONG = {"seconds": 10_000, "warm": 0}
-
-
-class Shares:
-    """What processes of a slice have of a GPU from now on."""
-
-    def __init__(self, world: World, slice_: Capped, seconds: float = 5, settle: float = 1) -> None:
-        world.run(settle)
-        before, charged = device_time(slice_.root), slice_.charged()
-        world.run(seconds)
-        after = device_time(slice_.root)
-        self.total = (after.total - before.total) / seconds
-        self.each = [
-            (after.of(one.process.pid) - before.of(one.process.pid)) / seconds for one in slice_.workers
-        ]
-        self.charged = (slice_.charged() - charged) / seconds
 
 
 @pytest.mark.parametrize("cap", [10, 25, 50, 75, 90])
@@ -335,50 +320,6 @@ def test_a_process_that_was_killed_is_no_burden(world: World, capped: Callable[.
     world.run(0.2)
     victim.kill()
     assert Shares(world, slice_, 10).total == approx(0.5, abs=0.02)
-
-
-def keep(slice_: Capped, until: int) -> None:
-    """Say in the quota until when nvcd keeps time, as it does."""
-    with open(slice_.path("nvc/quota"), "r+b", buffering=0) as file:
-        quota.set_kept(file.fileno(), 0, until - layout.KEPT_FOR if until else 0, 0, 0)
-
-
-def test_time_that_is_kept_from_outside(world: World, capped: Callable[..., Capped]) -> None:
-    """Nothing is held back, nor measured, while nvcd says so; once it has ended, all is as before."""
-    slice_ = capped()
-    slice_.cap(20)
-    slice_.worker(ns=1_000_000, batch=4, **LONG)
-    assert Shares(world, slice_).total == approx(0.2, abs=0.02)
-    for _ in range(2):
-        keep(slice_, world.now_ns + 3 * 10**9)
-        world.run(0.05)
-        free = Shares(world, slice_, 2.9, 0)
-        assert free.total > 0.95 and free.charged == 0
-        world.run(0.1)
-        assert Shares(world, slice_, 5, 0).total == approx(0.2, abs=0.03)
-    keep(slice_, world.now_ns + 3 * 10**9)
-    world.run(0.05)
-    keep(slice_, 0)
-    assert Shares(world, slice_, 5, 0.05).total == approx(0.2, abs=0.03)
-
-
-def test_a_pause_is_kept_from_outside_too(world: World, capped: Callable[..., Capped]) -> None:
-    """The shim holds launches back for it only where nobody else does; memory it denies always."""
-    slice_ = capped()
-    slice_.cap(0, NATIVE, flags=layout.PAUSED)
-    slice_.worker(ns=1_000_000, batch=1, **LONG)
-    assert Shares(world, slice_, 1).total == 0
-    keep(slice_, world.now_ns + 10 * 10**9)
-    assert Shares(world, slice_, 5, 0.05).total > 0.9
-    keep(slice_, 0)
-    assert Shares(world, slice_, 1, 0.05).total == 0
-
-
-def test_denied_memory_while_time_is_kept(vgpu: Slice) -> None:
-    process = vgpu.start().do("alloc a 1m")
-    vgpu.limit(8 * GIB, flags=layout.DENIED, kept_until=1 << 62)
-    assert process.code("alloc b 64m") == OUT_OF_MEMORY
-    process.do("module m", "launch m", "wait")
 
 
 def test_without_a_cap_nothing_is_measured(capped: Callable[..., Capped]) -> None:

@@ -16,7 +16,7 @@ from support.builds import kept
 from support.realtime import REAL, Lines, Time
 from support.simdriver import SOURCES, WARN
 from support.vgpushim import Slice, end_all
-from support.virtual import World
+from support.virtual import World, device_time
 
 FIXED, NATIVE = 3, 5
 PERIOD = 0.1  # of which credit can be saved up; see budget.h
@@ -110,8 +110,9 @@ class Capped(Slice):
 
     workers: list[Worker]
 
-    def cap(self, cores: int, policy: int = FIXED, flags: int = 0) -> None:
-        self.limit(*[8 * GIB] * len(self.uuids), cores=cores, policy=policy, flags=flags)
+    def cap(self, cores: int, policy: int = FIXED, flags: int = 0, kept_until: int = 0) -> None:
+        limits = [8 * GIB] * len(self.uuids)
+        self.limit(*limits, cores=cores, policy=policy, flags=flags, kept_until=kept_until)
 
     def worker(self, **arguments: object) -> Worker:
         self.workers.append(Worker(self.tool, self.environment(), time=self.time, **arguments))
@@ -227,3 +228,18 @@ def live_capped(sim_root: Callable[..., str], shims: str, work: str) -> Iterator
 
     yield make
     end_workers(made)
+
+
+class Shares:
+    """What processes of a slice have of a GPU from now on."""
+
+    def __init__(self, world: World, slice_: Capped, seconds: float = 5, settle: float = 1) -> None:
+        world.run(settle)
+        before, charged = device_time(slice_.root), slice_.charged()
+        world.run(seconds)
+        after = device_time(slice_.root)
+        self.total = (after.total - before.total) / seconds
+        self.each = [
+            (after.of(one.process.pid) - before.of(one.process.pid)) / seconds for one in slice_.workers
+        ]
+        self.charged = (slice_.charged() - charged) / seconds
