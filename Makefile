@@ -19,7 +19,6 @@ WARN   := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wshadow -Werror
 LAUNCHER := $(addprefix native/launcher/,launcher.c conf.c environment.c carry.c trust.c)
 LAUNCHER += $(addprefix native/launcher/,runtime.c runtime_call.c runtime_conf.c runtime_idle.c runtime_log.c)
 LAUNCHER += $(addprefix native/launcher/,cdi.c cdi_words.c cdi_bundle.c cdi_target.c cdi_program.c hook_idle.c)
-LAUNCHER += $(addprefix native/launcher/,cdi_given.c cdi_recipe.c cdi_slice.c cdi_nodes.c cdi_claim.c)
 LAUNCHER += $(addprefix native/launcher/,replay.c replay_hook.c replay_look.c replay_rules.c replay_target.c replay_words.c)
 # What the CDI hook has in common with nvc/_syscalls: the applier, and the steps that it applies.
 LAUNCHER += $(filter-out %/private.c,$(wildcard native/core/apply/*.c)) $(wildcard native/core/ldcache/*.c native/core/steps/*.c)

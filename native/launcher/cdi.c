@@ -96,15 +96,10 @@ static bool run(const struct cdi_call *call, const char *state, size_t size)
 
     if (!cdi_state(state, size, &container) || !cdi_bundle(&container))
         return false;
-    if (call->slices) {
-        if (!cdi_claim(call, &container, &program))
-            return false;
-    } else {
-        if (call->limits && (container.sliced || container.asks || !cdi_noted(CDI_NOTE_WHOLE)))
-            return false;
-        if (!cdi_enter(&container) || cdi_interrupted(container.rootfs) || !plan(call, &container, &program))
-            return false;
-    }
+    if (call->limits && (container.sliced || container.asks || !cdi_noted(CDI_NOTE_WHOLE)))
+        return false;
+    if (!cdi_enter(&container) || cdi_interrupted(container.rootfs) || !plan(call, &container, &program))
+        return false;
     if (program.size && !apply(&program, container.rootfs, &report))
         return false;
     if (!call->quiet)

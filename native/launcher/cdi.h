@@ -2,7 +2,6 @@
 #ifndef NVC_CDI_H
 #define NVC_CDI_H
 #include "apply.h"
-#include "cdi_recipe.h"
 #include "steps.h"
 
 #include <limits.h>
@@ -32,22 +31,9 @@ struct cdi_call {
     size_t count;
     bool quiet;
     bool limits; /* slice-memory is among the steps */
-    bool slices; /* and it names slices */
 };
 
 #define CDI_ID_MAX 1024
-enum { CDI_SLICES = 64, CDI_NODES = 256, CDI_SOURCES = 1024 };
-
-/* What the bundle says of a container's slice. */
-struct cdi_given {
-    char *slices[CDI_SLICES]; /* as arguments of the hooks that make them, each once */
-    size_t slice_count;
-    struct recipe_node nodes[CDI_NODES]; /* its character devices */
-    size_t node_count;
-    char *sources[CDI_SOURCES]; /* of its mounts */
-    size_t source_count;
-    char *searched; /* LD_LIBRARY_PATH; NULL: not set */
-};
 
 /* What was read of the container. */
 struct cdi_container {
@@ -55,12 +41,11 @@ struct cdi_container {
     char rootfs_path[2 * PATH_MAX];
     char id[CDI_ID_MAX + 1];
     int pid;
-    bool named;              /* `id` is what the runtime says */
-    struct cdi_given *given; /* of a sliced one; NULL where Python must tell it */
-    bool sliced;             /* hooks of the bundle make slices */
-    bool asks;               /* its variables may ask for one */
-    bool privileged;         /* CAP_SYS_ADMIN is in the bounding set */
-    bool plain;              /* its mounts do not ask for anything */
+    bool named;      /* `id` is what the runtime says */
+    bool sliced;     /* hooks of the bundle make slices */
+    bool asks;       /* its variables may ask for one */
+    bool privileged; /* CAP_SYS_ADMIN is in the bounding set */
+    bool plain;      /* its mounts do not ask for anything */
     char *
         variables; /* NULL, or room for CDI_VARIABLES_MAX bytes: those by which it asks, each followed by byte 1 */
     int rootfs;
@@ -109,8 +94,7 @@ void cdi_warn(const char *name, const char *warning);
 /* Capabilities go, and the container's root is opened. */
 bool cdi_enter(struct cdi_container *container);
 /* Whether Python has found and noted this of the configuration as it is now, or there is none. */
-#define CDI_NOTE_WHOLE "config-whole"   /* nothing in it limits containers that do not ask for it */
-#define CDI_NOTE_CLAIMS "config-claims" /* nothing in it says anything of slices of claims */
+#define CDI_NOTE_WHOLE "config-whole" /* nothing in it limits containers that do not ask for it */
 bool cdi_noted(const char *note);
 /* The runtime directory, made if need be: 0, -1 where there can be none, -2 where it is not safe or the host fails. */
 int cdi_directory(char path[PATH_MAX]);
@@ -122,34 +106,6 @@ void cdi_journal_close(struct cdi_journal *journal, bool done);
 
 /* Adds to a program what records of steps say; sources are opened. */
 bool cdi_program(const uint8_t *records, size_t size, struct cdi_program *program);
-/* Adds one operation: binds what `fd` stands for, makes a link, covers a directory. Strings of warnings are kept. */
-bool cdi_bind(struct cdi_program *program, int fd, bool directory, uint64_t attributes, const char *target);
-bool cdi_link(struct cdi_program *program, const char *text, const char *target);
-bool cdi_cover(struct cdi_program *program, const char *target);
-bool cdi_warning(struct cdi_program *program, const char *text);
-
-/* A slice that was made for a claim, in its directory of the registry. */
-struct cdi_slice {
-    char directory[PATH_MAX];
-    struct recipe recipe;
-    char *holds;
-    int quota, ledger, empty;
-};
-
-/* Finds the slice of the container, and reads what its start needs. */
-bool cdi_slice_find(const struct cdi_container *container, struct cdi_slice *slice);
-/* Has the container share it, and opens its files. */
-bool cdi_slice_join(const struct cdi_container *container, struct cdi_slice *slice);
-
-/* Whether a device of these slices has a policy of its own, which could be another one than the recipe knows; or nobody
- * can tell. */
-bool cdi_has_policies(const struct recipe *recipe);
-
-/* Whether the container has no device beside those of its slices. */
-bool cdi_has_only_slices(const struct recipe *recipe, const struct cdi_container *container);
-
-/* The program of a call that makes slices, all of them of claims; the container is entered. */
-bool cdi_claim(const struct cdi_call *call, struct cdi_container *container, struct cdi_program *program);
 
 /* Does what a call asks for and exits. Returns where Python has to do it: standard input is as it was then, and so is
  * the container. `settled`: prepares the process, see launcher.c. */

@@ -1,6 +1,7 @@
 /* What an OCI runtime tells a hook: the state document, and the bundle that it names. What is not as the specification
  * says is for Python to refuse: nvc/oci.py, nvc/cdi/hooks/bundle.py. */
-#include "cdi_reading.h"
+#include "_json.h"
+#include "cdi.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -34,6 +35,12 @@ static const char *const READ[] = {"NVIDIA_VISIBLE_DEVICES=",
                                    "ALIYUN_COM_GPU_",
                                    "NVIDIA_GPU_MEMORY_"};
 
+/* A configuration while it is read: values are indices of tokens, 0 is none. */
+struct reading {
+    struct json json;
+    bool odd; /* something is not what it should be */
+};
+
 bool cdi_read(int fd, size_t most, char **text, size_t *size)
 {
     size_t room = 0;
@@ -60,7 +67,8 @@ bool cdi_read(int fd, size_t most, char **text, size_t *size)
     }
 }
 
-uint32_t typed(struct reading *in, uint32_t at, const char *key, char kind)
+/* The value of a key, 0 where it is absent or null; odd where it is of another kind. */
+static uint32_t typed(struct reading *in, uint32_t at, const char *key, char kind)
 {
     uint32_t found = json_get(&in->json, at, key, &in->odd);
 
@@ -71,12 +79,14 @@ uint32_t typed(struct reading *in, uint32_t at, const char *key, char kind)
     return in->odd ? 0 : found;
 }
 
-uint32_t first(const struct reading *in, uint32_t list)
+/* The first item of a list, 0 where there is none. */
+static uint32_t first(const struct reading *in, uint32_t list)
 {
     return list && in->json.tokens[list].next > list + 1 ? list + 1 : 0;
 }
 
-uint32_t after(const struct reading *in, uint32_t list, uint32_t item)
+/* The next item, 0 behind the last. */
+static uint32_t after(const struct reading *in, uint32_t list, uint32_t item)
 {
     uint32_t next = in->json.tokens[item].next;
     return next < in->json.tokens[list].next ? next : 0;
@@ -241,21 +251,6 @@ static void check(struct reading *in, uint32_t process, uint32_t linux_table,
         in->odd = in->odd || in->json.tokens[key + 1].kind != '"';
 }
 
-/* NULL where only Python can tell it. */
-static struct cdi_given *given_of(const struct reading *in, uint32_t environment)
-{
-    struct reading copy = *in; /* what is odd for a slice is not for the steps of other hooks */
-    struct cdi_given *given = calloc(1, sizeof(*given));
-    uint32_t hooks = json_get(&copy.json, 0, "hooks", &copy.odd);
-
-    if (given)
-        read_given(&copy, typed(&copy, hooks, "createContainer", '['), environment, given);
-    if (!copy.odd)
-        return given;
-    free_given(given);
-    return NULL;
-}
-
 bool cdi_config(const char *text, size_t size, struct cdi_container *container)
 {
     struct reading in = {.odd = false};
@@ -272,8 +267,6 @@ bool cdi_config(const char *text, size_t size, struct cdi_container *container)
     if (read) {
         container->asks = asks(&in, typed(&in, process, "env", '['));
         container->sliced = is_sliced(&in);
-        if (container->sliced)
-            container->given = given_of(&in, typed(&in, process, "env", '['));
         check(&in, process, linux_table, container);
         if (container->variables)
             copy_variables(&in, typed(&in, process, "env", '['), container->variables);

@@ -45,7 +45,7 @@ static bool tmpfs(struct cdi_program *p, const char *target, const char *name, c
                      "");
 }
 
-bool cdi_bind(struct cdi_program *p, int fd, bool directory, uint64_t attributes, const char *target)
+static bool add_bind(struct cdi_program *p, int fd, bool directory, uint64_t attributes, const char *target)
 {
     struct nvc_op_header head = {.kind = NVC_OP_BIND,
                                  .flags = directory ? NVC_BIND_DIRECTORY : 0,
@@ -55,19 +55,12 @@ bool cdi_bind(struct cdi_program *p, int fd, bool directory, uint64_t attributes
     return operation(p, head, target, "");
 }
 
-bool cdi_link(struct cdi_program *p, const char *text, const char *target)
+static bool add_link(struct cdi_program *p, const char *text, const char *target)
 {
     return operation(p, (struct nvc_op_header){.kind = NVC_OP_SYMLINK, .fd = -1}, target, text);
 }
 
-bool cdi_cover(struct cdi_program *p, const char *target)
-{
-    return operation(p, (struct nvc_op_header){.kind = NVC_OP_TMPFS, .fd = -1}, target, "") &&
-           operation(p, (struct nvc_op_header){.kind = NVC_OP_ATTACH, .fd = -1, .attributes = DATA}, target,
-                     "");
-}
-
-bool cdi_warning(struct cdi_program *p, const char *text)
+static bool add_warning(struct cdi_program *p, const char *text)
 {
     const char **larger = realloc(p->warnings, (p->warning_count + 1) * sizeof(*larger));
 
@@ -89,7 +82,7 @@ static bool bind_proc(struct cdi_program *p, const char *path, bool directory)
     int fd = nvc_openat2(root, path + 1, O_PATH | O_NOFOLLOW, 0, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS);
     close(root);
     return fd >= 0 && fstat(fd, &st) == 0 && (directory ? S_ISDIR(st.st_mode) : S_ISREG(st.st_mode)) &&
-           cdi_bind(p, fd, directory, DATA | MOUNT_ATTR_RDONLY, path);
+           add_bind(p, fd, directory, DATA | MOUNT_ATTR_RDONLY, path);
 }
 
 static uint32_t flags_of(const char *arch)
@@ -127,11 +120,11 @@ static bool take(struct cdi_program *p, struct cdi_program *entries, char kind, 
     case NVC_STEPS_BIND:
         return bind_proc(p, text[0], text[1][0] == 'd');
     case NVC_STEPS_LINK:
-        return cdi_link(p, text[0], text[1]);
+        return add_link(p, text[0], text[1]);
     case NVC_STEPS_ENTRY:
         return entry(entries, text[0], text[1], text[2]);
     default:
-        return cdi_warning(p, text[0]);
+        return add_warning(p, text[0]);
     }
 }
 

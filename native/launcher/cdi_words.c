@@ -24,7 +24,7 @@ static const struct known KNOWN[] = {
      {"host-driver-version", "host-cuda-version", "cuda-compat-container-root"},
      "host-driver-version"},
     {"disable-device-node-modification", {NULL}, NULL},
-    {LIMITS, {"slice", "driver-root", "ldcache", "library-directory"}, "driver-root"},
+    {LIMITS, {"driver-root", "ldcache", "library-directory"}, "driver-root"},
 };
 
 static const struct known *known_as(const char *word)
@@ -94,7 +94,6 @@ bool cdi_words(int count, char **words, struct cdi_call *call)
         const char *option = option_of(known, name, length);
         if (!option || (!equals && ++i == count) || !plain(words[i]))
             return false;
-        call->slices = call->slices || !strcmp(option, "slice");
         *options++ = (struct nvc_steps_option){option, equals ? equals + 1 : words[i]};
         step->count++;
     }

@@ -10,11 +10,10 @@ import json
 import os
 
 from nvc.cdi.document import DocumentOptions
-from nvc.cdi.generate import document_of, driver_arguments
+from nvc.cdi.generate import document_of
 from nvc.cdi.hookspec import CHAINING, STEP
-from nvc.cdi.sliced import SliceSize, Slicing, written
+from nvc.cdi.sliced import SliceSize, Slicing
 from nvc.cdi.store import CdiError, open_directory, text_of, write_in
-from nvc.discovery.find import kept_looks
 from nvc.errors import HostError, of_host
 from nvc.kubernetes.names import (
     CDI_CLASS,
@@ -29,7 +28,6 @@ from nvc.request import Part, Request, Size
 from nvc.selection import select
 from nvc.slices.build import shim
 from nvc.slices.build.builder import empty_file, measured
-from nvc.slices.build.start import start_text
 from nvc.slices.model.slice import Slice, library_directory, resolve
 from nvc.slices.policy.policies import with_policies
 from nvc.slices.store import claims
@@ -93,13 +91,10 @@ def documents(
     return found
 
 
-def hold(
-    kernel: Kernel, facts: HostFacts, options: DriverOptions, allocation: Allocation, bounds: SliceRequest
-) -> None:
+def hold(kernel: Kernel, facts: HostFacts, allocation: Allocation, bounds: SliceRequest) -> None:
     """Make the slices of a claim, which its containers share: one of each request, and one of all together.
 
     A container that has other requests beside them gets a slice of its own, while nobody else has one of those.
-    `facts` were found by `options`, as for `documents`.
     Raises NvcError for what the operator's `bounds` do not grant.
     """
     libs_dir = library_directory(facts)
@@ -111,10 +106,6 @@ def hold(
             raise HostError.of("make a slice", error.filename or "", error) from None
     claim = f"{allocation.namespace}/{allocation.name}"
     sets = [[place] for place in places]
-    try:
-        looks = kept_looks(options, facts) or ()
-    except OSError:  # the driver root is gone: a start says so
-        looks = ()
     if 1 < len(places) == len({allocation.given[place].uuid for place in places}):
         sets.append(places)
     for chosen in sets:
@@ -123,12 +114,10 @@ def hold(
         selection = select(facts, Request(devices=uuids))
         resolved = resolve(facts, selection, bounds.replace(parts=parts))
         devices = measured(with_policies(resolved), facts.driver_label)
-        arguments = tuple(written(device) for device in resolved)
-        start = start_text(facts, devices, libs_dir, arguments, driver_arguments(options), looks)
         holds = " ".join(sorted(part.hold for part in parts))
         isolation = parts[0].isolation if len({part.isolation for part in parts}) == 1 else ""
         slice = Slice(devices, "", (), "", holds=holds, isolation=isolation)
-        claims.hold(kernel, slice, libs_dir, claim, start)
+        claims.hold(kernel, slice, libs_dir, claim)
 
 
 def _part(allocation: Allocation, place: int) -> Part:

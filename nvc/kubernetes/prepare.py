@@ -237,7 +237,7 @@ class Preparer:
         Without the right to mount they are made when containers start, and only one at a time has a request.
         """
         if self.shares:
-            give.hold(self.host.kernel, facts, self.host.options, allocation, self.bounds)
+            give.hold(self.host.kernel, facts, allocation, self.bounds)
 
     def unprepare(self, uid: str) -> None:
         """Undo what was made for a claim. The API server is not asked, and a claim that is not known is well.

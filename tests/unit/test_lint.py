@@ -18,7 +18,6 @@ INCLUDES = sorted({f"-I{os.path.dirname(name)}" for name in sources(".h")})
 DEFINES = {
     "native/simdriver/tools/stub.c": ['-DNAME="stub"'],
     "native/launcher/cdi_target.c": ['-DNVC_VERSION="0"'],
-    "native/launcher/cdi_slice.c": ['-DNVC_VERSION="0"'],
     "native/tracer/tracer.bpf.c": ["-DNVC_X86_64"],
     "native/launcher/replay.c": ['-DNVC_VERSION="0"'],
 }

@@ -38,9 +38,8 @@ if TYPE_CHECKING:
     from nvc.slices.model.slice import Slice
     from nvc.target import Target
 
-#: In the runtime directory: the version of nvc and the configuration file that limits nobody, or says nothing of
-#: slices of claims.
-NOTE, NOTE_CLAIMS = "config-whole", "config-claims"
+#: In the runtime directory: the version of nvc and the configuration file that limits nobody.
+NOTE = "config-whole"
 
 
 class Asked(Value):
@@ -79,18 +78,16 @@ def asked(
     config = load()
     wanted = _parts(tuple(slices), container, config) if slices else slice_request(container, config)
     compat = config.cuda_compat_mode in ("ldconfig", "mount")
-    if slices and compat and bounds_of(config) == SliceRequest():
-        _note(config, NOTE_CLAIMS)
     if wanted is None:
         if slice_request(Container("/", {}), config) is None:
-            _note(config, NOTE)
+            _note(config)
         return None
     mounted = mounted_nodes(bundle, container.mounts)
     return Asked(wanted, driver_of(config, own), compat, device_nodes(document), mounted)
 
 
-def _note(config: Config, name: str) -> None:
-    """Note of the configuration that it limits nobody who does not ask for it, or what NOTE_CLAIMS says.
+def _note(config: Config) -> None:
+    """Note of the configuration that it limits nobody who does not ask for it.
 
     native/launcher/cdi_target.c reads the note: while the file is the same, it starts no interpreter to judge it.
     """
@@ -99,7 +96,7 @@ def _note(config: Config, name: str) -> None:
         return
     text = f"{nvc.__version__} {config.path} {config.identity.decode()}\n"
     try:
-        replace_file(f"{directory}/{name}", text.encode(), 0o600, sync=False)
+        replace_file(f"{directory}/{NOTE}", text.encode(), 0o600, sync=False)
     except OSError:
         pass  # the next start asks again
 

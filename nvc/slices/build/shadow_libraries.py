@@ -1,6 +1,6 @@
 """Shadow libraries: files of an image that programs would load in place of the shim, such as a second libcuda.
 
-They are looked for by native/core/steps/shadows.c, which the launcher uses, too: see native/launcher/cdi_slice.c.
+native/core/steps/shadows.c looks for them.
 """
 
 from __future__ import annotations

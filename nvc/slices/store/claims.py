@@ -13,11 +13,11 @@ import time
 from nvc.errors import InternalError
 from nvc.plan.ops import NODEV, NOEXEC, NOSUID, RDONLY, Ledger
 from nvc.slices.model import layout, ledger, quota
-from nvc.slices.model.entry import Entry, is_remnant, open_own, read_entry, text_of, write_file
+from nvc.slices.model.entry import Entry, is_remnant, open_own, read_entry, text_of
 from nvc.slices.policy.policies import with_policies
 from nvc.slices.store import registry
 from nvc.slices.store.liveness import living
-from nvc.slices.store.registry import LEDGER, READY, START, RegistryError
+from nvc.slices.store.registry import LEDGER, READY, RegistryError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,11 +38,10 @@ def key_of(holds: str) -> str:
     return f"1{digest[:8]}-{digest[8:16]}-{digest[16:24]}-{digest[24:40]}"
 
 
-def hold(kernel: Kernel, slice: Slice, libs_dir: str, claim: str, start: str = "") -> None:
+def hold(kernel: Kernel, slice: Slice, libs_dir: str, claim: str) -> None:
     """Make the slice with the holds `slice.holds`, or bring what is there up to date: it may be in use.
 
-    Of `slice` only devices, isolation and holds are used; `start` is what its containers' starts need of it, "" for
-    the long way. Raises RegistryError, PolicyError, InitializationError.
+    Of `slice` only devices, isolation and holds are used. Raises RegistryError, PolicyError, InitializationError.
     """
     base, key = registry.base_directory(), key_of(slice.holds)
     path = f"{base}/{key}"
@@ -61,7 +60,6 @@ def hold(kernel: Kernel, slice: Slice, libs_dir: str, claim: str, start: str = "
             registry.remove(entry.replace(directory=path))
             registry.make(path, limits, text_of(entry))
         mount(f"{path}/{LEDGER}")
-        _write_start(path, start)
     except OSError as error:
         raise RegistryError.of(STEP, error.filename or path, error) from None
     finally:
@@ -132,17 +130,6 @@ def _update(path: str, limits: tuple[quota.QuotaDevice, ...], entry: Entry) -> N
         os.close(fd)
     kept = {"created": old.created, "container": old.container, "bundle": old.bundle, "rootfs": old.rootfs}
     registry.write_about(path, text_of(entry.replace(**kept)))
-
-
-def _write_start(path: str, text: str) -> None:
-    """Replace the file `start` of a slice, or remove it."""
-    if text:
-        write_file(path, START, text)
-        return
-    try:
-        os.unlink(f"{path}/{START}")
-    except FileNotFoundError:
-        pass
 
 
 def mount(path: str) -> None:

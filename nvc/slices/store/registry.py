@@ -4,7 +4,6 @@
     /run/nvc/vgpu/<key>/about    lines of `name value`
     /run/nvc/vgpu/<key>/ledger   of a slice that was made for a claim, whose containers share it: a file system
     /run/nvc/vgpu/<key>/ready    that is whole
-    /run/nvc/vgpu/<key>/start    what a start of such a container needs of the slice; see nvc.slices.build.start
 
 The key is the container's mount namespace, then what names its rootfs (nvc.target), which containers may share.
 Whether an entry's container lives the host tells by what it holds itself; nvc.slices.store.liveness says how.
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
     from nvc.target import Target
 
 __all__ = [
-    "Entry", "EntryDevice", "LEDGER", "READY", "RegistryError", "START", "base_directory", "check",
+    "Entry", "EntryDevice", "LEDGER", "READY", "RegistryError", "base_directory", "check",
     "check_room", "enter", "entries", "entry_at", "entry_device", "entry_names", "entry_text",
     "held", "is_bound", "join", "key_of", "locked", "make", "prune", "quota_device", "read_entry", "remove",
     "sound_entries", "text_of", "write_about",
@@ -57,7 +56,7 @@ __all__ = [
 LOCK_TIMEOUT = 10.0  # seconds
 #: With more entries than this, those of containers that are gone are removed when one is made.
 MANY = 64
-LEDGER, READY, START = "ledger", "ready", "start"
+LEDGER, READY = "ledger", "ready"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -355,7 +354,7 @@ def _remove(path: str) -> None:
         from nvc.slices.store.claims import unmount
 
         unmount(f"{path}/{LEDGER}")
-    for name in (READY, START, f".{START}", "quota", ".about", "about"):
+    for name in (READY, "quota", ".about", "about"):
         try:
             os.unlink(f"{path}/{name}")
         except (FileNotFoundError, NotADirectoryError):
