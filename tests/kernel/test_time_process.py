@@ -17,6 +17,7 @@ from nvc.daemon.keeper.plan import Plan
 from nvc.daemon.keeper.wire import Account
 from nvc.daemon.time.client import TimeClient
 from nvc.kernel import LinuxKernel
+from nvc.slices.model.layout import KEPT_FOR
 
 
 class Nvcd:
@@ -115,6 +116,20 @@ def test_when_nvcd_ends_it_starts_what_it_stopped_and_ends(nvcd: Nvcd) -> None:
         nvcd.client._unreaped.remove(first)
     assert nvcd.calls()[-1] == ["start", str(keeper)]
     assert not os.path.exists(f"/proc/{keeper}")
+
+
+def test_when_nvcd_ends_it_holds_caps_until_shims_do(nvcd: Nvcd) -> None:
+    nvcd.second()
+    nvcd.set(one_slice(20))
+    nvcd.until(lambda: nvcd.count("stop") > 3 and nvcd.accounts)
+    first = nvcd.client.pid
+    before, begun = nvcd.count("stop"), time.monotonic_ns()
+    nvcd.client.close()
+    if first in nvcd.client._unreaped:
+        assert os.waitpid(first, 0)[1] == 0
+        nvcd.client._unreaped.remove(first)
+    assert KEPT_FOR - SECOND // 5 < time.monotonic_ns() - begun
+    assert nvcd.count("stop") - before > 20 and nvcd.calls()[-1][0] == "start"
 
 
 def test_one_that_is_killed_is_started_again_and_first_starts_what_the_plan_does_not_stop(

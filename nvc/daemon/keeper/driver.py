@@ -5,6 +5,7 @@ A structure of the driver's interface is believed only where the self-test has s
 
 from __future__ import annotations
 
+import fcntl
 import glob
 import os
 import time
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 CONTROL, NODES = "/dev/nvidiactl", "/dev/nvidia[0-9]*"
 SIMULATED = "proc/driver/nvidia/sim/rm/nvidiactl"  # below a simulated driver's root, while its server runs
+LOCK = "timekeeper"  # beside the tracer: only one carries out a plan
 AGAIN = 60.0  # seconds until a GPU that has failed is tried again
 
 
@@ -93,7 +95,12 @@ class RmDriver:
 def opener(kernel: Kernel, config: Config, pins: str) -> Callable[[], Driver]:
     """What finds and opens the configured driver, in the timekeeper. Raises NvcError."""
 
+    lock = os.path.join(os.path.dirname(pins), LOCK)
+    held: list[int] = []
+
     def work() -> Driver:
+        if not held:
+            held.append(_hold(lock))
         used = config.replace(load_kmods=False, disable_imex_channel_creation=True)
         facts = discover(kernel, driver_options(used))
         libraries = libraries_of(facts)
@@ -108,3 +115,17 @@ def opener(kernel: Kernel, config: Config, pins: str) -> Callable[[], Driver]:
         return RmDriver(control, (), facts.driver_root, libraries, pins)
 
     return work
+
+
+def _hold(path: str) -> int:
+    """Be the only timekeeper, until this process ends. Raises RmError, OSError.
+
+    One whose nvcd was killed goes on for a moment: of two, each would undo what the other did.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not of children, as flock(2) would be
+    except OSError:
+        os.close(fd)
+        raise RmError("keep time", path, "the timekeeper of an nvcd that has ended still does") from None
+    return fd

@@ -1,7 +1,7 @@
 """The timekeeper carries out the plan, in a process of its own: a call of the driver may hang.
 
-It is the guardian, too: when nvcd's end of the socket closes, it starts all that it stopped, and ends. What nvcd's
-plan does not stop is started first, in case an earlier timekeeper was killed.
+It is the guardian, too: when nvcd's end of the socket closes, it goes on until the shims keep time themselves, starts
+all that it stopped, and ends. What nvcd's plan does not stop is started first, in case an earlier timekeeper was killed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from socket import MSG_DONTWAIT
 from nvc.daemon.keeper import wire
 from nvc.daemon.keeper.device import ACCOUNT, SECOND, DeviceKeeper, DeviceTime
 from nvc.errors import NvcError, one_line
+from nvc.slices.model.layout import KEPT_FOR
 from nvc.value import Value
 
 TYPE_CHECKING = False
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 AGAIN = SECOND  # until a device that could not be opened is tried again
 TRACED = 65536  # records of the log that are kept for a trace
 PACKET_MAX = 1 << 17
+LATE = 50_000_000  # nanoseconds until a shim knows that nobody keeps time, and until an account was written
 REST = 100_000_000  # nanoseconds: without a device there is nothing to do but to listen
 
 
@@ -123,13 +125,14 @@ class Service:
 
     def __init__(
         self, channel: socket.socket, keeper: Keeper, clock: Callable[[], int],
-        beat: Callable[[], None] = lambda: None,
+        beat: Callable[[], None] = lambda: None, sleep: Callable[[float], None] = time.sleep,
     ) -> None:  # fmt: skip
         """`beat` is called in each turn."""
         self.channel = channel
         self.keeper = keeper
         self.clock = clock
         self.beat = beat
+        self.sleep = sleep
         self.assembler = wire.Assembler()
         self.sent = 0
         self.due = clock()
@@ -142,8 +145,17 @@ class Service:
         try:
             while self.turn():
                 pass
+            self.outlast()
         finally:
             self.keeper.close()
+
+    def outlast(self) -> None:
+        """Go on by the last plan for as long as the shims believe that nvcd keeps time."""
+        end = self.told + KEPT_FOR + LATE
+        while self.keeper.devices and (now := self.clock()) < end:
+            self.beat()
+            due = min(self.keeper.step(now), end)
+            self.sleep(max(due - self.clock(), 0) / SECOND)
 
     def turn(self) -> bool:
         """Wait for what comes first, and do it. False: nvcd's end has closed."""

@@ -35,7 +35,7 @@ KEPT_OFFSET = 104
 #: Until when nvcd keeps time, what the slice had by then, for how long it was stopped; the last two: nanoseconds.
 KEPT = struct.Struct("<QQQ")
 #: For so long after an account of the timekeeper, nanoseconds.
-KEPT_FOR = 3_000_000_000
+KEPT_FOR = 1_000_000_000
 #: The part of a pace that is a percentage. The rest is until when it holds, nanoseconds of CLOCK_MONOTONIC.
 PACE_PERCENT = 0xFF
 QUOTA_SIZE = QUOTA_HEADER.size + DEVICES * QUOTA_DEVICE.size
