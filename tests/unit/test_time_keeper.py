@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 
 import pytest
 from support.gpumodel import MS, SECOND, Burst, always, steps
 from support.timehost import Host, demand
+
+from nvc.daemon.keeper.keeper import LATE, Service
+from nvc.slices.model.layout import KEPT_FOR
 
 
 def near(found: float, wanted: float, points: float) -> bool:
@@ -142,3 +146,20 @@ def test_the_length_of_kernels_makes_no_difference(kernel: int) -> None:
     host.run(SECOND)
     found = host.seconds(2)
     assert all(near(100 * one["a"] / (one["a"] + one["b"]), 25, 0.5) for one in found), found
+
+
+def test_after_nvcd_has_ended_a_cap_holds_until_shims_keep_it() -> None:
+    host = Host(demand("a", "fixed", 30))
+    work = host.tenant("a", 1, always())
+    host.run(2 * SECOND)
+    begun, had = host.gpu.now, work.had
+    ours, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.close()
+    with other:
+        Service(
+            other, host.keeper, host.gpu.clock,
+            sleep=lambda seconds: host.gpu.wait(host.gpu.now + max(int(seconds * SECOND), 1000)),
+        ).run()  # fmt: skip
+    passed = host.gpu.now - begun
+    assert abs(passed - KEPT_FOR - LATE) < 5 * MS and not work.off
+    assert abs(100 * (work.had - had) / passed - 30) < 2

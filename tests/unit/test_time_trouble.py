@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import socket
 from collections.abc import Sequence
 
 import pytest
@@ -11,9 +10,7 @@ from support.gpumodel import GONE, MS, SECOND, Context, Log, Record, Subdevice, 
 from support.timehost import UUID, Host, demand
 
 from nvc.daemon.keeper.device import DeviceTime
-from nvc.daemon.keeper.keeper import LATE, Service
 from nvc.daemon.keeper.plan import DevicePlan, Plan, SlicePlan
-from nvc.slices.model.layout import KEPT_FOR
 
 
 def device(host: Host) -> DeviceTime:
@@ -388,20 +385,3 @@ def test_a_slice_s_key_and_plan_are_taken_as_they_are() -> None:
     host.told = lambda found: Plan((DevicePlan(UUID, (SlicePlan("", ()),)),))
     host.run(SECOND)
     assert device(host).slices[0].key == ""
-
-
-def test_after_nvcd_has_ended_a_cap_holds_until_shims_keep_it() -> None:
-    host = capped(30)
-    work = host.tenant("a", 1, always())
-    host.run(2 * SECOND)
-    begun, had = host.gpu.now, work.had
-    ours, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    ours.close()
-    with other:
-        Service(
-            other, host.keeper, host.gpu.clock,
-            sleep=lambda seconds: host.gpu.wait(host.gpu.now + max(int(seconds * SECOND), 1000)),
-        ).run()  # fmt: skip
-    passed = host.gpu.now - begun
-    assert abs(passed - KEPT_FOR - LATE) < 5 * MS and not work.off
-    assert abs(100 * (work.had - had) / passed - 30) < 2

@@ -1,7 +1,8 @@
 """The timekeeper carries out the plan, in a process of its own: a call of the driver may hang.
 
-It is the guardian, too: when nvcd's end of the socket closes, it goes on until the shims keep time themselves, starts
-all that it stopped, and ends. What nvcd's plan does not stop is started first, in case an earlier timekeeper was killed.
+It is the guardian, too: when nvcd's end of the socket closes, it goes on until the shims keep time themselves,
+starts all that it stopped, and ends. What nvcd's plan does not stop is started first, in case an earlier timekeeper
+was killed.
 """
 
 from __future__ import annotations
