@@ -40,7 +40,7 @@ class Target:
     """An open container. `mount_namespace` is -1 when it is this process's own (standalone mode)."""
 
     __slots__ = ("pid", "pidfd", "proc", "mount_namespace", "rootfs", "rootfs_path", "fsuid", "fsgid", "layout",
-                 "user_namespace", "id", "bundle", "host")  # fmt: skip
+                 "user_namespace", "id", "bundle", "standalone", "host")  # fmt: skip
 
     pid: int
     pidfd: int
@@ -54,6 +54,7 @@ class Target:
     user_namespace: bool  # the container has one of its own
     id: str  # of its runtime; "" where the caller does not say
     bundle: str  # directory of its OCI configuration; likewise
+    standalone: bool  # a caller has made it and starts no runtime: other hosts may use the same files
     host: bool  # a root file system of the host, without a container: what is done to it stays until it is undone
 
     def key(self, kernel: Kernel) -> str:
@@ -100,10 +101,11 @@ def open_target(
     target.pid = os.getpid() if pid == SELF else pid or os.getppid()
     target.pidfd = target.proc = target.mount_namespace = target.rootfs = -1
     target.rootfs_path, target.id, target.bundle = rootfs, id, bundle
-    target.host = False
+    target.standalone = target.host = False
     try:
         _open(kernel, target, standalone=pid in (0, SELF))
         target.host = host or pid == 0 and target.mount_namespace < 0 and _is_of_process_1()
+        target.standalone = pid == 0 and not host
         target.layout = _layout(kernel, target.rootfs)
         # Everything was opened below /proc/PID: if the process still lives now, all of it was that process's.
         kernel.pidfd_send_signal(target.pidfd, 0)

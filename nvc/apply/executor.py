@@ -89,7 +89,9 @@ def repair(kernel: Kernel, target: Target, timeout: float) -> bool:
     try:
         if not journal.interrupted:
             return False
-        place = ApplyTarget(target.mount_namespace, target.rootfs, -1, timeout, target.fsuid, target.fsgid)
+        place = _place(target, -1, timeout)
+        if target.host:  # who says `--undo` wants everything as it was
+            place = place.replace(leave=False)
         try:
             report = kernel.apply(repair_program(journal.interrupted), place)
         except OSError as error:
@@ -155,10 +157,14 @@ def _allow_devices(
     return change
 
 
+def _place(target: Target, journal: int, timeout: float) -> ApplyTarget:
+    """Where the applier works. A caller's root file system may be that of many hosts."""
+    ids = target.fsuid, target.fsgid
+    return ApplyTarget(target.mount_namespace, target.rootfs, journal, timeout, *ids, target.standalone)
+
+
 def _run(kernel: Kernel, target: Target, program: Program, journal: Journal, timeout: float) -> ApplyReport:
-    place = ApplyTarget(
-        target.mount_namespace, target.rootfs, journal.fd, timeout, target.fsuid, target.fsgid, target.host
-    )
+    place = _place(target, journal.fd, timeout).replace(keep=target.host)
     try:
         report = kernel.apply(program.packed(), place)
     except OSError as error:
@@ -200,6 +206,8 @@ def _failure(report: ApplyReport, program: Program, left: str) -> NvcError:
     hint = _HINTS.get(report.error, "")
     if report.failure == lib.NVC_FAILED_SHARED:
         cause, hint = _SHARED, _SHARED_HINT
+    if report.failure == lib.NVC_FAILED_LOST:
+        cause, hint = _LOST, _LOST_HINT
     op = program.ops[report.op] if 0 <= report.op < len(program.ops) else None
     kind = LoaderCacheError if isinstance(op, UpdateLoaderCache) else MountError
     return kind(step, path, cause, "; ".join(filter(None, (hint, left))))
@@ -211,6 +219,8 @@ _NOT_UNDONE = "what was done could not all be undone: the next run tries it agai
 _UNKNOWN = "what was done stays, as no journal could be kept: create the container again"
 _SHARED = "the volume there is shared with the host: what is mounted on it would appear on the host"
 _SHARED_HINT = "mount the volume elsewhere, or with the propagation private or rslave (Kubernetes: HostToContainer)"
+_LOST = "another program has removed or covered what was mounted there"
+_LOST_HINT = "start again; hosts that share this root file system must not remove files that others mount on"
 _HINTS = {
     2: "a directory or link on that path leads nowhere; mend the image",
     17: "something of another kind is in the way; remove it from the image",

@@ -55,6 +55,7 @@ class ApplyTarget(Value):
     timeout: float  # seconds
     fsuid: int
     fsgid: int
+    leave: bool = False  # others may use this root file system too: undoing leaves all names in it
     keep: bool = False  # what undoes the changes stays after success: the journal, and an old loader cache
 
 
@@ -239,6 +240,7 @@ class LinuxKernel:
         target.timeout_ms = int(place.timeout * 1000)
         target.fsuid = place.fsuid
         target.fsgid = place.fsgid
+        target.leave = place.leave
         target.keep = place.keep
         report = ffi.new("struct nvc_report *")
         checked(lib.nvc_apply(program, len(program), target, report))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support import run
+from support import need, run
+from support.bundle import Bundle
+from support.plans import snapshot
 from support.rootfs import LIBS
 
 CALL = ("configure", "--no-cgroups", "--device=all", "--compute", "--utility")
@@ -19,10 +22,12 @@ class Standalone:
         self.words = (launcher, f"--root={driver}")
         self.rootfs = rootfs
 
-    def __call__(self, *words: str, then: str = "", before: str = "", **options: Any) -> Any:
-        """Configure, then run a shell script in which $1 is the root file system."""
+    def __call__(
+        self, *words: str, before: str = "", then: str = "", head: tuple[str, ...] = (), **options: Any
+    ) -> Any:
+        """Configure between two shell scripts in which $1 is the root file system; `head` is before the program."""
         script = f'{before or ":"}; R=$1; shift; "$@" "$R" && {{ set -- "$R"; {then or ":"}; }}'
-        call = (*self.words, *CALL, *words)
+        call = (*head, *self.words, *CALL, *words)
         return run("unshare", "--mount", "sh", "-c", script, "sh", self.rootfs, *call, **options)
 
 
@@ -61,3 +66,51 @@ def test_placeholders_of_a_caller_are_no_files_of_the_image(standalone: Standalo
         with open(path, "w", encoding="ascii") as out:
             out.write(name)
         assert ("is covered: /usr/bin/nvidia-smi" in standalone().stderr) == said
+
+
+def inject(what: str) -> tuple[str, ...]:
+    """In front of a program: what strace makes of one of its system calls."""
+    name = what.partition(":")[0]
+    return need("strace"), "-f", "-qq", "-o", "/dev/null", "-e", f"trace={name}", "-e", f"inject={what}"
+
+
+def names(tree: str, below: str = "") -> set[str]:
+    """What a tree has, without what holds other mounts in a container."""
+    return {name for name in snapshot(tree + below) if not name.startswith(("proc/", "dev/"))}
+
+
+def test_another_host_s_mounts_stay_when_a_start_fails(standalone: Standalone) -> None:
+    """Both use the root file system; of one that fails the names stay, since a mount goes when its name goes."""
+    tree = standalone.rootfs
+    before = names(tree)
+    read_only = 'mount --bind "$1/run" "$1/run" && mount -o remount,bind,ro "$1/run"'
+    failed = standalone(before=read_only, check=False)
+    assert failed.returncode == 1 and "read-only file system" in failed.stderr
+    left = names(tree) - before
+    assert {f"{LIBS[1:]}/libcuda.so.580.159.04", "usr/bin/nvidia-smi"} <= left
+    assert all(os.path.islink(f"{tree}/{name}") or not os.path.getsize(f"{tree}/{name}") or
+               os.path.isdir(f"{tree}/{name}") for name in left)  # fmt: skip
+    assert standalone(then='chroot "$1" nvidia-smi -L').stdout.count("GPU ") == 2
+
+
+def test_success_is_said_of_mounts_that_are_there(standalone: Standalone) -> None:
+    """Here the kernel only says that it has made the seventh one."""
+    done = standalone(head=inject("move_mount:retval=0:when=7"), check=False)
+    assert done.returncode == 1 and "has removed or covered what was mounted there" in done.stderr
+
+
+def test_on_a_file_system_of_many_hosts_names_stay(
+    launcher: str, driver: str, runc_bundle: Callable[..., Bundle], debian: str
+) -> None:
+    """Those of a container, too: it fails at its 20th mount."""
+    before = names(debian)
+    nfs = "fstatfs:poke_exit=@arg2=6969000000000000"
+    for words, stay in (((), False), (("-e", "trace=fstatfs,move_mount", "-e", f"inject={nfs}"), True)):
+        with runc_bundle(debian).created("runc") as container:
+            container.start()
+            head = (*inject("move_mount:error=EIO:when=20"), *words)
+            call = (launcher, f"--root={driver}", *CALL, f"--pid={container.pid}", debian)
+            done = run(*head, *call, check=False)
+        assert "input/output error" in done.stderr
+        assert (names(debian) > before) == stay
+        assert stay or names(debian) == before

@@ -23,7 +23,7 @@ def target(tmp_path: Any) -> Any:
     made.pid = made.pidfd = made.proc = made.mount_namespace = -1
     made.rootfs = os.open(tmp_path, os.O_RDONLY)
     made.rootfs_path, made.fsuid, made.fsgid, made.user_namespace = str(tmp_path), 1000, 1001, True
-    made.host = False
+    made.standalone = made.host = False
     made.layout = Layout("/usr/bin", "/usr/lib64", "", False)
     yield made
     made.close()
@@ -103,6 +103,11 @@ def test_a_changed_file_is_noticed_before_anything_is_done(tmp_path: Any, target
             ApplyReport(66, 4, 0, 0, "x", "/y", (), lib.NVC_FAILED_SHARED),
             MountError,
             "the volume there is shared with the host: .*; mount the volume elsewhere",
+        ),
+        (
+            ApplyReport(116, -1, 0, 0, "x", "/y", (), lib.NVC_FAILED_LOST),
+            MountError,
+            "another program has removed or covered .*; start again",
         ),
         (
             ApplyReport(71, 4, 0, 0, "decode operation", "/y", (), lib.NVC_FAILED_OPERATION),

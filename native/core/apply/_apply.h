@@ -125,6 +125,7 @@ int undo_exchange(struct place *place, const char *data);
     'C' /* a file in a tmpfs of nvc changed; data: `+` and what it held, or `-` for no file */
 int record(struct applier *a, char kind, const char *path, const char *data);
 void withdraw(struct applier *a, size_t size);
+int mounts_are_there(struct applier *a);
 unsigned undo_records(struct applier *a, const char *bytes, size_t size);
 
 #endif

@@ -109,6 +109,17 @@ static int execute(struct applier *a, struct op *op)
     }
 }
 
+static int execute_all(struct applier *a)
+{
+    for (size_t i = 0; i < a->count; i++) {
+        a->report->op = (int32_t)i;
+        if (execute(a, &a->ops[i]) < 0)
+            return -1;
+    }
+    a->report->op = -1;
+    return mounts_are_there(a);
+}
+
 /* Drops to `wanted` as far as it is permitted: in a user namespace not everything is. */
 static int keep_capabilities(uint64_t wanted)
 {
@@ -149,15 +160,10 @@ static void run(struct applier *a)
         return;
     /* A credential change resets it (prctl(2)), so it comes after; the caller checks for its own death. */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    for (size_t i = 0; i < a->count; i++) {
-        a->report->op = (int32_t)i;
-        if (execute(a, &a->ops[i]) < 0) {
-            a->report->undo_failures += undo_records(a, a->records.bytes, a->records.size);
-            a->report->changes = 0;
-            return;
-        }
+    if (execute_all(a) < 0) {
+        a->report->undo_failures += undo_records(a, a->records.bytes, a->records.size);
+        a->report->changes = 0;
     }
-    a->report->op = -1;
 }
 
 /* The report is sent: there is nothing to undo any more, so that what was kept for it can go. */

@@ -34,7 +34,8 @@ struct nvc_apply_target {
     int timeout_ms;
     uint32_t fsuid; /* ids as which files are created: the container's root as the host sees it */
     uint32_t fsgid;
-    uint32_t keep; /* 1: what undoes the changes stays after success, the journal and an old loader cache */
+    uint32_t leave; /* 1: others may use this root file system too, so that undoing leaves all names in it */
+    uint32_t keep;  /* 1: what undoes the changes stays after success, the journal and an old loader cache */
 };
 
 /* What kind of failure a report is of. */
@@ -42,6 +43,7 @@ struct nvc_apply_target {
 #define NVC_FAILED_PROGRAM 2   /* the program is malformed: a bug of the caller */
 #define NVC_FAILED_REPAIR 3    /* what an interrupted run left could not be undone */
 #define NVC_FAILED_SHARED 4    /* what was to be mounted would appear in other mount namespaces */
+#define NVC_FAILED_LOST 5      /* what was mounted is not there any more */
 
 #define NVC_REPORT_TEXT 512
 struct nvc_report {

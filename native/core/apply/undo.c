@@ -6,11 +6,23 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <linux/magic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
+
+/* Kinds of records of names that others may need by now, where more than one host uses the tree: they may have mounted
+ * there, and their mounts go with the name; their loader follows the links. They are harmless while nothing is there. */
+static const char NAMES[] = {RECORD_FILE, RECORD_DIRECTORY, RECORD_LINK, RECORD_RELINK, '\0'};
+
+/* statfs(2) and the sources of these file systems name them; linux/magic.h does not. */
+#define LUSTRE_MAGIC 0x0bd00bd0
+#define GPFS_MAGIC 0x47504653
+#define BEEGFS_MAGIC 0x19830326
+#define GFS2_MAGIC 0x01161970
 
 /* A record is kind, path, NUL, data, NUL. */
 int record(struct applier *a, char kind, const char *path, const char *data)
@@ -46,6 +58,39 @@ void withdraw(struct applier *a, size_t size)
     if (end >= 0)
         (void)!ftruncate(a->target->journal, end); /* a record too many undoes only what is empty */
     a->records.size = size;
+}
+
+/* The data of the record at `at`; NULL where it is cut short, as a kill can leave it: its effect was not made. */
+static const char *data_of(const char *bytes, size_t size, size_t at)
+{
+    const char *path_end = at < size ? memchr(bytes + at + 1, '\0', size - at - 1) : NULL;
+    size_t data = path_end ? (size_t)(path_end + 1 - bytes) : size;
+
+    return data < size && memchr(bytes + data, '\0', size - data) ? bytes + data : NULL;
+}
+
+static bool is_there(struct applier *a, const char *path, const char *data)
+{
+    char now[MOUNT_IDENTITY];
+    int fd = open_in_root(a->target->rootfs, path, O_PATH | O_NOFOLLOW, 0);
+    bool same = fd >= 0 && mount_identity(fd, now) == 0 && strcmp(now, data) == 0;
+
+    if (fd >= 0)
+        close(fd);
+    return same;
+}
+
+/* Whoever removes a name takes every mount on it away, in other mount namespaces and from other hosts too (rmdir(2),
+ * unlink(2)). So what this run has mounted is looked for before it says that all is done. */
+int mounts_are_there(struct applier *a)
+{
+    const char *bytes = a->records.bytes, *data;
+
+    for (size_t at = 0; (data = data_of(bytes, a->records.size, at)) != NULL;
+         at = (size_t)(data - bytes) + strlen(data) + 1)
+        if (bytes[at] == RECORD_MOUNT && !is_there(a, bytes + at + 1, data))
+            return fail_as(a, NVC_FAILED_LOST, ESTALE, "mount operation failed", bytes + at + 1);
+    return 0;
 }
 
 static int undo_mount(struct place *place, const char *data)
@@ -92,6 +137,23 @@ static int undo_relink(struct place *place, const char *data)
     return link_replace(place, newline + 1);
 }
 
+/* Whether other hosts may have the file system, too. */
+static bool is_of_many(int fd)
+{
+    static const uint32_t types[] = {NFS_SUPER_MAGIC,  SMB_SUPER_MAGIC,  CIFS_SUPER_MAGIC, SMB2_SUPER_MAGIC,
+                                     FUSE_SUPER_MAGIC, V9FS_MAGIC,       AFS_SUPER_MAGIC,  AFS_FS_MAGIC,
+                                     CEPH_SUPER_MAGIC, LUSTRE_MAGIC,     GPFS_MAGIC,       BEEGFS_MAGIC,
+                                     GFS2_MAGIC,       OCFS2_SUPER_MAGIC};
+    struct statfs vfs;
+
+    if (fstatfs(fd, &vfs) < 0)
+        return false;
+    for (size_t i = 0; i < sizeof(types) / sizeof(*types); i++)
+        if ((uint32_t)vfs.f_type == types[i])
+            return true;
+    return false;
+}
+
 static int undo_one(struct applier *a, char kind, const char *path, const char *data)
 {
     struct place place;
@@ -105,6 +167,10 @@ static int undo_one(struct applier *a, char kind, const char *path, const char *
         errno = error;
         /* Its directory is gone: nothing is left to undo there. */
         return error == ENOENT || error == ENOTDIR || error == ELOOP ? 0 : -1;
+    }
+    if (strchr(NAMES, kind) && (a->target->leave || is_of_many(place.parent))) {
+        place_close(&place);
+        return 0;
     }
     switch (kind) {
     case RECORD_MOUNT:
@@ -143,8 +209,7 @@ static int undo_one(struct applier *a, char kind, const char *path, const char *
     return result;
 }
 
-/* Undoes the records in `bytes`, newest first. Returns how many could not be undone. A record that is cut short,
- * as a kill can leave it, describes an effect that was not made. */
+/* Undoes the records in `bytes`, newest first. Returns how many could not be undone. */
 unsigned undo_records(struct applier *a, const char *bytes, size_t size)
 {
     size_t *starts = malloc((size / 3 + 1) * sizeof(*starts)), count = 0, at = 0;
@@ -154,15 +219,9 @@ unsigned undo_records(struct applier *a, const char *bytes, size_t size)
     a->undo_error = ENOMEM;
     if (starts == NULL)
         return 1;
-    while (at < size) {
-        const char *path_end = memchr(bytes + at + 1, '\0', size - at - 1);
-        const char *data_end =
-            path_end ? memchr(path_end + 1, '\0', size - (size_t)(path_end + 1 - bytes)) : NULL;
-        if (data_end == NULL)
-            break;
+    for (const char *data; (data = data_of(bytes, size, at)) != NULL;
+         at = (size_t)(data - bytes) + strlen(data) + 1)
         starts[count++] = at;
-        at = (size_t)(data_end + 1 - bytes);
-    }
     a->report->error = 0;
     while (count > 0) {
         const char *path = bytes + starts[--count] + 1;

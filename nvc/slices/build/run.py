@@ -259,7 +259,7 @@ def own_target() -> Target:
     target = Target()
     target.pid, target.pidfd, target.proc, target.mount_namespace = os.getpid(), -1, -1, -1
     target.rootfs = os.open("/", O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    target.rootfs_path, target.user_namespace, target.host = "", False, False
+    target.rootfs_path, target.user_namespace, target.standalone, target.host = "", False, False, False
     target.id = target.bundle = ""
     target.fsuid, target.fsgid = os.geteuid(), os.getegid()
     return target
