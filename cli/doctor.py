@@ -41,8 +41,11 @@ def _containers(_: click.Context, __: click.Parameter, begun: str) -> list[Compl
     return [CompletionItem(id, help=place) for id, place in known() if id.startswith(begun)]
 
 
-@command("doctor",
-    "nvc-cli doctor", "nvc-cli doctor driver nodes.gpus", "nvc-cli doctor --container 3f2a9c",
+@command(
+    "doctor",
+    "nvc-cli doctor",
+    "nvc-cli doctor driver nodes.gpus",
+    "nvc-cli doctor --container 3f2a9c",
     "nvc-cli doctor --kubernetes --claim team/train-gpu-x7k2p",
     "nvc-cli doctor --bundle /tmp/nvc-doctor.tar.gz",
 )
@@ -71,7 +74,9 @@ def _containers(_: click.Context, __: click.Parameter, begun: str) -> list[Compl
     "--bundle", default="", metavar="FILE", type=click.Path(dir_okay=False),
     help="Also write an archive to send with a request for help.",
 )  # fmt: skip
-@click.option("--unmasked", is_flag=True, help="With --bundle: do not mask names of hosts, users and devices.")
+@click.option(
+    "--unmasked", is_flag=True, help="With --bundle: do not mask names of hosts, users and devices."
+)
 @click.argument("checks", metavar="[CHECK...]", nargs=-1, shell_complete=_names)
 @click.pass_context
 def doctor(
@@ -104,8 +109,8 @@ def doctor(
     if listing:
         _list(checks, tuple(given), form)
         return
-    from nvc.doctor import text
-    from nvc.doctor.catalog import choose, examine
+    from nvc.doctor import examine, text
+    from nvc.doctor.catalog import choose
     from nvc.doctor.resolve import resolve
 
     chosen = choose(checks, tuple(name for name, value in given.items() if value))

@@ -129,6 +129,11 @@ def cgroup_mounts(text: bytes) -> list[CgroupMount]:
     return mounts
 
 
+def mounted() -> list[CgroupMount]:
+    """The mounts of this mount namespace that show device cgroups, writable ones first. Raises OSError."""
+    return cgroup_mounts(_read("/proc/self/mountinfo"))
+
+
 def unescape(field: bytes) -> str:
     """A path of mountinfo, where white space and the backslash are a backslash and three octal digits."""
     first, *rest = field.split(b"\\")

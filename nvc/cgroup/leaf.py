@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 
-from nvc.cgroup.find import below, cgroup_mounts, memberships, read_all
+from nvc.cgroup.find import below, memberships, mounted, read_all
 from nvc.errors import ContainerError
 from nvc.value import Value
 
@@ -171,7 +171,7 @@ def remove(path: str) -> None:
 
 
 def _mounts() -> list[CgroupMount]:
-    return [mount for mount in cgroup_mounts(_read("/proc/self/mountinfo")) if mount.version == 2]
+    return [mount for mount in mounted() if mount.version == 2]
 
 
 def _children(path: str) -> list[str]:

@@ -1,28 +1,128 @@
 """What is wrong with this host, or with one container, and how to mend it.
 
-Each check looks at one thing, has a name that never changes, and returns findings: a status, one line of text, what
-was seen (evidence), and a remedy, as commands wherever there are any. A check changes nothing. `catalog` lists the
-checks, `examine` runs them, `Context` is what they read.
+A check looks at one thing and has a name that never changes. One function gathers its facts; its rows say what each
+fact means: the first row whose test is true gives the finding. A check changes nothing. `catalog` lists the checks,
+`examine` runs them, `Context` is what they read.
 """
 
 from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
-from nvc.value import Value
+from nvc.errors import NvcError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Any
-
     from nvc.doctor.context import Context
 
 OK, WARNING, FAILED, UNKNOWN = "ok", "warning", "failed", "unknown"
 #: From harmless to bad.
 ORDER = (OK, WARNING, UNKNOWN, FAILED)
 AS_ROOT = "run as root to check it"
+
+
+class Fact(SimpleNamespace):
+    """What was found, by the names that rows use; what was not gathered is empty.
+
+    The lines of its `seen` and `run` follow those of the row.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        return ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a check says of a fact for which `when` is true; texts name parts of the fact as `{name}`."""
+
+    status: str  # OK, WARNING, FAILED or UNKNOWN: it cannot be told
+    text: str  # one line
+    when: Callable[[Any], object] = lambda _: True
+    seen: tuple[str, ...] = ()  # evidence, a line each
+    run: tuple[str, ...] = ()  # commands that mend it, one after the other
+    advice: str = ""  # what to do where no command does it
+
+    def of(self, fact: Fact) -> Finding:
+        """The finding for this fact."""
+        names = vars(fact)
+        seen = *(line.format_map(names) for line in self.seen), *fact.seen
+        run = *(line.format_map(names) for line in self.run), *fact.run
+        return Finding(self.status, self.text.format_map(names), seen, run, self.advice.format_map(names))
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that a check found; the fields are those of a row."""
+
+    status: str
+    text: str
+    evidence: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
+    advice: str = ""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check. `title` says what is looked at."""
+
+    name: str
+    title: str
+    facts: Callable[[Context], Iterable[Fact | Finding]]
+    rows: tuple[Row, ...] = ()
+
+    def run(self, context: Context) -> Iterator[Finding]:
+        """What the rows say of the facts. Raises whatever keeps the facts from being gathered."""
+        for fact in self.facts(context):
+            if isinstance(fact, Finding):
+                yield fact
+            else:
+                yield from (row.of(fact) for row in [row for row in self.rows if row.when(fact)][:1])
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one check found, at least one finding."""
+
+    check: Check
+    findings: tuple[Finding, ...]
+
+    @property
+    def status(self) -> str:
+        """The worst status among the findings."""
+        return worst(finding.status for finding in self.findings)
+
+
+class Blocked(Exception):
+    """A check cannot be made before another one is well; its name is the message."""
+
+
+def examine(context: Context, checks: tuple[Check, ...]) -> tuple[Result, ...]:
+    """What each check finds. None of them can fail: what keeps one from looking is its finding."""
+    return tuple(Result(check, _findings(context, check)) for check in checks)
+
+
+def _findings(context: Context, check: Check) -> tuple[Finding, ...]:
+    found: list[Finding] = []
+    try:
+        found += check.run(context)
+    except Blocked as other:
+        found.append(Finding(UNKNOWN, f"not checked: first mend {other}"))
+    except PermissionError as error:
+        text = f"{error.filename or 'this'} cannot be read: permission denied"
+        found.append(Finding(UNKNOWN, text, advice=AS_ROOT))
+    except OSError as error:
+        cause = (error.strerror or str(error)).lower()
+        found.append(Finding(UNKNOWN, f"cannot be checked: {error.filename or check.title}: {cause}"))
+    except NvcError as error:
+        found.append(Finding(UNKNOWN, f"cannot be checked: {error}", advice=error.hint))
+    except Exception as error:  # a check that is wrong must not keep the others from being made
+        text = f"this check has a bug: {type(error).__name__}: {error}"
+        found.append(Finding(UNKNOWN, text, advice="please report it, with --bundle"))
+    return tuple(found) or (Finding(OK, f"{check.title}: no problem found"),)
 
 
 def with_systemd(*commands: str, without: tuple[str, ...] = ()) -> tuple[str, ...]:
@@ -43,60 +143,6 @@ def first(found: Iterable[str], most: int = 8) -> tuple[str, ...]:
     """The first of what was found, a line each, and how many more there are."""
     lines = tuple(found)
     return lines if len(lines) <= most else (*lines[:most], f"and {len(lines) - most} more")
-
-
-class Finding(Value):
-    """One thing that a check found."""
-
-    status: str  # OK, WARNING, FAILED or UNKNOWN: it cannot be told
-    text: str  # one line
-    evidence: tuple[str, ...] = ()  # what was seen, a line each
-    commands: tuple[str, ...] = ()  # that mend it, one after the other
-    advice: str = ""  # what to do where no command does it
-
-
-class Check(Value):
-    """One check. `title` says what is looked at."""
-
-    name: str
-    title: str
-    run: Callable[[Context], Iterable[Finding]]
-
-
-class Result(Value):
-    """What one check found, at least one finding."""
-
-    check: Check
-    findings: tuple[Finding, ...]
-
-    @property
-    def status(self) -> str:
-        """The worst status among the findings."""
-        return worst(finding.status for finding in self.findings)
-
-
-class Blocked(Exception):
-    """A check cannot be made before another one is well; its name is the message."""
-
-
-def ok(text: str, *evidence: str) -> Finding:
-    """It is as it should be."""
-    return Finding(OK, text, evidence)
-
-
-def warning(text: str, *evidence: str, commands: tuple[str, ...] = (), advice: str = "") -> Finding:
-    """It works, but not as it should, or not for long."""
-    return Finding(WARNING, text, evidence, commands, advice)
-
-
-def failed(text: str, *evidence: str, commands: tuple[str, ...] = (), advice: str = "") -> Finding:
-    """It does not work."""
-    return Finding(FAILED, text, evidence, commands, advice)
-
-
-def unknown(text: str, *evidence: str, commands: tuple[str, ...] = (), advice: str = "") -> Finding:
-    """It cannot be told."""
-    return Finding(UNKNOWN, text, evidence, commands, advice)
 
 
 def worst(statuses: Iterable[str]) -> str:
@@ -128,3 +174,23 @@ def document(results: tuple[Result, ...]) -> dict[str, Any]:
             for result in results
         ],
     }
+
+
+def ok(text: str, *evidence: str) -> Finding:
+    """It is as it should be."""
+    return Finding(OK, text, evidence)
+
+
+def warning(text: str, *evidence: str, commands: tuple[str, ...] = (), advice: str = "") -> Finding:
+    """It works, but not as it should, or not for long."""
+    return Finding(WARNING, text, evidence, commands, advice)
+
+
+def failed(text: str, *evidence: str, commands: tuple[str, ...] = (), advice: str = "") -> Finding:
+    """It does not work."""
+    return Finding(FAILED, text, evidence, commands, advice)
+
+
+def unknown(text: str, *evidence: str, commands: tuple[str, ...] = (), advice: str = "") -> Finding:
+    """It cannot be told."""
+    return Finding(UNKNOWN, text, evidence, commands, advice)

@@ -76,7 +76,7 @@ def write_archive(
 
 
 def _parts(context: Context, results: tuple[Result, ...], text: str) -> list[tuple[str, str]]:
-    facts, error, _ = context.asked()
+    facts, error, _ = context.asked
     info: dict[str, Any] = info_document(facts) if facts is not None else {"error": str(error)}
     parts = [
         ("report.txt", text),

@@ -10,7 +10,7 @@ from nvc.doctor import AS_ROOT, Blocked, Check, failed, first, ok, unknown, warn
 from nvc.doctor.context import read_text
 from nvc.doctor.inside import Inside
 from nvc.doctor.registrations import NVIDIAS, OURS, kind_of
-from nvc.doctor.system import scope_findings, scope_of
+from nvc.doctor.system import LOST, lost_by, scope_of
 from nvc.environment import CAPABILITIES, MAX_REQUIREMENT, MAX_REQUIREMENTS, REQUIRE, VISIBLE, is_known
 from nvc.errors import ContainerError, MountError, NvcError
 from nvc.oci import MAX_CONFIG
@@ -260,7 +260,7 @@ def scope(context: Context, inside: Inside) -> Iterator[Finding]:
     """Whether systemd would take its nodes away."""
     name = scope_of(inside.pid)
     if name and CONTROL in inside.nodes():
-        yield from scope_findings(name, inside.pid)
+        yield from (LOST[0].of(fact) for fact in lost_by(name, inside.pid))
 
 
 @looking_into

@@ -139,7 +139,9 @@ def compat(context: Context, inside: Inside) -> Iterator[Finding]:
         return
     facts = context.facts
     directory = os.path.dirname(file.path)
-    usable = compat_libraries(context.kernel, inside.root, facts.driver_version, directory, facts.cuda_version)
+    usable = compat_libraries(
+        context.kernel, inside.root, facts.driver_version, directory, facts.cuda_version
+    )
     version = file.path.rpartition(".so.")[2]
     if not usable:
         yield failed(

@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import os
 import time
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from nvc import config as configuration
 from nvc.config import Config, ConfigError
+from nvc.containers.files import FILE_MAX, read_bytes
+from nvc.discovery import discover
 from nvc.discovery.host import Host
+from nvc.discovery.hostroot import HostRoot
 from nvc.discovery.nodes import nvidia_major
-from nvc.discovery.proc import char_majors, kernel_version, proc_gpus
+from nvc.discovery.proc import ProcGpu, char_majors, kernel_version, proc_gpus
 from nvc.doctor import Blocked
 from nvc.errors import NvcError
-from nvc.request import place
+from nvc.model import HostFacts
+from nvc.request import DriverOptions, place
 from nvc.rundir import SYSTEM, in_user_namespace
+from nvc.slices.store.status import SliceStatus, statuses
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.discovery.hostroot import HostRoot
-    from nvc.discovery.proc import ProcGpu
     from nvc.doctor.cluster import Node
     from nvc.doctor.resolve import RunningContainer
     from nvc.kernel import Kernel
-    from nvc.model import HostFacts
-    from nvc.request import DriverOptions
-    from nvc.slices.store.status import SliceStatus
 
-#: The largest file of other programs that is read, bytes.
-FILE_LIMIT = 4 << 20
 #: In place of the runtime directory, where a parsed configuration would be kept: nothing is to be changed.
 NOWHERE = "/dev/null"
 
@@ -36,16 +35,15 @@ class Context:
     """What checks read of the host, through `kernel`. `close` it when done.
 
     The configuration names the driver root where the caller did not: `root` and `ldcache` are the caller's or "".
+    `programs` is the directory of this installation's programs, "" where there is none.
     """
 
     def __init__(
         self, kernel: Kernel, options: DriverOptions, root: str = "", ldcache: str = "", programs: str = ""
     ) -> None:
         self.kernel = kernel
-        self.nvc_cli = (
-            f"nvc-cli --root {root}" if root else "nvc-cli"
-        )  # with the same driver root, in commands
-        self.programs = programs  # the directory of this installation's programs, "" where there is none
+        self.nvc_cli = f"nvc-cli --root {root}" if root else "nvc-cli"  # in commands
+        self.programs = programs
         self.container: RunningContainer | None = None
         self.node: Node | None = None  # of Kubernetes
         self.config = Config()
@@ -57,33 +55,25 @@ class Context:
                 options = options.replace(root=root, ldcache=ldcache)
         except ConfigError as error:
             self.config_error = error
-        self.options = options.replace(inventory=False, load_kmods=False)
-        self._kept: dict[str, object] = {}
-        self._host: Host | None = None
+        self.options: DriverOptions = options.replace(inventory=False, load_kmods=False)
+        self.root = str(self.options.root)  # of the driver
 
     def close(self) -> None:
         """Release what is held open."""
-        if self._host is not None:
-            self._host.close()
-
-    @property
-    def root(self) -> str:
-        """The driver root."""
-        return str(self.options.root)
+        if "host" in vars(self):
+            self.host.close()
 
     def path(self, inside: str) -> str:
         """The path on the host of something in the driver root."""
-        return inside if self.root == "/" else str(self.root).rstrip("/") + inside
+        return inside if self.root == "/" else self.root.rstrip("/") + inside
 
-    @property
+    @cached_property
     def host(self) -> Host:
         """The driver root and where /proc, /sys and /dev are. Raises Blocked where it cannot be opened."""
-        if self._host is None:
-            try:
-                self._host = Host.open(self.kernel, self.options)
-            except NvcError:
-                raise Blocked("driver.root") from None
-        return self._host
+        try:
+            return Host.open(self.kernel, self.options)
+        except NvcError:
+            raise Blocked("driver.root") from None
 
     @property
     def module(self) -> str:
@@ -108,28 +98,23 @@ class Context:
         """GPUs that the kernel module has claimed. Raises DetectionError."""
         return proc_gpus(self.host.system) or ()
 
+    @cached_property
     def asked(self) -> tuple[HostFacts | None, NvcError | None, float]:
         """What discovery finds, or why it finds nothing, and the seconds that took; never from the inventory."""
-        if "facts" not in self._kept:
-            from nvc.discovery import discover
-
-            begin = time.monotonic()
-            facts: HostFacts | None = None
-            error: NvcError | None = None
-            try:
-                facts = discover(self.kernel, self.options)
-            except NvcError as raised:
-                error = raised
-            self._kept["facts"] = facts, error, time.monotonic() - begin
-        return self._kept["facts"]  # type: ignore[return-value]
+        begin = time.monotonic()
+        facts, failure = None, None
+        try:
+            facts = discover(self.kernel, self.options)
+        except NvcError as error:
+            failure = error
+        return facts, failure, time.monotonic() - begin
 
     @property
     def facts(self) -> HostFacts:
         """What discovery finds. Raises Blocked."""
-        facts, _, _ = self.asked()
-        if facts is None:
+        if self.asked[0] is None:
             raise Blocked("driver.nvml")
-        return facts
+        return self.asked[0]
 
     @property
     def runtime_directory(self) -> str:
@@ -139,20 +124,24 @@ class Context:
             return SYSTEM
         return own
 
+    @cached_property
+    def _statuses(self) -> tuple[tuple[SliceStatus, ...], tuple[str, ...]]:
+        try:
+            os.listdir(f"{self.runtime_directory}/vgpu")  # whoever may not look knows nothing of slices
+        except FileNotFoundError:
+            return (), ()
+        return statuses(self.kernel, repair=False)
+
     def slices(self) -> tuple[tuple[SliceStatus, ...], tuple[str, ...]]:
-        """Every slice, and warnings about entries that cannot be read."""
-        if "slices" not in self._kept:
-            from nvc.slices.store.status import statuses
+        """Every slice, and warnings about entries that cannot be read. Raises OSError."""
+        return self._statuses
 
-            try:
-                os.listdir(f"{self.runtime_directory}/vgpu")  # whoever may not look knows nothing of slices
-                self._kept["slices"] = statuses(self.kernel, repair=False)
-            except FileNotFoundError:
-                self._kept["slices"] = (), ()
-        return self._kept["slices"]  # type: ignore[return-value]
+    def living(self) -> tuple[SliceStatus, ...]:
+        """The slices of containers and programs that run. Raises OSError."""
+        return tuple(one for one in self.slices()[0] if one.alive)
 
 
-def read_file(path: str, limit: int = FILE_LIMIT) -> bytes | None:
+def read_file(path: str, limit: int = FILE_MAX) -> bytes | None:
     """The beginning of a file, None where there is none. Raises OSError for any other reason."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
@@ -168,12 +157,9 @@ def read_file(path: str, limit: int = FILE_LIMIT) -> bytes | None:
         os.close(fd)
 
 
-def read_text(path: str, limit: int = FILE_LIMIT) -> str:
-    """The beginning of a file as text, without blanks around it; "" where there is none or it cannot be read."""
-    try:
-        return (read_file(path, limit) or b"").decode("utf-8", "replace").strip()
-    except OSError:
-        return ""
+def read_text(path: str, limit: int = FILE_MAX) -> str:
+    """A file as text, without blanks around it; "" where there is none, it cannot be read or is larger."""
+    return read_bytes(os.path.realpath(path), limit).decode("utf-8", "replace").strip()
 
 
 def link_of(root: HostRoot, path: str) -> str:

@@ -133,7 +133,7 @@ def modules(context: Context) -> Iterator[Finding]:
 
 def nvml(context: Context) -> Iterator[Finding]:
     """Whether the driver answers, and in time."""
-    facts, error, seconds = context.asked()
+    facts, error, seconds = context.asked
     if facts is None:
         assert error is not None
         yield _unanswered(context, error)
@@ -146,9 +146,7 @@ def nvml(context: Context) -> Iterator[Finding]:
         )
     label = f"driver {facts.driver_label}, CUDA {facts.cuda_version}"
     if not facts.gpus:
-        yield failed(
-            f"{label} has no GPU", advice="check lspci, and the kernel log: dmesg | grep NVRM"
-        )
+        yield failed(f"{label} has no GPU", advice="check lspci, and the kernel log: dmesg | grep NVRM")
     else:
         yield ok(f"{label} answers for {len(facts.gpus)} GPUs in {seconds * 1000:.0f} ms")
     for text in facts.warnings:
@@ -212,7 +210,9 @@ def services(context: Context) -> Iterator[Finding]:
                 commands=(f"rm {context.path(path)}", f"systemctl restart {service}"),
             )
         elif (
-            service == "nvidia-fabricmanager" and not os.path.exists(context.path(path)) and _has_nvswitch(context)
+            service == "nvidia-fabricmanager"
+            and not os.path.exists(context.path(path))
+            and _has_nvswitch(context)
         ):
             yield failed(
                 "this machine has NVSwitches, but its fabric manager does not run: CUDA fails with error 802",
@@ -255,7 +255,7 @@ def xid(context: Context) -> Iterator[Finding]:
     found = xids(lines)
     if not found:
         return
-    facts, _, _ = context.asked()
+    facts, _, _ = context.asked
     answering = (
         {gpu.bus_id.partition(":")[2].partition(".")[0] for gpu in facts.gpus}
         if facts is not None

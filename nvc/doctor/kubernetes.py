@@ -119,7 +119,7 @@ def versions(context: Context) -> Iterator[Finding]:
 def root(context: Context) -> Iterator[Finding]:
     """Whether the driver is where the plugin looks for it, and so is nvc's hook."""
     one = node_of(context).record
-    facts, error, _ = context.asked()
+    facts, error, _ = context.asked
     if facts is None:
         yield failed(
             f"the driver in {one.root} cannot be asked: {error}",

@@ -4,51 +4,28 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
 
-from nvc.discovery.nodes import CAPABILITIES, CONTROL, CONTROL_MINOR, UVM, UVM_TOOLS
+from nvc.discovery.hostroot import HostRoot
+from nvc.discovery.nodes import CAPABILITIES, CONTROL, CONTROL_MINOR, UVM, UVM_TOOLS, find_node
 from nvc.discovery.proc import PROC, fields_of
-from nvc.doctor import Check, aside, failed, ok, warning
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nvc.discovery.hostroot import HostRoot
-    from nvc.doctor import Finding
-    from nvc.doctor.context import Context
+from nvc.doctor import FAILED, OK, WARNING, Check, Fact, Row, aside
+from nvc.doctor.context import Context
+from nvc.errors import DetectionError
 
 _READ_WRITE = 0o666
 
 
-def state(devices: HostRoot, path: str, major: int, minor: int) -> str:
-    """What is wrong with the node at `path`, "" for nothing."""
+def _node(context: Context, path: str, major: int, minor: int) -> Fact:
+    """A node that the driver needs, and what is wrong with it."""
+    problem = ""
     try:
-        status = devices.stat(path, follow=False)
-    except FileNotFoundError:
-        return "is missing"
-    except OSError as error:
-        return f"cannot be checked: {(error.strerror or str(error)).lower()}"
-    if not stat.S_ISCHR(status.st_mode):
-        return "is not a character device"
-    there = os.major(status.st_rdev), os.minor(status.st_rdev)
-    return "" if there == (major, minor) else f"is {there[0]}:{there[1]}, the driver's is {major}:{minor}"
-
-
-def _checked(context: Context, path: str, minor: int, major: int) -> Iterator[Finding]:
-    problem = state(context.host.devices, path, major, minor)
-    if problem:
-        place = _place(context, path)
-        remove = () if problem == "is missing" else (aside(place),)
-        yield failed(
-            f"{place} {problem}",
-            f"the driver's number is {major}:{minor}",
-            commands=(
-                *remove,
-                f"mkdir -p {os.path.dirname(place)}",
-                f"mknod -m 666 {place} c {major} {minor}",
-            ),
-            advice="nvidia-modprobe makes nodes too, and `nvc-cli --load-kmods info`",
-        )
+        there = find_node(context.host.devices, path, major, minor) is not None
+    except DetectionError as error:
+        there, problem = True, str(error.cause)
+    place = _place(context, path)
+    return Fact(place=place, there=there, problem=problem, number=f"{major}:{minor}", aside=aside(place),
+                make=f"mknod -m 666 {place} c {major} {minor}", directory=os.path.dirname(place))  # fmt: skip
 
 
 def _place(context: Context, path: str) -> str:
@@ -56,45 +33,35 @@ def _place(context: Context, path: str) -> str:
     return path if base == "/" else base.rstrip("/") + path
 
 
-def control(context: Context) -> Iterator[Finding]:
-    """nvidiactl and the nodes of UVM."""
+def _control(context: Context) -> Iterator[Fact]:
     context.module  # noqa: B018
-    yield from _checked(context, CONTROL, CONTROL_MINOR, context.major)
+    yield _node(context, CONTROL, context.major, CONTROL_MINOR)
     uvm = context.majors.get("nvidia-uvm")
     if uvm is not None:
-        yield from _checked(context, UVM, 0, uvm)
-        yield from _checked(context, UVM_TOOLS, 1, uvm)
+        yield _node(context, UVM, uvm, 0)
+        yield _node(context, UVM_TOOLS, uvm, 1)
 
 
-def gpus(context: Context) -> Iterator[Finding]:
-    """One node for each GPU of the kernel module, and none for GPUs that are not there."""
+def _gpus(context: Context) -> Iterator[Fact]:
     context.module  # noqa: B018
     minors = {gpu.minor for gpu in context.gpus if gpu.minor >= 0}
     for minor in sorted(minors):
-        yield from _checked(context, f"/dev/nvidia{minor}", minor, context.major)
+        yield _node(context, f"/dev/nvidia{minor}", context.major, minor)
     for name, _ in context.host.devices.entries("/dev"):
         number = name.removeprefix("nvidia")
         if name != number and number.isascii() and number.isdigit() and int(number) not in minors:
-            yield warning(
-                f"{_place(context, '/dev/' + name)} is stale: there is no GPU with this minor",
-                commands=(aside(_place(context, f"/dev/{name}")),),
-            )
-    if minors:
-        yield ok(f"{len(minors)} GPUs have their device nodes")
+            place = _place(context, f"/dev/{name}")
+            yield Fact(stale=place, aside=aside(place))
 
 
-def capabilities(context: Context) -> Iterator[Finding]:
+def _capabilities(context: Context) -> Iterator[Fact]:
     """The nodes by which MIG devices are opened: without one, NVML does not even show the device."""
     context.module  # noqa: B018
     major = context.majors.get("nvidia-caps")
-    if major is None:
-        yield ok("this driver has no capability nodes")
-        return
-    for path in _access_files(context.host.system):
-        content = context.host.system.read_optional(path, 4096) or b""
-        minor = fields_of(content).get("DeviceFileMinor", "")
-        if minor.isascii() and minor.isdigit() and len(minor) <= 7:
-            yield from _checked(context, f"{CAPABILITIES}/nvidia-cap{minor}", int(minor), major)
+    for path in _access_files(context.host.system) if major is not None else ():
+        minor = fields_of(context.host.system.read_optional(path, 4096) or b"").get("DeviceFileMinor", "")
+        if major is not None and minor.isascii() and minor.isdigit() and len(minor) <= 7:
+            yield _node(context, f"{CAPABILITIES}/nvidia-cap{minor}", major, int(minor))
 
 
 def _access_files(system: HostRoot) -> Iterator[str]:
@@ -104,14 +71,14 @@ def _access_files(system: HostRoot) -> Iterator[str]:
         for instance, _ in system.entries(f"{base}/{gpu}/mig"):
             place = f"{base}/{gpu}/mig/{instance}"
             if instance.startswith("gi"):
-                yield f"{place}/access"
                 yield from (
-                    f"{place}/{name}/access" for name, _ in system.entries(place) if name != "access"
+                    f"{place}/access" if name == "access" else f"{place}/{name}/access"
+                    for name, _ in system.entries(place)
                 )
 
 
-def permissions(context: Context) -> Iterator[Finding]:
-    """Whether users other than root can open the nodes."""
+def _there(context: Context) -> Iterator[tuple[str, os.stat_result]]:
+    """Names and status of the character devices /dev/nvidia*."""
     context.module  # noqa: B018
     for name, _ in context.host.devices.entries("/dev"):
         if not name.startswith("nvidia"):
@@ -120,50 +87,54 @@ def permissions(context: Context) -> Iterator[Finding]:
             status = context.host.devices.stat(f"/dev/{name}", follow=False)
         except OSError:
             continue
-        if stat.S_ISCHR(status.st_mode) and status.st_mode & _READ_WRITE != _READ_WRITE:
-            place = _place(context, f"/dev/{name}")
-            yield warning(
-                f"{place} is not open to all users: in containers they need group {status.st_gid}",
-                f"mode {stat.S_IMODE(status.st_mode):04o}, owner {status.st_uid}:{status.st_gid}",
-                commands=(f"chmod 666 {place}",),
-                advice=f"or start containers with --group-add {status.st_gid}; "
-                "the driver's option NVreg_DeviceFileMode sets the mode of new nodes",
-            )
+        if stat.S_ISCHR(status.st_mode):
+            yield name, status
 
 
-def dev_char(context: Context) -> Iterator[Finding]:
+def _permissions(context: Context) -> Iterator[Fact]:
+    for name, status in _there(context):
+        if status.st_mode & _READ_WRITE != _READ_WRITE:
+            yield Fact(place=_place(context, f"/dev/{name}"), mode=stat.S_IMODE(status.st_mode),
+                       user=status.st_uid, group=status.st_gid)  # fmt: skip
+
+
+def _dev_char(context: Context) -> Iterator[Fact]:
     """The links by which systemd and runc name device numbers; without them a reload takes GPUs away."""
-    context.module  # noqa: B018
-    if not os.path.isdir("/run/systemd/system"):
-        yield ok("this host does not run systemd")
-        return
-    devices = context.host.devices
-    names = [name for name, _ in devices.entries("/dev") if name.startswith("nvidia")]
-    missing = []
-    for name in names:
-        try:
-            status = devices.stat(f"/dev/{name}", follow=False)
-        except OSError:
-            continue
-        number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
-        if stat.S_ISCHR(status.st_mode) and not devices.exists(f"/dev/char/{number}"):
-            missing.append((number, name))
-    if missing:
-        base = _place(context, "/dev/char")
-        yield warning(
-            f"{len(missing)} nodes have no link in {base}: containers may lose GPUs when systemd is reloaded",
-            *(f"{base}/{number} for {name}" for number, name in missing),
-            commands=(
-                f"mkdir -p {base}",
-                *(f"ln -sf ../{name} {base}/{number}" for number, name in missing),
-            ),
+    numbers = [(f"{os.major(it.st_rdev)}:{os.minor(it.st_rdev)}", name) for name, it in _there(context)]
+    base = _place(context, "/dev/char")
+    missing = [it for it in numbers if not context.host.devices.exists(f"/dev/char/{it[0]}")]
+    if missing and os.path.isdir("/run/systemd/system"):
+        yield Fact(
+            count=len(missing),
+            base=base,
+            seen=[f"{base}/{number} for {name}" for number, name in missing],
+            run=[f"ln -sf ../{name} {base}/{number}" for number, name in missing],
         )
 
 
+_HELP = "nvidia-modprobe makes nodes too, and `nvc-cli --load-kmods info`"
+NODE = (
+    Row(FAILED, "{place}: {problem}", lambda it: it.problem, seen=("the driver's number is {number}",),
+        run=("{aside}", "{make}"), advice=_HELP),
+    Row(FAILED, "{place} is missing", lambda it: it.place and not it.there,
+        seen=("the driver's number is {number}",), run=("mkdir -p {directory}", "{make}"), advice=_HELP),
+)  # fmt: skip
 CHECKS = (
-    Check("nodes.control", "/dev/nvidiactl and the device nodes of UVM", control),
-    Check("nodes.gpus", "/dev/nvidiaN of each GPU", gpus),
-    Check("nodes.capabilities", "MIG capability nodes", capabilities),
-    Check("nodes.permissions", "whether all users can open the device nodes", permissions),
-    Check("nodes.dev-char", "links in /dev/char, which systemd needs", dev_char),
-)
+    Check("nodes.control", "/dev/nvidiactl and the device nodes of UVM", _control, NODE),
+    Check("nodes.gpus", "/dev/nvidiaN of each GPU", _gpus, (
+        *NODE,
+        Row(WARNING, "{stale} is stale: there is no GPU with this minor", lambda it: it.stale, run=("{aside}",)),
+        Row(OK, "{place} is there"),
+    )),
+    Check("nodes.capabilities", "MIG capability nodes", _capabilities, NODE),
+    Check("nodes.permissions", "whether all users can open the device nodes", _permissions, (
+        Row(WARNING, "{place} is not open to all users: in containers they need group {group}",
+            seen=("mode {mode:04o}, owner {user}:{group}",), run=("chmod 666 {place}",),
+            advice="or start containers with --group-add {group}; the driver's option NVreg_DeviceFileMode sets "
+            "the mode of new nodes"),
+    )),
+    Check("nodes.dev-char", "links in /dev/char, which systemd needs", _dev_char, (
+        Row(WARNING, "{count} nodes have no link in {base}: containers may lose GPUs when systemd is reloaded",
+            run=("mkdir -p {base}",)),
+    )),
+)  # fmt: skip

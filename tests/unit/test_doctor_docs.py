@@ -10,7 +10,7 @@ import click
 from support import REPO
 from support.prose import read, sources
 
-from nvc.doctor import Check, Result, document, first, ok
+from nvc.doctor import OK, Check, Finding, Result, document, first
 from nvc.doctor.catalog import CHECKS, table
 from nvc_cli.doctor import doctor
 
@@ -43,7 +43,7 @@ def test_every_option_and_key() -> None:
     for option in doctor.params:
         if isinstance(option, click.Option):
             assert any(f"`{name}" in TEXT or f" {name}`" in TEXT for name in option.opts), option.opts
-    made = document((Result(Check("a.b", "", lambda _: ()), (ok("x"),)),))
+    made = document((Result(Check("a.b", "", lambda _: ()), (Finding(OK, "x"),)),))
     for key in {*made, *made["checks"][0], *made["checks"][0]["findings"][0]}:
         assert f"`{key}`" in TEXT, key
 

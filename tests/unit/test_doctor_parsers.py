@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import examples
 
-from nvc.doctor import ORDER, driver, registrations, resolve, system
+from nvc.doctor import ORDER, Check, driver, registrations, resolve, system
 from nvc.errors import NvcError
 
 VALUES = st.recursive(
@@ -93,7 +93,7 @@ def test_any_bytes(place: str, data: bytes) -> None:
     look: Any = None
     for check in registrations.CHECKS:
         assert all(finding.status in ORDER for finding in check.run(look))
-    assert all(finding.status == "warning" for finding in system.scope_findings("x.scope", 1))
+    assert all(fact.scope == "x.scope" for fact in system.lost_by("x.scope", 1))
     lines = driver.kernel_log()
     assert all(line.isprintable() for line in lines)
     assert ("PCI:0", 79) in driver.xids(lines)
@@ -119,15 +119,16 @@ def test_any_name_of_a_container(name: str) -> None:
 
 
 def test_a_scope_of_systemd(place: str) -> None:
+    look: Any = None
     os.mkdir(f"{place}/docker-1.scope.d")
     write(
         f"{place}/docker-1.scope.d/50.conf", b"[Scope]\nDevicePolicy=strict\nDeviceAllow=/dev/char/1:3 rwm\n"
     )
-    (finding,) = system.scope_findings("docker-1.scope", 42)
+    (finding,) = Check("", "", lambda _: system.lost_by("docker-1.scope", 42), system.LOST).run(look)
     assert "process 42 loses its GPUs" in finding.text and "docker-1.scope" in finding.commands[0]
     for allowed in (b"char-nvidia rw", b"/dev/nvidia0 rw", b"/dev/char/195:0 rw", b"char-* rwm"):
         write(f"{place}/docker-1.scope.d/60.conf", b"[Scope]\nDeviceAllow=" + allowed + b"\n")
-        assert not list(system.scope_findings("docker-1.scope", 42)), allowed
+        assert not list(system.lost_by("docker-1.scope", 42)), allowed
 
 
 @pytest.mark.parametrize(
