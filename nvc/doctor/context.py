@@ -12,7 +12,6 @@ from nvc.config import Config, ConfigError
 from nvc.containers.files import FILE_MAX, read_bytes
 from nvc.discovery import discover
 from nvc.discovery.host import Host
-from nvc.discovery.hostroot import HostRoot
 from nvc.discovery.nodes import nvidia_major
 from nvc.discovery.proc import ProcGpu, char_majors, kernel_version, proc_gpus
 from nvc.doctor import Blocked
@@ -160,17 +159,3 @@ def read_file(path: str, limit: int = FILE_MAX) -> bytes | None:
 def read_text(path: str, limit: int = FILE_MAX) -> str:
     """A file as text, without blanks around it; "" where there is none, it cannot be read or is larger."""
     return read_bytes(os.path.realpath(path), limit).decode("utf-8", "replace").strip()
-
-
-def link_of(root: HostRoot, path: str) -> str:
-    """What a path in a root leads to, without links; "" where it leads nowhere."""
-    try:
-        fd = root.open(path)
-    except OSError:
-        return ""
-    try:
-        return root.real_path(fd)
-    except (OSError, NvcError):
-        return ""
-    finally:
-        os.close(fd)

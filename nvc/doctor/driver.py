@@ -2,278 +2,144 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import socket
-import stat
+from collections.abc import Iterator
 
+from nvc.containers.files import names_in
 from nvc.discovery.firmware import find_firmwares, firmware_directories
 from nvc.discovery.proc import PROC, kernel_version
+from nvc.discovery.sockets import SOCKETS
 from nvc.discovery.wsl import wsl_node
-from nvc.doctor import AS_ROOT, Blocked, Check, failed, ok, unknown, warning
-from nvc.doctor.context import read_text
-from nvc.errors import InitializationError, NvcError, PermissionDenied
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nvc.doctor import Finding
-    from nvc.doctor.context import Context
+from nvc.doctor import AS_ROOT, FAILED, OK, UNKNOWN, WARNING, Blocked, Check, Fact, Row
+from nvc.doctor.context import Context, read_text
+from nvc.errors import InitializationError, PermissionDenied
+from nvc.kubernetes.health import UNTIL_RESET
 
 _TEGRA = "/etc/nv_tegra_release"
 _PCI = "/sys/bus/pci/devices"
-_NVIDIA = "0x10de"
+_NVIDIA, _GRAPHICS = "0x10de", ("0x0300", "0x0302")
 #: Seconds that NVML may take: the peers' limit is 10, and a container start waits for it.
 SLOW = 3.0
 _KMSG = "/dev/kmsg"
 _KMSG_LIMIT = 16 << 20
 _XID = re.compile(r"NVRM: Xid \(([^)]{1,64})\): ([0-9]{1,4}),?(.{0,160})")
-#: Xid errors after which the GPU does no work until it is reset, from NVIDIA's catalogue of Xid errors.
-_FATAL = {46, 48, 61, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 143, 154}
-_SERVICES = (
-    ("nvidia-persistenced", "/run/nvidia-persistenced/socket"),
-    ("nvidia-fabricmanager", "/run/nvidia-fabricmanager/socket"),
-)
 
 
-def root(context: Context) -> Iterator[Finding]:
-    """Whether the driver root is there."""
+def _root(context: Context) -> Iterator[Fact]:
+    fact = Fact(root=context.root, config=context.config.path or "the default one")
     try:
-        context.host  # noqa: B018
+        fact.kind = ", a simulated driver" if context.host.simulated else ""
     except Blocked:
-        yield failed(
-            f"the driver root {context.root} cannot be opened",
-            f"the configuration is {context.config.path or 'the default one'}",
-            advice="set `root` in [nvidia-container-cli] to where the driver is, or name it with --root",
-        )
-        return
-    kind = ", a simulated driver" if context.host.simulated else ""
-    yield ok(f"the driver root is {context.root}{kind}")
+        fact.closed = True
+    yield fact
 
 
-def module(context: Context) -> Iterator[Finding]:
-    """Whether the kernel module is loaded."""
+def _module(context: Context) -> Iterator[Fact]:
     system = context.host.system
-    version = kernel_version(system)
-    if version:
-        yield ok(f"kernel module {version} is loaded", *_first_line(context))
-        return
-    if wsl_node(context.host.devices) is not None:
-        yield ok("WSL: the driver is Windows', reached through /dev/dxg")
-        return
     cards = _cards()
-    if not cards:
-        yield failed(
-            "no NVIDIA driver is loaded, and no NVIDIA GPU is on the PCI bus",
-            f"no {PROC}/version, no /sys/module/nvidia",
-            commands=("nvc-cli sim create /srv/sim", "nvc-cli --root /srv/sim doctor"),
-            advice="install a GPU and its driver, or try nvc on a simulated one",
-        )
-        return
-    holders = {holder for _, holder in cards if holder}
-    shown = [f"{address}: {holder or 'no kernel driver'}" for address, holder in cards]
-    if "nouveau" in holders:
-        yield failed(
-            "the kernel driver nouveau holds the GPUs",
-            *shown,
-            commands=(
-                "printf 'blacklist nouveau\\noptions nouveau modeset=0\\n' > /etc/modprobe.d/nouveau.conf",
-            ),
-            advice="then rebuild the initramfs (update-initramfs -u, or dracut --force) and reboot",
-        )
-        return
-    if holders & {"vfio-pci"} and "nvidia" not in holders:
-        yield failed(
-            "the GPUs are assigned to virtual machines (vfio-pci)",
-            *shown,
-            advice="use nvc in that machine, or bind the GPUs to the kernel driver nvidia",
-        )
-        return
-    yield failed(
-        f"the kernel module nvidia is not loaded, although {len(cards)} NVIDIA GPUs are on the PCI bus",
-        *shown,
-        commands=("modprobe nvidia",),
-        advice="if that fails: is it built for this kernel (dkms status), is it signed (mokutil --sb-state)?",
+    yield Fact(
+        version=kernel_version(system),
+        wsl=wsl_node(context.host.devices),
+        count=len(cards),
+        drivers=set(cards.values()),
+        seen=[f"{address}: {holder or 'no kernel driver'}" for address, holder in cards.items()],
     )
 
 
-def platform(context: Context) -> Iterator[Finding]:
-    """Whether the GPU is one of its own, and not part of a Tegra system."""
-    release = read_text(_TEGRA, 4096)
-    if release and not context.host.simulated:
-        yield warning(
-            "this is a Jetson: containers get its integrated GPU by lists (CSV) that nvc does not read",
-            f"{_TEGRA}: {release.splitlines()[0][:80]}",
-            advice="use NVIDIA's toolkit in mode csv for the integrated GPU; GPUs on PCI Express work with nvc",
-        )
-    else:
-        yield ok("Tegra: not detected")
+def _cards() -> dict[str, str]:
+    """PCI addresses of NVIDIA GPUs, each with its kernel driver, "" where it has none."""
+    cards = {}
+    for name in names_in(_PCI):
+        vendor, kind = (read_text(f"{_PCI}/{name}/{file}") for file in ("vendor", "class"))
+        if vendor == _NVIDIA and kind.startswith(_GRAPHICS):
+            driver = f"{_PCI}/{name}/driver"
+            cards[name] = os.path.basename(os.readlink(driver)) if os.path.islink(driver) else ""
+    return cards
 
 
-def modules(context: Context) -> Iterator[Finding]:
-    """Whether CUDA's own module is there too."""
-    version = context.module
-    if "nvidia-uvm" not in context.majors:
-        yield failed(
-            "the kernel module nvidia-uvm is not loaded: CUDA cannot start",
-            f"no nvidia-uvm in {context.host.system.path.rstrip('/')}/proc/devices",
-            commands=("modprobe nvidia-uvm", "nvidia-modprobe -u -c 0"),
-        )
+def _platform(context: Context) -> Iterator[Fact]:
+    release = "" if context.host.simulated else read_text(_TEGRA)
+    yield Fact(path=_TEGRA, release=release.partition("\n")[0][:80])
+
+
+def _modules(context: Context) -> Iterator[Fact]:
+    yield Fact(uvm="nvidia-uvm" in context.majors, root=context.host.system.path.rstrip("/"))
     for name in ("nvidia_uvm", "nvidia_modeset"):
-        content = context.host.system.read_optional(f"/sys/module/{name}/version", 256)
-        other = (content or b"").decode("ascii", "replace").strip()
-        if other and other != version:
-            yield failed(
-                f"{name} is of driver {other}, nvidia of {version}",
-                commands=(f"modprobe -r {name}", f"modprobe {name}"),
-            )
+        content = context.host.system.read_optional(f"/sys/module/{name}/version", 256) or b""
+        other = content.decode("ascii", "replace").strip()
+        yield Fact(uvm=True, name=name, version=context.module, other=other if other != context.module else "")
 
 
-def nvml(context: Context) -> Iterator[Finding]:
-    """Whether the driver answers, and in time."""
+def _nvml(context: Context) -> Iterator[Fact]:
     facts, error, seconds = context.asked
-    if facts is None:
-        assert error is not None
-        yield _unanswered(context, error)
-        return
-    if seconds > SLOW:
-        yield warning(
-            f"the driver took {seconds:.1f} s to answer: container starts wait as long",
-            commands=("systemctl enable --now nvidia-persistenced",),
-            advice="without the persistence daemon, the driver restarts for each program",
-        )
-    label = f"driver {facts.driver_label}, CUDA {facts.cuda_version}"
-    if not facts.gpus:
-        yield failed(f"{label} has no GPU", advice="check lspci, and the kernel log: dmesg | grep NVRM")
-    else:
-        yield ok(f"{label} answers for {len(facts.gpus)} GPUs in {seconds * 1000:.0f} ms")
-    for text in facts.warnings:
-        yield warning(text)
+    if facts is not None:
+        yield Fact(slow=seconds > SLOW, seconds=seconds)
+        yield Fact(driver=facts.driver_label, cuda=facts.cuda_version, count=len(facts.gpus), ms=seconds * 1000)
+        yield from (Fact(warning=text) for text in facts.warnings)
+    elif error is not None:
+        text = f"{error.step}: {': '.join(str(part) for part in (error.path, error.cause) if part)}"
+        rights = os.geteuid() and isinstance(error, InitializationError) and "start the driver" in error.step
+        yield Fact(text=text, root=context.root, rights=rights or isinstance(error, PermissionDenied),
+                   late="timed out" in text, hint=AS_ROOT if rights else error.hint)  # fmt: skip
 
 
-def _unanswered(context: Context, error: NvcError) -> Finding:
-    text = f"the driver cannot be asked: {error.step}: {': '.join(str(x) for x in (error.path, error.cause) if x)}"
-    if isinstance(error, PermissionDenied):
-        return unknown(text, advice=error.hint)
-    if os.geteuid() != 0 and isinstance(error, InitializationError) and "start the driver" in error.step:
-        return unknown(text, advice=AS_ROOT)
-    commands: tuple[str, ...] = ()
-    if "timed out" in text:
-        commands = ("systemctl enable --now nvidia-persistenced", "dmesg | grep NVRM")
-    return failed(text, f"driver root {context.root}", commands=commands, advice=error.hint)
-
-
-def gpus(context: Context) -> Iterator[Finding]:
-    """Whether every GPU of the kernel module is also NVML's."""
-    facts = context.facts
-    known = {gpu.proc_dir for gpu in facts.gpus}
+def _gpus(context: Context) -> Iterator[Fact]:
+    known = {gpu.proc_dir for gpu in context.facts.gpus}
     for gpu in context.gpus:
-        name = gpu.directory.rpartition("/")[2]
-        if gpu.excluded:
-            yield ok(f"GPU {name} is excluded by the driver's configuration")
-        elif gpu.directory not in known:
-            yield failed(
-                f"GPU {name} is the kernel module's, but NVML does not show it",
-                f"{gpu.directory} is there",
-                commands=("dmesg | grep -e NVRM -e Xid",),
-                advice="it fell off the bus or did not start: reset it, or reboot",
-            )
+        yield Fact(name=os.path.basename(gpu.directory), directory=gpu.directory, excluded=gpu.excluded,
+                   shown=gpu.directory in known)  # fmt: skip
 
 
-def firmware(context: Context) -> Iterator[Finding]:
-    """Whether the GPU's own firmware is there for the loaded version."""
-    version = context.module
-    places = firmware_directories(context.host.system, version)
-    found, _ = find_firmwares(context.host.driver, places)
-    text = (context.host.system.read_optional(f"{PROC}/version", 4096) or b"").decode("utf-8", "replace")
-    if not found and "Open Kernel Module" in text:
-        yield failed(
-            f"there is no GSP firmware of version {version}, which the open kernel modules need",
-            *(f"no gsp*.bin in {context.path(place)}" for place in places),
-            advice=f"install the firmware package of driver {version} (nvidia-kernel-common, firmware-nvidia-gsp)",
-        )
+def _firmware(context: Context) -> Iterator[Fact]:
+    version, system = context.module, context.host.system
+    places = firmware_directories(system, version)
+    is_open = b"Open Kernel Module" in (system.read_optional(f"{PROC}/version", 4096) or b"")
+    if is_open and not find_firmwares(context.host.driver, places)[0]:
+        yield Fact(version=version, seen=[f"no gsp*.bin in {context.path(place)}" for place in places])
 
 
-def services(context: Context) -> Iterator[Finding]:
-    """Whether sockets of the driver's services have a service."""
-    if context.host.simulated:
-        yield ok("a simulated driver has sockets without services")
-        return
-    for service, path in _SERVICES:
-        problem = _socket_problem(context.path(path))
-        if problem:
-            yield warning(
-                f"{context.path(path)} is stale: no service listens there",
-                problem,
-                commands=(f"rm {context.path(path)}", f"systemctl restart {service}"),
-            )
-        elif (
-            service == "nvidia-fabricmanager"
-            and not os.path.exists(context.path(path))
-            and _has_nvswitch(context)
-        ):
-            yield failed(
-                "this machine has NVSwitches, but its fabric manager does not run: CUDA fails with error 802",
-                f"no {context.path(path)}",
-                commands=("systemctl enable --now nvidia-fabricmanager",),
-            )
+def _services(context: Context) -> Iterator[Fact]:
+    """A simulated driver has sockets without services."""
+    switches = context.host.system.entries("/proc/driver/nvidia-nvswitch/devices")
+    for service, name in SOCKETS if not context.host.simulated else ():
+        path = context.path(f"/run/{name}")
+        needed = service == "fabricmanager" and switches and not os.path.lexists(path)
+        yield Fact(path=path, unit=f"nvidia-{service}", needed=needed, stale=_is_stale(path))
 
 
-def _has_nvswitch(context: Context) -> bool:
-    return bool(context.host.system.entries("/proc/driver/nvidia-nvswitch/devices"))
-
-
-def _socket_problem(path: str) -> str:
-    """Why nobody can be talking to a socket; "" where somebody is, or it cannot be told."""
-    try:
-        if not stat.S_ISSOCK(os.stat(path).st_mode):
-            return "it is not a socket"
-    except OSError:
-        return ""
+def _is_stale(path: str) -> bool:
+    """Whether a socket is there, and nobody listens."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as asking:
         try:
             asking.connect(path)
         except ConnectionRefusedError:
-            return "connection refused"
+            return True
         except OSError:
-            return ""
-    return ""
+            pass
+    return False
 
 
-def xid(context: Context) -> Iterator[Finding]:
-    """Errors of GPUs in the kernel log."""
+def _xid(context: Context) -> Iterator[Fact]:
     try:
-        lines = kernel_log()
+        found = xids(kernel_log())
     except OSError as error:
-        if error.errno == errno.ENOENT:
-            yield unknown("the kernel log is not available")
-        else:
-            yield unknown(f"the kernel log cannot be read: {(error.strerror or '').lower()}", advice=AS_ROOT)
+        yield Fact(unread=(error.strerror or "").lower())
         return
-    found = xids(lines)
-    if not found:
-        return
-    facts, _, _ = context.asked
-    answering = (
-        {gpu.bus_id.partition(":")[2].partition(".")[0] for gpu in facts.gpus}
-        if facts is not None
-        else set()
-    )
+    facts = context.asked[0] if found else None
+    answering = {gpu.bus_id.partition(":")[2].partition(".")[0] for gpu in facts.gpus} if facts else set()
     for (place, number), told in found.items():
-        commands = (f"nvidia-smi --gpu-reset -i {place.removeprefix('PCI:')}",)
-        advice = "reset the GPU while nothing uses it, or reboot; NVIDIA's Xid catalogue says what it means"
-        last = told[-1].partition(f"): {number}")[2].strip(" ,")
-        text = f"GPU {place} reported Xid {number}, {len(told)} times: {last[:80]}"
-        if number in _FATAL and place.rpartition("PCI:")[2].partition(":")[2] not in answering:
-            yield failed(text, *told[-3:], commands=commands, advice=advice)
-        elif number in _FATAL:
-            yield warning(
-                f"{text}; it answers again", *told[-3:], advice=f"if programs still fail: {advice}"
-            )
-        else:
-            yield warning(text, *told[-3:], advice="usually a bug of the program that the line names")
+        yield Fact(
+            place=place,
+            gpu=place.removeprefix("PCI:"),
+            number=number,
+            times=len(told),
+            last=told[-1].partition(f"): {number}")[2].strip(" ,")[:80],
+            fatal=number in UNTIL_RESET,
+            answers=place.rpartition("PCI:")[2].partition(":")[2] in answering,
+            seen=told[-3:],
+        )
 
 
 def xids(lines: list[str]) -> dict[tuple[str, int], list[str]]:
@@ -289,69 +155,105 @@ def xids(lines: list[str]) -> dict[tuple[str, int], list[str]]:
 def kernel_log() -> list[str]:
     """The lines of the kernel log that are the NVIDIA driver's. Raises OSError."""
     fd = os.open(_KMSG, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    found = []
-    size = 0
-    rest = b""
+    data = b""
     try:
-        while size < _KMSG_LIMIT:
+        while len(data) < _KMSG_LIMIT:
             try:
                 part = os.read(fd, 1 << 16)  # a record of the log, or part of a file
             except BrokenPipeError:
                 continue  # records were overwritten meanwhile
-            except BlockingIOError:
-                break
             if not part:
                 break
-            size += len(part)
-            *whole, rest = (rest + part).split(b"\n")
-            found += [line for line in whole if b"NVRM" in line]
+            data += part
+    except BlockingIOError:
+        pass  # that was the last one
     finally:
         os.close(fd)
-    lines = []
-    for line in found:
-        head, _, text = line.decode("utf-8", "replace").partition(";")
-        fields = head.split(",")
-        seconds = int(fields[2]) / 1e6 if len(fields) > 2 and fields[2].isdigit() else 0.0
-        lines.append(f"[{seconds:.3f}] {''.join(c if c.isprintable() else '?' for c in text or head)}")
-    return lines
+    return [_line(line) for line in data.split(b"\n") if b"NVRM" in line]
 
 
-def _cards() -> list[tuple[str, str]]:
-    """PCI addresses of NVIDIA GPUs, each with its kernel driver, "" where it has none."""
-    cards = []
-    try:
-        names = sorted(os.listdir(_PCI))
-    except OSError:
-        return []
-    for name in names[:4096]:
-        if read_text(f"{_PCI}/{name}/vendor", 64) != _NVIDIA:
-            continue
-        if not read_text(f"{_PCI}/{name}/class", 64).startswith(("0x0300", "0x0302")):
-            continue
-        try:
-            holder = os.path.basename(os.readlink(f"{_PCI}/{name}/driver"))
-        except OSError:
-            holder = ""
-        cards.append((name, holder))
-    return cards
+def _line(record: bytes) -> str:
+    head, _, text = record.decode("utf-8", "replace").partition(";")
+    fields = head.split(",")
+    seconds = int(fields[2]) / 1e6 if len(fields) > 2 and fields[2].isdecimal() else 0.0
+    return f"[{seconds:.3f}] {''.join(c if c.isprintable() else '?' for c in text or head)}"
 
 
-def _first_line(context: Context) -> tuple[str, ...]:
-    content = context.host.system.read_optional(f"{PROC}/version", 4096) or b""
-    line = content.split(b"\n")[0].decode("utf-8", "replace").strip()
-    return (line,) if line else ()
-
-
+_RESET = "reset the GPU while nothing uses it, or reboot; NVIDIA's Xid catalogue says what it means"
 LOADED = (
-    Check("driver.root", "the driver root of the configuration, or of --root", root),
-    Check("driver.module", "the kernel module nvidia, or another driver of the GPUs", module),
-    Check("driver.platform", "the platform: PC or Tegra", platform),
-    Check("driver.modules", "nvidia-uvm and nvidia-modeset, of the same version", modules),
-)
+    Check("driver.root", "the driver root of the configuration, or of --root", _root, (
+        Row(FAILED, "the driver root {root} cannot be opened", lambda it: it.closed,
+            seen=("the configuration is {config}",),
+            advice="set `root` in [nvidia-container-cli] to where the driver is, or name it with --root"),
+        Row(OK, "the driver root is {root}{kind}"),
+    )),
+    Check("driver.module", "the kernel module nvidia, or another driver of the GPUs", _module, (
+        Row(OK, "kernel module {version} is loaded", lambda it: it.version),
+        Row(OK, "WSL: the driver is Windows', reached through /dev/dxg", lambda it: it.wsl),
+        Row(FAILED, "no NVIDIA driver is loaded, and no NVIDIA GPU is on the PCI bus", lambda it: not it.count,
+            run=("nvc-cli sim create /srv/sim", "nvc-cli --root /srv/sim doctor"),
+            advice="install a GPU and its driver, or try nvc on a simulated one"),
+        Row(FAILED, "the kernel driver nouveau holds the GPUs", lambda it: "nouveau" in it.drivers,
+            run=("printf 'blacklist nouveau\\noptions nouveau modeset=0\\n' > /etc/modprobe.d/nouveau.conf",),
+            advice="then rebuild the initramfs (update-initramfs -u, or dracut --force) and reboot"),
+        Row(FAILED, "the GPUs are assigned to virtual machines (vfio-pci)",
+            lambda it: "vfio-pci" in it.drivers and "nvidia" not in it.drivers,
+            advice="use nvc in that machine, or bind the GPUs to the kernel driver nvidia"),
+        Row(FAILED, "the kernel module nvidia is not loaded, although {count} NVIDIA GPUs are on the PCI bus",
+            run=("modprobe nvidia",),
+            advice="if that fails: is it built for this kernel (dkms status), is it signed (mokutil --sb-state)?"),
+    )),
+    Check("driver.platform", "the platform: PC or Tegra", _platform, (
+        Row(WARNING, "this is a Jetson: containers get its integrated GPU by lists (CSV) that nvc does not read",
+            lambda it: it.release, seen=("{path}: {release}",),
+            advice="use NVIDIA's toolkit in mode csv for the integrated GPU; GPUs on PCI Express work with nvc"),
+        Row(OK, "Tegra: not detected"),
+    )),
+    Check("driver.modules", "nvidia-uvm and nvidia-modeset, of the same version", _modules, (
+        Row(FAILED, "the kernel module nvidia-uvm is not loaded: CUDA cannot start", lambda it: not it.uvm,
+            seen=("no nvidia-uvm in {root}/proc/devices",), run=("modprobe nvidia-uvm", "nvidia-modprobe -u -c 0")),
+        Row(FAILED, "{name} is of driver {other}, nvidia of {version}", lambda it: it.other,
+            run=("modprobe -r {name}", "modprobe {name}")),
+    )),
+)  # fmt: skip
 ANSWERS = (
-    Check("driver.nvml", "whether the driver answers, and how fast", nvml),
-    Check("driver.gpus", "whether NVML lists every GPU of the kernel module", gpus),
-    Check("driver.firmware", "GSP firmware of the loaded version", firmware),
-    Check("driver.services", "sockets of nvidia-persistenced and nvidia-fabricmanager", services),
-    Check("driver.xid", "Xid errors in the kernel log", xid),
-)
+    Check("driver.nvml", "whether the driver answers, and how fast", _nvml, (
+        Row(UNKNOWN, "the driver cannot be asked: {text}", lambda it: it.text and it.rights, advice="{hint}"),
+        Row(FAILED, "the driver cannot be asked: {text}", lambda it: it.late, seen=("driver root {root}",),
+            run=("systemctl enable --now nvidia-persistenced", "dmesg | grep NVRM"), advice="{hint}"),
+        Row(FAILED, "the driver cannot be asked: {text}", lambda it: it.text, seen=("driver root {root}",),
+            advice="{hint}"),
+        Row(WARNING, "the driver took {seconds:.1f} s to answer: container starts wait as long",
+            lambda it: it.slow, run=("systemctl enable --now nvidia-persistenced",),
+            advice="without the persistence daemon, the driver restarts for each program"),
+        Row(WARNING, "{warning}", lambda it: it.warning),
+        Row(OK, "driver {driver}, CUDA {cuda} answers for {count} GPUs in {ms:.0f} ms", lambda it: it.count),
+        Row(FAILED, "driver {driver}, CUDA {cuda} has no GPU", lambda it: it.driver,
+            advice="check lspci, and the kernel log: dmesg | grep NVRM"),
+    )),
+    Check("driver.gpus", "whether NVML lists every GPU of the kernel module", _gpus, (
+        Row(OK, "GPU {name} is excluded by the driver's configuration", lambda it: it.excluded),
+        Row(FAILED, "GPU {name} is the kernel module's, but NVML does not show it", lambda it: not it.shown,
+            seen=("{directory} is there",), run=("dmesg | grep -e NVRM -e Xid",),
+            advice="it fell off the bus or did not start: reset it, or reboot"),
+    )),
+    Check("driver.firmware", "GSP firmware of the loaded version", _firmware, (
+        Row(FAILED, "there is no GSP firmware of version {version}, which the open kernel modules need",
+            advice="install the firmware package of driver {version} (nvidia-kernel-common, firmware-nvidia-gsp)"),
+    )),
+    Check("driver.services", "sockets of nvidia-persistenced and nvidia-fabricmanager", _services, (
+        Row(WARNING, "{path} is stale: no service listens there", lambda it: it.stale,
+            run=("rm {path}", "systemctl restart {unit}")),
+        Row(FAILED, "this machine has NVSwitches, but its fabric manager does not run: CUDA fails with error 802",
+            lambda it: it.needed, seen=("no {path}",), run=("systemctl enable --now nvidia-fabricmanager",)),
+    )),
+    Check("driver.xid", "Xid errors in the kernel log", _xid, (
+        Row(UNKNOWN, "the kernel log cannot be read: {unread}", lambda it: it.unread, advice=AS_ROOT),
+        Row(WARNING, "GPU {place} reported Xid {number}, {times} times: {last}", lambda it: not it.fatal,
+            advice="usually a bug of the program that the line names"),
+        Row(WARNING, "GPU {place} reported Xid {number}, {times} times: {last}; it answers again",
+            lambda it: it.answers, advice=f"if programs still fail: {_RESET}"),
+        Row(FAILED, "GPU {place} reported Xid {number}, {times} times: {last}",
+            run=("nvidia-smi --gpu-reset -i {gpu}",), advice=_RESET),
+    )),
+)  # fmt: skip
