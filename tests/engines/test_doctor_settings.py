@@ -10,18 +10,6 @@ CONFIG = "/etc/nvc/config.toml"
 INFO = f"nvc-cli --root {DRIVER} info > /run/shown"
 RESTORE = f"printf '%s' '{CONFIG_TOML}' > {CONFIG}; chmod 644 {CONFIG}"
 SPEC = f"nvc-cli --root {DRIVER} cdi generate --output /etc/cdi/nvidia.json"
-#: An inventory that lies: its key is right, its facts are not.
-LIE = f"""
-{INFO}
-$(sed -n 's/^interpreter //p' /usr/local/lib/nvc/launch.conf) -I -S - <<'END'
-import glob, sys
-sys.path += ["/usr/local/lib/nvc/python"] + open("/usr/local/lib/nvc/launch.conf").read().split()[3::2]
-from nvc import inventory
-path = glob.glob("/run/nvc/inventory-*[!k]")[0]
-key, fingerprints, packed, complete = inventory.load(path.rpartition("/")[2], "/run/nvc")
-inventory.store(path.rpartition("/")[2], (key, fingerprints, (packed[0], "1.2", *packed[2:]), complete), "/run/nvc")
-END
-"""
 #: A program of NVIDIA's toolkit, as far as a registration needs one.
 CRI = 'plugins."io.containerd.grpc.v1.cri".containerd.runtimes'
 THEIRS = "printf '#!/bin/sh\\n' > /usr/local/bin/{0}; chmod 755 /usr/local/bin/{0}"
@@ -81,7 +69,6 @@ CASES = (
     Case("inventory.trust", f"{INFO}; chmod 644 /run/nvc/inventory-*", "others could have written it",
          status="warning"),
     Case("inventory.trust", f"{INFO}; truncate -s 40 /run/nvc/inventory-*", "it is damaged", status="warning"),
-    Case("inventory.stale", LIE, "is out of date: it differs in driver_version"),
     Case("inventory.journals", "mkdir -p /run/nvc/containers; echo half > /run/nvc/containers/1-2-3",
          "a run was killed while it changed a container: /run/nvc/containers/1-2-3 says", status="warning"),
     Case("cdi.specs", "mkdir -p /etc/cdi; echo '{' > /etc/cdi/bad.json", "/etc/cdi/bad.json: ",
