@@ -21,7 +21,9 @@ from nvc.doctor import document
 from nvc.doctor.context import read_text
 from nvc.doctor.driver import kernel_log
 from nvc.doctor.mask import GONE, Mask
-from nvc.doctor.registrations import READERS, kind_of
+from nvc.doctor.registrations import kind_of
+from nvc.engines import ENGINES
+from nvc.engines.registered import registered
 from nvc.errors import NvcError
 from nvc.listing import info_document
 from nvc.slices.build import shim
@@ -109,8 +111,8 @@ def _configuration(context: Context) -> dict[str, Any]:
 
 def _engines() -> dict[str, Any]:
     found = {}
-    for name, read in READERS.items():
-        engine = read()
+    for name in ENGINES:
+        engine = registered(name)
         found[name] = {
             "default": engine.default or None,
             "runtimes": [

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import glob
 import os
+import shutil
+from collections.abc import Iterator
 
-from nvc.doctor import Check, aside, failed, ok, warning
-from nvc.doctor.context import read_file
+from nvc.containers.files import names_in, read_json, table, text
+from nvc.containers.places import places
+from nvc.doctor import FAILED, OK, WARNING, Check, Fact, Row, aside, with_systemd
+from nvc.doctor.context import Context, read_text
 from nvc.doctor.installation import PROGRAMS, REINSTALL
-from nvc.engines import RUNTIME, EngineError, containerd, crio, docker, podman
+from nvc.engines import RUNTIME, EngineError, containerd, docker
 from nvc.engines.change import document_of, value_at
 from nvc.engines.hooksd import DEFAULTS
-from nvc.fastjson import JsonError, parse
-from nvc.value import Value
+from nvc.engines.registered import Registered, Runtime, registered
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any
-
-    from nvc.doctor import Finding
-    from nvc.doctor.context import Context
-
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+PATH = ":".join(docker.PATH)
 OURS, NVIDIAS, OTHER = "nvc", "NVIDIA's toolkit", "other"
 NAMES = (
     "nvidia-container-cli",
@@ -30,31 +25,14 @@ NAMES = (
     "nvidia-container-toolkit",
     "nvidia-container-runtime",
 )
-_HOOK_LIMIT = 1 << 20
+#: Runtimes that an engine knows without being told of; the first three are dockerd's.
+_BUILT_IN = ("", "runc", "io.containerd.runc.v2", "crun", "kata", "runsc", "youki", "krun")
+_OF_DOCKERD = _BUILT_IN[:3]
 NO_GPUS_OPTION = (
     f"{docker.HOOK_NAME} is not on dockerd's PATH: dockerd 20.10 to 28 says: could not select device driver",
     f"dockerd 29 looks for {docker.CDI_NAME} as well, and says: {docker.NO_VENDOR}",
     "to set it up: nvc-cli runtime configure --engine docker --hook-link /usr/local/bin",
 )
-
-
-class Runtime(Value):
-    """One runtime that a configuration names."""
-
-    file: str
-    name: str
-    programs: tuple[str, ...]  # one of them must be there
-    default: bool
-
-
-class Engine(Value):
-    """What the files of an engine say."""
-
-    runtimes: tuple[Runtime, ...] = ()
-    hook_directories: tuple[str, ...] = ()
-    problems: tuple[EngineError, ...] = ()
-    default: str = ""  # name of the default runtime, where one is named
-    file: str = ""  # that names it
 
 
 def kind_of(program: str) -> str:
@@ -67,299 +45,185 @@ def kind_of(program: str) -> str:
 
 def _which(program: str) -> str:
     """The program that an engine would run, "" where there is none. A bare name is looked for on the PATH."""
-    places = [program] if "/" in program else [f"{directory}/{program}" for directory in PATH.split(":")]
-    return next((place for place in places if os.access(place, os.X_OK) and os.path.isfile(place)), "")
-
-
-def _document(path: str, form: str, problems: list[EngineError]) -> Any:
-    try:
-        return document_of(path, form)
-    except EngineError as error:
-        problems.append(error)
-        return {}
-
-
-def read_docker() -> Engine:
-    """daemon.json."""
-    problems: list[EngineError] = []
-    document = _document(docker.CONFIG, "json", problems)
-    default = value_at(document, ("default-runtime",), "")
-    table = value_at(document, ("runtimes",), {})
-    runtimes = []
-    for name, entry in table.items() if isinstance(table, dict) else ():
-        path = entry.get("path") if isinstance(entry, dict) else None
-        if isinstance(path, str) and path:
-            runtimes.append(Runtime(docker.CONFIG, name, (path,), name == default))
-    return Engine(tuple(runtimes), (), tuple(problems), str(default), docker.CONFIG)
-
-
-def read_containerd() -> Engine:
-    """config.toml and what it imports."""
-    problems: list[EngineError] = []
-    main = _document(containerd.CONFIG, "toml", problems)
-    documents = [(containerd.CONFIG, main)]
-    imports = value_at(main, ("imports",), [])
-    for pattern in imports if isinstance(imports, list) else []:
-        place = os.path.join(os.path.dirname(containerd.CONFIG), str(pattern))
-        for path in sorted(glob.glob(place))[:64]:
-            documents.append((path, _document(path, "toml", problems)))
-    default, where = "", containerd.CONFIG
-    runtimes = []
-    for plugin in containerd.PLUGINS.values():
-        for path, document in documents:
-            table = value_at(document, ("plugins", plugin, "containerd"), {})
-            named = value_at(table, ("default_runtime_name",), "")
-            default, where = (named, path) if isinstance(named, str) and named else (default, where)
-            for name, entry in _tables(value_at(table, ("runtimes",), {})):
-                program = value_at(entry, ("options", "BinaryName"), "")
-                if isinstance(program, str) and program:
-                    runtimes.append(Runtime(path, name, (program,), name == default))
-    return Engine(tuple(runtimes), (), tuple(problems), default, where)
-
-
-def read_crio() -> Engine:
-    """crio.conf and its drop-ins."""
-    problems: list[EngineError] = []
-    paths = [crio.MAIN, *sorted(glob.glob(f"{crio.DROP_INS}/*"))[:64]]
-    default, where = "", crio.MAIN
-    runtimes, directories = [], list(DEFAULTS)
-    for path in paths:
-        table = value_at(_document(path, "toml", problems), ("crio", "runtime"), {})
-        named = value_at(table, ("default_runtime",), "")
-        default, where = (named, path) if isinstance(named, str) and named else (default, where)
-        directories += _texts(value_at(table, ("hooks_dir",), []))
-        for name, entry in _tables(value_at(table, ("runtimes",), {})):
-            program = value_at(entry, ("runtime_path",), "")
-            if isinstance(program, str) and program:
-                runtimes.append(Runtime(path, name, (program,), name == default))
-    return Engine(tuple(runtimes), tuple(directories), tuple(problems), default, where)
-
-
-def read_podman() -> Engine:
-    """containers.conf and its drop-ins."""
-    problems: list[EngineError] = []
-    drop_ins = os.path.dirname(podman.CONFIG)
-    default, where = "", podman.MAIN
-    runtimes, directories = [], list(DEFAULTS)
-    for path in [podman.MAIN, *sorted(glob.glob(f"{drop_ins}/*.conf"))[:64]]:
-        table = value_at(_document(path, "toml", problems), ("engine",), {})
-        named = value_at(table, ("runtime",), "")
-        default, where = (named, path) if isinstance(named, str) and named else (default, where)
-        directories += _texts(value_at(table, ("hooks_dir",), []))
-        entries = value_at(table, ("runtimes",), {})
-        for name, programs in entries.items() if isinstance(entries, dict) else ():
-            if _texts(programs):
-                runtimes.append(Runtime(path, name, tuple(_texts(programs)), name == default))
-    return Engine(tuple(runtimes), tuple(directories), tuple(problems), default, where)
-
-
-def _tables(value: Any) -> list[tuple[str, dict[str, Any]]]:
-    items = value.items() if isinstance(value, dict) else ()
-    return [(name, entry) for name, entry in items if isinstance(entry, dict)]
-
-
-def _texts(value: Any) -> list[str]:
-    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
-
-
-READERS: dict[str, Callable[[], Engine]] = {
-    "docker": read_docker,
-    "containerd": read_containerd,
-    "crio": read_crio,
-    "podman": read_podman,
-}
-#: Names of runtimes that an engine knows without being told of.
-_BUILT_IN = ("", "runc", "crun", "io.containerd.runc.v2", "kata", "runsc", "youki", "krun")
-
-
-def _of(engine: str) -> Callable[[Context], Iterator[Finding]]:
-    def check(context: Context) -> Iterator[Finding]:
-        found = READERS[engine]()
-        yield from _problems(found)
-        yield from _pointing_nowhere(engine, found)
-        yield from _two_toolkits(engine, found)
-        if engine == "docker":
-            yield from _gpus_hook()
-        if engine == "containerd":
-            yield from _not_imported()
-        names = [runtime.name for runtime in found.runtimes if _kinds(runtime) - {OTHER}]
-        text = f"runtimes for GPUs: {', '.join(names) or 'none'}"
-        if engine == "docker" and _lacks_gpus_option():
-            yield ok(f"{text}; docker run --gpus is not set up", *NO_GPUS_OPTION)
-        else:
-            yield ok(text)
-
-    return check
-
-
-def _problems(found: Engine) -> Iterator[Finding]:
-    for error in found.problems:
-        text = f"{error.path}: {error.step}: {error.cause}"
-        yield failed(text, advice="correct it: the engine cannot start with this file")
+    return shutil.which(program, path=PATH) or ""
 
 
 def _kinds(runtime: Runtime) -> set[str]:
     return {kind_of(program) for program in runtime.programs}
 
 
-def _remove(engine: str, runtime: Runtime) -> tuple[str, ...]:
-    if any(os.path.basename(program) == RUNTIME for program in runtime.programs):
-        return (f"nvc-cli runtime configure --engine {engine} --runtime-name {runtime.name} --remove",)
-    return ()
-
-
-def _pointing_nowhere(engine: str, found: Engine) -> Iterator[Finding]:
+def _engine(engine: str, context: Context) -> Iterator[Fact]:
+    found = registered(engine)
+    for error in found.problems:
+        yield Fact(problem=f"{error.path}: {error.step}: {error.cause}")
     for runtime in found.runtimes:
-        if not any(_which(program) for program in runtime.programs):
-            yield failed(
-                f"{engine}: runtime {runtime.name} of {runtime.file} is "
-                f"{runtime.programs[0]}, which does not exist",
-                commands=_remove(engine, runtime),
-                advice=f"install it, or take it out of {runtime.file}; then restart {engine}",
-            )
+        if not any(map(_which, runtime.programs)):
+            yield Fact(engine=engine, gone=runtime.programs[0], name=runtime.name, file=runtime.file,
+                       run=_remove(engine, runtime))  # fmt: skip
     known = {runtime.name for runtime in found.runtimes}
-    if found.default and found.default not in known | set(_BUILT_IN) and not _which(found.default):
-        yield failed(
-            f"{engine}: the default runtime {found.default} of {found.file} is not registered",
-            commands=(f"nvc-cli runtime configure --engine {engine} --runtime-name {found.default}",),
-            advice=f"or take the default out of {found.file}; then restart {engine}",
-        )
+    if found.default not in known and found.default not in _BUILT_IN and not _which(found.default):
+        yield Fact(engine=engine, unregistered=found.default, file=found.file)
+    yield from _two_toolkits(engine, found)
+    names = [runtime.name for runtime in found.runtimes if _kinds(runtime) - {OTHER}]
+    fact = Fact(names=", ".join(names) or "none")
+    if engine == "docker":
+        yield from _links()
+        dockerd = _which("dockerd") and not any(map(docker.on_path, (docker.HOOK_NAME, docker.CDI_NAME)))
+        fact.lacks_gpus = dockerd
+    if engine == "containerd":
+        yield from _not_imported()
+    yield fact
 
 
-def _two_toolkits(engine: str, found: Engine) -> Iterator[Finding]:
+def _remove(engine: str, runtime: Runtime) -> list[str]:
+    if any(os.path.basename(program) == RUNTIME for program in runtime.programs):
+        return [f"nvc-cli runtime configure --engine {engine} --runtime-name {runtime.name} --remove"]
+    return []
+
+
+def _two_toolkits(engine: str, found: Registered) -> Iterator[Fact]:
     ours = [runtime for runtime in found.runtimes if OURS in _kinds(runtime)]
     theirs = [runtime for runtime in found.runtimes if NVIDIAS in _kinds(runtime)]
     if ours and theirs:
-        default = next((runtime.name for runtime in (*ours, *theirs) if runtime.default), "none of them")
-        yield warning(
-            f"{engine}: two toolkits are registered, {ours[0].name} ({OURS}) and {theirs[0].name} ({NVIDIAS})",
-            *(f"{runtime.name}: {runtime.programs[0]}, in {runtime.file}" for runtime in (*ours, *theirs)),
-            f"the default is {default}",
-            commands=_remove(engine, ours[0]),
-            advice=f"keep one: the command takes {OURS} out; for the other, remove {theirs[0].name} "
-            f"from {theirs[0].file}",
-        )
+        seen = [f"{one.name}: {one.programs[0]}, in {one.file}" for one in (*ours, *theirs)]
+        yield Fact(engine=engine, ours=ours[0].name, theirs=theirs[0].name, file=theirs[0].file,
+                   seen=[*seen, f"the default is {found.default or 'none of them'}"],
+                   run=_remove(engine, ours[0]))  # fmt: skip
 
 
-def _is_missing_ours(path: str) -> bool:
+def _comes_back(path: str) -> bool:
     """Whether a program of nvc's is named in a place of programs: an installation puts it back there.
 
     The alternatives of a package lead there too.
     """
     directory, name = os.path.split(os.path.realpath(path))
-    return name in PROGRAMS and directory in PATH.split(":")
+    return name in PROGRAMS and directory in docker.PATH
 
 
-def _gpus_hook() -> Iterator[Finding]:
-    """The name that dockerd looks for on its PATH when `--gpus` is given."""
-    for directory in PATH.split(":"):
+def _links() -> Iterator[Fact]:
+    """The name that dockerd looks for on its PATH when `--gpus` is given, where it leads nowhere."""
+    for directory in docker.PATH:
         path = f"{directory}/{docker.HOOK_NAME}"
         if os.path.islink(path) and not os.path.exists(path):
-            text = f"{path} leads to {os.readlink(path)}, which does not exist: docker run --gpus fails"
-            if _is_missing_ours(path):
-                yield failed(text, f"it ends at {os.path.realpath(path)}", advice=REINSTALL)
-                continue
-            yield failed(
-                text,
-                commands=(aside(path),),
-                advice="then register again: nvc-cli runtime configure --engine docker --hook-link DIR",
-            )
+            yield Fact(link=path, target=os.readlink(path), ends=os.path.realpath(path), ours=_comes_back(path),
+                       aside=aside(path))  # fmt: skip
 
 
-def _lacks_gpus_option() -> bool:
-    """Whether dockerd is there and finds neither of the names by which it knows how to give GPUs."""
-    return (
-        bool(_which("dockerd"))
-        and not docker.on_path(docker.HOOK_NAME)
-        and not docker.on_path(docker.CDI_NAME)
-    )
-
-
-def _not_imported() -> Iterator[Finding]:
+def _not_imported() -> Iterator[Fact]:
     """A drop-in that containerd does not read: its `config dump` may say otherwise."""
     path, main = containerd.drop_in(containerd.CONFIG), containerd.CONFIG
     try:
-        document = document_of(main, "toml")
+        if os.path.exists(path) and not containerd.imports(document_of(main, "toml"), main, path):
+            yield Fact(unread=path, main=main)
     except EngineError:
-        return  # _problems has said so
-    if os.path.exists(path) and not containerd.imports(document, main, path):
-        yield failed(
-            f"containerd does not read {path}: {main} does not import it",
-            commands=("nvc-cli runtime configure --engine containerd", "systemctl restart containerd"),
-        )
+        pass  # it is among the problems
 
 
-def names(context: Context) -> Iterator[Finding]:
-    """NVIDIA's names on the PATH: that all are of one toolkit, whose programs understand each other."""
-    found = {name: _which(name) for name in NAMES}
-    ours = [path for path in found.values() if path and kind_of(path) == OURS]
-    theirs = [path for path in found.values() if path and kind_of(path) == NVIDIAS]
+def _names(_: Context) -> Iterator[Fact]:
+    found = [path for path in map(_which, NAMES) if path]
+    ours = [path for path in found if kind_of(path) == OURS]
+    theirs = [path for path in found if kind_of(path) == NVIDIAS]
     if ours and theirs:
-        yield warning(
-            f"{ours[0]} is nvc's, {theirs[0]} is of NVIDIA's toolkit: they may not understand each other's options",
-            *(f"{path} is {os.path.realpath(path)}" for path in (*ours, *theirs)),
-            advice="make all names belong to one toolkit: update-alternatives --config NAME",
-        )
+        yield Fact(ours=ours[0], theirs=theirs[0],
+                   seen=[f"{path} is {os.path.realpath(path)}" for path in (*ours, *theirs)])  # fmt: skip
 
 
-def hooks(context: Context) -> Iterator[Finding]:
-    """The files of hooks.d: that each leads to a program, and no container is given its GPUs twice."""
-    engines = {name: READERS[name]() for name in ("crio", "podman")}
-    directories = dict.fromkeys(
-        os.path.realpath(place)
-        for engine in engines.values()
-        for place in (*DEFAULTS, *engine.hook_directories)
-    )
-    ours: list[str] = []
-    theirs: list[str] = []
-    for directory in directories:
-        for path in sorted(glob.glob(f"{glob.escape(directory)}/*.json"))[:256]:
-            try:
-                document = parse(read_file(path, _HOOK_LIMIT + 1) or b"", _HOOK_LIMIT)
-                program = value_at(document, ("hook", "path"))
-            except (OSError, JsonError) as error:
-                yield failed(f"{path} cannot be read: {error}", commands=(aside(path),))
-                continue
+def _hooks(_: Context) -> Iterator[Fact]:
+    engines = {name: registered(name) for name in ("crio", "podman")}
+    named = [place for engine in engines.values() for place in engine.hook_directories]
+    first: dict[str, str] = {}  # file of each toolkit
+    for directory in dict.fromkeys(map(os.path.realpath, (*DEFAULTS, *named))):
+        for path in [f"{directory}/{name}" for name in names_in(directory) if name.endswith(".json")]:
+            program = value_at(read_json(path), ("hook", "path"))
             if not isinstance(program, str) or not _which(program):
-                yield failed(
-                    f"{path} calls {program}, which does not exist: containers do not start",
-                    commands=() if _is_missing_ours(str(program)) else (aside(path),),
-                    advice=REINSTALL if _is_missing_ours(str(program)) else "or reinstall that program",
-                )
-                continue
-            {OURS: ours, NVIDIAS: theirs}.get(kind_of(program), []).append(path)
-    if ours and theirs:
-        yield failed(
-            f"two toolkits have a hook for every container: {ours[0]} and {theirs[0]}",
-            commands=(aside(theirs[0]),),
-            advice="keep one of the two files",
-        )
+                yield Fact(path=path, program=program, ours=_comes_back(str(program)), aside=aside(path))
+            else:
+                first.setdefault(kind_of(program), path)
+    if OURS in first and NVIDIAS in first:
+        yield Fact(one=first[OURS], other=first[NVIDIAS], aside=aside(first[NVIDIAS]))
     for name, engine in engines.items():
-        default = next((runtime for runtime in engine.runtimes if runtime.default), None)
-        both = default is not None and (
-            ours and NVIDIAS in _kinds(default) or theirs and OURS in _kinds(default)
-        )
-        if default is not None and both:
-            path = (ours or theirs)[0]
-            yield failed(
-                f"{name}: containers get GPUs twice, by {path} and by the default runtime {default.name}",
-                commands=(aside(path),),
-            )
+        for runtime in engine.runtimes:
+            other = {OURS: NVIDIAS, NVIDIAS: OURS}.keys() & _kinds(runtime)
+            files = [path for kind, path in first.items() if kind != OTHER and kind not in other]
+            if runtime.name == engine.default and other and files:
+                yield Fact(engine=name, twice=files[0], runtime=runtime.name, aside=aside(files[0]))
 
 
+def _running(_: Context) -> Iterator[Fact]:
+    """Docker's running containers whose runtime is registered no more, as after `runtime configure --remove`."""
+    known = {runtime.name for runtime in registered("docker").runtimes} | set(_OF_DOCKERD) | _given_to_dockerd()
+    for root in places().docker:
+        for id in names_in(f"{root}/containers"):
+            path = f"{root}/containers/{id}"
+            runtime = text(table(read_json(f"{path}/hostconfig.json")).get("Runtime"))
+            state = table(read_json(f"{path}/config.v2.json"))
+            if runtime not in known and table(state.get("State")).get("Running") is True:
+                yield Fact(name=text(state.get("Name")).lstrip("/") or id[:12], runtime=runtime, path=path,
+                           config=docker.CONFIG, run=with_systemd("systemctl reload docker"))  # fmt: skip
+
+
+def _given_to_dockerd() -> set[str]:
+    """The runtimes that dockerd has from its command line."""
+    found = set()
+    for path in glob.glob("/proc/[0-9]*"):
+        if read_text(f"{path}/comm") == "dockerd":
+            words = read_text(f"{path}/cmdline").replace("=", "\0").split("\0")
+            found |= {name for option, name in zip(words, words[1:]) if option == "--add-runtime"}
+    return found
+
+
+_RESTART = "take it out of {file}; then restart {engine}"
+_ENGINE = (
+    Row(FAILED, "{problem}", lambda it: it.problem, advice="correct it: the engine cannot start with this file"),
+    Row(FAILED, "{engine}: runtime {name} of {file} is {gone}, which does not exist", lambda it: it.gone,
+        advice=f"install it, or {_RESTART}"),
+    Row(FAILED, "{engine}: the default runtime {unregistered} of {file} is not registered",
+        lambda it: it.unregistered,
+        run=("nvc-cli runtime configure --engine {engine} --runtime-name {unregistered}",),
+        advice="or take the default out of {file}; then restart {engine}"),
+    Row(WARNING, f"{{engine}}: two toolkits are registered, {{ours}} ({OURS}) and {{theirs}} ({NVIDIAS})",
+        lambda it: it.theirs,
+        advice=f"keep one: the command takes {OURS} out; for the other, remove {{theirs}} from {{file}}"),
+    Row(FAILED, "{link} leads to {target}, which does not exist: docker run --gpus fails",
+        lambda it: it.link and it.ours, seen=("it ends at {ends}",), advice=REINSTALL),
+    Row(FAILED, "{link} leads to {target}, which does not exist: docker run --gpus fails", lambda it: it.link,
+        run=("{aside}",),
+        advice="then register again: nvc-cli runtime configure --engine docker --hook-link DIR"),
+    Row(FAILED, "containerd does not read {unread}: {main} does not import it", lambda it: it.unread,
+        run=("nvc-cli runtime configure --engine containerd", "systemctl restart containerd")),
+    Row(OK, "runtimes for GPUs: {names}; docker run --gpus is not set up", lambda it: it.lacks_gpus,
+        seen=NO_GPUS_OPTION),
+    Row(OK, "runtimes for GPUs: {names}"),
+)  # fmt: skip
 CHECKS = (
-    Check(
-        "engines.docker", "Docker: runtimes of daemon.json, the hook of --gpus, two toolkits", _of("docker")
-    ),
-    Check(
-        "engines.containerd",
-        "containerd: runtimes of config.toml and imports, two toolkits",
-        _of("containerd"),
-    ),
-    Check("engines.crio", "CRI-O: runtimes of crio.conf and its drop-ins, two toolkits", _of("crio")),
-    Check(
-        "engines.podman", "Podman: runtimes of containers.conf and its drop-ins, two toolkits", _of("podman")
-    ),
-    Check("engines.names", "NVIDIA's program names on the PATH: only one toolkit", names),
-    Check("engines.hooks", "files of hooks.d: their programs, two toolkits", hooks),
-)
+    Check("engines.docker", "Docker: runtimes of daemon.json, the hook of --gpus, two toolkits",
+          lambda context: _engine("docker", context), _ENGINE),
+    Check("engines.containerd", "containerd: runtimes of config.toml and imports, two toolkits",
+          lambda context: _engine("containerd", context), _ENGINE),
+    Check("engines.crio", "CRI-O: runtimes of crio.conf and its drop-ins, two toolkits",
+          lambda context: _engine("crio", context), _ENGINE),
+    Check("engines.podman", "Podman: runtimes of containers.conf and its drop-ins, two toolkits",
+          lambda context: _engine("podman", context), _ENGINE),
+    Check("engines.names", "NVIDIA's program names on the PATH: only one toolkit", _names, (
+        Row(WARNING, "{ours} is nvc's, {theirs} is of NVIDIA's toolkit: they may not understand each other's "
+            "options", advice="make all names belong to one toolkit: update-alternatives --config NAME"),
+    )),
+    Check("engines.hooks", "files of hooks.d: their programs, two toolkits", _hooks, (
+        Row(FAILED, "{path} is not a hook: it names no program", lambda it: it.path and not it.program,
+            run=("{aside}",)),
+        Row(FAILED, "{path} calls {program}, which does not exist: containers do not start",
+            lambda it: it.path and it.ours, advice=REINSTALL),
+        Row(FAILED, "{path} calls {program}, which does not exist: containers do not start", lambda it: it.path,
+            run=("{aside}",), advice="or reinstall that program"),
+        Row(FAILED, "two toolkits have a hook for every container: {one} and {other}", lambda it: it.one,
+            run=("{aside}",), advice="keep one of the two files"),
+        Row(FAILED, "{engine}: containers get GPUs twice, by {twice} and by the default runtime {runtime}",
+            run=("{aside}",)),
+    )),
+    Check("engines.running", "Docker's running containers: whether their runtime is registered", _running, (
+        Row(WARNING, "docker: the container {name} runs with the runtime {runtime}, which is registered no more",
+            seen=("{config} does not name {runtime}, {path}/hostconfig.json does",),
+            run=("nvc-cli runtime configure --engine docker --runtime-name {runtime}",),
+            advice="after its next start, dockerd can neither stop nor start it: register it, or end it now"),
+    )),
+)  # fmt: skip

@@ -127,7 +127,7 @@ CASES = (
     Case("engines.hooks", hook("broken.json", "/gone/nvc-hook"), "calls /gone/nvc-hook"),
     Case("engines.hooks", f"mv /usr/local/bin/nvc-hook /run; {hook('nvc.json', '/usr/local/bin/nvc-hook')}",
          "calls /usr/local/bin/nvc-hook", "mv /run/nvc-hook /usr/local/bin", after=f"rm -r {HOOKS_D}"),
-    Case("engines.hooks", f"mkdir -p {HOOKS_D}; echo '[' > {HOOKS_D}/bad.json", "bad.json cannot be read"),
+    Case("engines.hooks", f"mkdir -p {HOOKS_D}; echo '[' > {HOOKS_D}/bad.json", "bad.json is not a hook"),
     Case("engines.hooks", f"{hook('nvc.json', '/usr/local/bin/nvc-hook')}; "
          f"{hook('oci-nvidia-hook.json', '/usr/local/bin/nvidia-container-toolkit')}; "
          f"{THEIRS.format('nvidia-container-toolkit')}", "two toolkits have a hook for every container",

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from support import examples
 
 from nvc.doctor import ORDER, Check, driver, registrations, resolve, system
+from nvc.engines import containerd, crio, docker, podman
 from nvc.errors import NvcError
 
 VALUES = st.recursive(
@@ -33,12 +34,12 @@ ONCE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max
 def place(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A directory in which files of engines are looked for."""
     base = str(tmp_path)
-    monkeypatch.setattr(registrations.docker, "CONFIG", f"{base}/daemon.json")
-    monkeypatch.setattr(registrations.containerd, "CONFIG", f"{base}/config.toml")
-    monkeypatch.setattr(registrations.crio, "MAIN", f"{base}/crio.conf")
-    monkeypatch.setattr(registrations.crio, "DROP_INS", f"{base}/crio.conf.d")
-    monkeypatch.setattr(registrations.podman, "MAIN", f"{base}/containers.conf")
-    monkeypatch.setattr(registrations.podman, "CONFIG", f"{base}/containers.conf.d/50.conf")
+    monkeypatch.setattr(docker, "CONFIG", f"{base}/daemon.json")
+    monkeypatch.setattr(containerd, "CONFIG", f"{base}/config.toml")
+    monkeypatch.setattr(crio, "MAIN", f"{base}/crio.conf")
+    monkeypatch.setattr(crio, "DROP_INS", f"{base}/crio.conf.d")
+    monkeypatch.setattr(podman, "MAIN", f"{base}/containers.conf")
+    monkeypatch.setattr(podman, "CONFIG", f"{base}/containers.conf.d/50.conf")
     monkeypatch.setattr(registrations, "DEFAULTS", (f"{base}/hooks.d",))
     monkeypatch.setattr(system, "TRANSIENT", (base,))
     monkeypatch.setattr(driver, "_KMSG", f"{base}/kmsg")
