@@ -15,7 +15,6 @@ from nvc.doctor import (
     kubernetes,
     nodes,
     registrations,
-    running,
     settings,
     slices,
     specs,
@@ -26,7 +25,7 @@ from nvc.errors import InputError
 #: In an order in which causes come before what follows from them.
 HOST: tuple[Check, ...] = (
     *system.CHECKS, *installation.CHECKS, *settings.FILE, *driver.LOADED, *files.CHECKS, *nodes.CHECKS,
-    *driver.ANSWERS, *settings.KEPT, *specs.CHECKS, *registrations.CHECKS, *running.CHECKS, *slices.CHECKS,
+    *driver.ANSWERS, *settings.KEPT, *specs.CHECKS, *registrations.CHECKS, *slices.CHECKS,
 )  # fmt: skip
 #: Checks of what an option must name: the option, what it names, and the checks.
 NAMED: dict[str, tuple[str, str, tuple[Check, ...]]] = {

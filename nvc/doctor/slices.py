@@ -1,21 +1,20 @@
-"""Slices: the installed shim, quotas and ledgers, what does not add up, and the daemon."""
+"""Slices: room for them, the installed shim, quotas and ledgers, what does not add up, and the daemon."""
 
 from __future__ import annotations
 
-import errno
 import glob
 import os
 import re
-import socket
-import stat
 import time
+from collections.abc import Iterator
 
-from nvc.cgroup.find import cgroup_mounts
+from nvc.cgroup.find import mounted
 from nvc.discovery.elf import read_elf, section
-from nvc.doctor import AS_ROOT, Check, aside, failed, first, ok, unknown, warning, with_systemd
-from nvc.doctor.context import Context
-from nvc.doctor.running import read_proc
+from nvc.doctor import FAILED, OK, WARNING, Check, Fact, Row, aside, first, with_systemd
+from nvc.doctor.context import Context, read_text
+from nvc.doctor.installation import REINSTALL
 from nvc.errors import NvcError
+from nvc.slices.admin.coverage import survey
 from nvc.slices.build import calibration, shim
 from nvc.slices.build.kernel_limits import SINCE
 from nvc.slices.client.nvcd import ask
@@ -25,15 +24,8 @@ from nvc.slices.model.policy import policy_of
 from nvc.slices.policy import policies
 from nvc.slices.store.process_info import start_of
 from nvc.slices.store.snapshot import snapshot
+from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nvc.doctor import Finding
-    from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
-
-#: For its operator, and for the programs of slices.
 SOCKET = "/run/nvc/nvcd/nvcd.sock"
 UNITS = (
     "/etc/systemd/system/nvcd.service",
@@ -42,47 +34,51 @@ UNITS = (
 )
 PATIENCE = 3.0  # seconds
 BEGINNING = 3.0  # seconds until nvcd has made its sockets, on any host
+#: What a slice takes in the runtime directory, with some for a start beside it: bytes, and files.
+ROOM, FILES = 64 << 10, 16
 _STRINGS_LIMIT = 16 << 20
 _GLIBC = re.compile(rb"\0GLIBC_([0-9]{1,3})\.([0-9]{1,3})(?:\.[0-9]{1,3})?(?=\0)")
-_REINSTALL = "install nvc again: `make install`, or the package"
 
 
-def installed(context: Context) -> Iterator[Finding]:
-    """The shim that new slices get: link, files, note, name, and the glibc that it needs."""
+def _room(context: Context) -> Iterator[Fact]:
+    path = context.runtime_directory
+    try:
+        found = os.statvfs(path)
+    except FileNotFoundError:
+        return
+    free = found.f_bavail * found.f_frsize
+    full = f"{free >> 10} KiB" if free < ROOM else ""
+    if found.f_files and found.f_favail < FILES:
+        full = full or f"room for {found.f_favail} files"
+    yield Fact(path=path, free=free >> 20, full=full, room=ROOM >> 10, files=FILES)
+
+
+def _shim(_: Context) -> Iterator[Fact]:
     try:
         found = shim.installed()
     except NvcError as error:
-        yield failed(f"no slices can be made: {error.path}: {error.cause}", advice=_REINSTALL)
+        yield Fact(missing=error.path, cause=error.cause)
         return
-    host = host_glibc()
-    for soname, path, _ in found.files:
+    host = _host_glibc()
+    for soname, path, _identity in found.files:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError as error:
-            yield unknown(f"{path}: {(error.strerror or '').lower()}", advice=AS_ROOT)
-            continue
-        try:
-            elf = read_elf(fd, path)
-            needs = max_glibc(fd, path)
+            elf, needs = read_elf(fd, path), max_glibc(fd, path)
         except (OSError, NvcError) as error:
-            yield failed(f"{path} is damaged: {error}", advice=_REINSTALL)
+            yield Fact(damaged=path, cause=error)
             continue
         finally:
             os.close(fd)
-        if layouts_of(elf) != layout.VERSION:
-            version = layouts_of(elf) or "no"
-            yield failed(
-                f"{path} is a shim for version {version} of quota and ledger, this nvc makes {layout.VERSION}",
-                advice=_REINSTALL,
-            )
-        elif elf.soname != soname:
-            yield failed(f"{path} calls itself {elf.soname}, not {soname}", advice=_REINSTALL)
-        elif host and needs > host:
-            yield failed(
-                f"{path} needs glibc {needs[0]}.{needs[1]}, this host has {host[0]}.{host[1]}",
-                advice="install the package that was built for this distribution",
-            )
-    yield ok(f"the shim is {found.directory}")
+        yield Fact(
+            path=path,
+            directory=found.directory,
+            layouts=layouts_of(elf) or "no",
+            wanted=layout.VERSION,
+            own=elf.soname,
+            soname=soname,
+            needs=".".join(map(str, needs)) if (0, 0) < host < needs else "",
+            host=".".join(map(str, host)),
+        )
 
 
 def max_glibc(fd: int, path: str = "") -> tuple[int, int]:
@@ -91,218 +87,145 @@ def max_glibc(fd: int, path: str = "") -> tuple[int, int]:
     return max(((int(major), int(minor)) for major, minor in _GLIBC.findall(strings)), default=(0, 0))
 
 
-def host_glibc() -> tuple[int, int]:
+def _host_glibc() -> tuple[int, int]:
     """The version of this process's glibc; (0, 0) where it has another C library."""
     try:
-        name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
+        found = re.match(r"glibc (\d+)\.(\d+)", os.confstr("CS_GNU_LIBC_VERSION") or "")
     except (ValueError, OSError):
-        return 0, 0
-    major, _, minor = version.partition(".")
-    return (int(major), int(minor)) if name == "glibc" and minor.isdigit() else (0, 0)
+        found = None
+    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
-def quotas(context: Context) -> Iterator[Finding]:
-    """Whether each slice's files can be read."""
+def _quotas(context: Context) -> Iterator[Fact]:
     base = f"{context.runtime_directory}/vgpu"
     try:
         known = snapshot(context.kernel, locked=False, repair=False, base=base)
     except FileNotFoundError:
-        yield ok("there are no slices")
-        return
-    except PermissionError:
-        yield unknown(f"{base} cannot be read", advice=AS_ROOT)
         return
     for one in known.broken:
         path = one.entry.directory
-        said = f"the slice in {path} is broken: {one.path.rpartition('/')[2]}: {one.cause}"
-        if one.torn:
-            yield failed(said, commands=("nvc-cli vgpu ls",), advice="the command ends that change")
-        else:
-            yield failed(
-                said,
-                commands=(aside(path),),
-                advice="then start its container again: while it runs, its programs are denied memory",
-            )
-    yield ok(f"{len(known.slices) + len(known.broken)} slices")
+        yield Fact(path=path, file=os.path.basename(one.path), cause=one.cause, torn=one.torn, aside=aside(path))
+    yield Fact(count=len(known.slices))
 
 
-def ledgers(context: Context) -> Iterator[Finding]:
-    """Whether what the processes of a slice hold can be told."""
-    for tenant in context.slices()[0]:
-        if tenant.alive and tenant.problem:
-            yield failed(
-                f"the use of slice {tenant.name} is not known: {tenant.problem}",
-                f"process {tenant.pids[0]}, {tenant.entry.rootfs or 'a program'}",
-                commands=(f"nvc-cli vgpu check {tenant.pids[0]}",),
-                advice="its programs have written to it: end them and start the container again",
-            )
+def _ledgers(context: Context) -> Iterator[Fact]:
+    for tenant in context.living():
+        if tenant.problem:
+            yield Fact(name=tenant.name, problem=tenant.problem, pid=tenant.pids[0],
+                       rootfs=tenant.entry.rootfs or "a program")  # fmt: skip
 
 
-def memory(context: Context) -> Iterator[Finding]:
-    """Whether slices together promise more memory than a device has."""
+def _memory(context: Context) -> Iterator[Fact]:
+    """Devices of which slices together promise more memory than there is."""
     holders: dict[str, list[tuple[SliceStatus, SliceDeviceStatus]]] = {}
-    for tenant in context.slices()[0]:
-        for device in tenant.devices if tenant.alive else ():
+    for tenant in context.living():
+        for device in tenant.devices:
             if device.limit != layout.NO_LIMIT and device.memory:
                 holders.setdefault(device.uuid, []).append((tenant, device))
     for uuid, held in holders.items():
         promised, size = sum(device.limit for _, device in held), held[0][1].memory
+        largest, device = max(held, key=lambda one: one[1].limit)
+        fits = max(device.limit - (promised - size) >> 20, 1)
         if promised > size:
-            tenant, device = max(held, key=lambda one: one[1].limit)
-            fits = max(device.limit - (promised - size) >> 20, 1)
-            yield warning(
-                f"slices of {uuid} promise {promised >> 20} MiB, it has {size >> 20} MiB",
-                *first((f"{one.name}: {its.limit >> 20} MiB" for one, its in held), 16),
-                commands=(f"nvc-cli vgpu set {tenant.name} --device {device.index} --memory {fits}MiB",),
-                advice="the last to allocate gets `out of memory`: make one of them smaller",
-            )
+            yield Fact(uuid=uuid, promised=promised >> 20, size=size >> 20, largest=largest.name,
+                       index=device.index, fits=fits,
+                       seen=first((f"{one.name}: {its.limit >> 20} MiB" for one, its in held), 16))  # fmt: skip
 
 
-def leftovers(context: Context) -> Iterator[Finding]:
-    """Slices of containers that are gone."""
+def _leftovers(context: Context) -> Iterator[Fact]:
     gone = [tenant for tenant in context.slices()[0] if not tenant.alive]
     if gone:
-        yield warning(
-            f"slices remain from containers that have ended: {len(gone)}",
-            *first(f"{tenant.name} {tenant.entry.rootfs}".rstrip() for tenant in gone),
-            commands=("nvc-cli vgpu rm --gone",),
-        )
+        yield Fact(count=len(gone), seen=first(f"{one.name} {one.entry.rootfs}".rstrip() for one in gone))
 
 
-def coverage(context: Context) -> Iterator[Finding]:
-    """Whether the shim is in every process of a slice."""
-    from nvc.slices.admin.coverage import survey
-
-    living: tuple[SliceStatus, ...] = tuple(tenant for tenant in context.slices()[0] if tenant.alive)
-    for tenant in living:
-        found = survey(context.kernel, (tenant,), ())
-        for report in found.reports:
-            for path, cause in report.uncovered:
-                yield failed(
-                    f"process {report.pid} ({report.name}) of slice {tenant.name} bypasses the shim: {path}",
-                    cause,
-                    commands=(f"nvc-cli vgpu check {report.pid}",),
-                    advice="its memory is not limited: remove that copy of the library from the image",
-                )
-        for path in found.files:
-            yield warning(
-                f"slice {path} would bypass the shim if a program loaded it",
-                advice="remove that copy of the library from the image",
-            )
+def _coverage(context: Context) -> Iterator[Fact]:
+    for tenant in context.living():
+        yield from uncovered(context, tenant)
 
 
-def measured(context: Context) -> Iterator[Finding]:
-    """Whether it is known what a context takes."""
-    if not any(tenant.alive for tenant in context.slices()[0]):
+def uncovered(context: Context, tenant: SliceStatus) -> Iterator[Fact]:
+    """What of a slice does without the shim: processes, and files that one could load."""
+    found = survey(context.kernel, (tenant,), ())
+    for report in found.reports:
+        for path, cause in report.uncovered:
+            yield Fact(pid=report.pid, program=report.name, name=tenant.name, path=path, seen=[cause])
+    for path in found.files:
+        yield Fact(file=path)
+
+
+def _calibration(context: Context) -> Iterator[Fact]:
+    if not context.living():
         return
-    facts = context.facts
+    fact = Fact(driver=context.facts.driver_label, path=calibration.PATH, nvc_cli=context.nvc_cli)
     try:
-        known = {one.driver for one in calibration.load()}
+        fact.known = fact.driver in {one.driver for one in calibration.load()}
     except NvcError as error:
-        yield failed(
-            f"the calibration cannot be read, so no slice can be made: {error.cause}",
-            calibration.PATH,
-            commands=(f"{context.nvc_cli} vgpu calibrate",),
-        )
-        return
-    if facts.driver_label not in known:
-        yield warning(
-            f"not calibrated with driver {facts.driver_label}: contexts are charged at an estimate",
-            f"no line for it in {calibration.PATH}",
-            commands=(f"{context.nvc_cli} vgpu calibrate",),
-        )
+        fact.cause = error.cause
+    yield fact
 
 
-def isolation(context: Context) -> Iterator[Finding]:
-    """Whether the driver can limit cgroups, where the configuration asks for that."""
+def _isolation(context: Context) -> Iterator[Fact]:
     config = context.config
-    sizes = [f"[[nvc.vgpu]] {size[0]}" for size in config.vgpu_devices if size[-1]]
-    asking = ["vgpu-isolation"] if config.vgpu_isolation else sizes
-    if not asking:
-        return
-    facts = context.facts
-    major = facts.driver_version.partition(".")[0]
-    if not major.isdigit() or int(major) < SINCE:
-        yield failed(
-            f"{asking[0]}: driver {facts.driver_label} has no memory limits by cgroup",
-            "containers with such a slice do not start",
-            advice=f"install driver {SINCE} or newer, or remove that setting from {config.path}",
-        )
-        return
-    try:
-        with open("/proc/self/mountinfo", "rb") as mounts:
-            unified = any(mount.version == 2 for mount in cgroup_mounts(mounts.read()))
-    except OSError as error:
-        yield unknown(f"/proc/self/mountinfo: {(error.strerror or '').lower()}", advice=AS_ROOT)
-        return
-    if not unified:
-        yield failed(
-            f"{asking[0]}: no cgroup2 hierarchy is mounted",
-            "containers with such a slice do not start",
-            advice="boot the host with cgroup v2",
-        )
-    else:
-        yield ok(f"driver {facts.driver_label} limits the memory of cgroups")
+    asking = [f"[[nvc.vgpu]] {size[0]}" for size in config.vgpu_devices if size[-1]]
+    if config.vgpu_isolation:
+        asking = ["vgpu-isolation"]
+    for setting in asking[:1]:
+        major = context.facts.driver_version.partition(".")[0]
+        yield Fact(setting=setting, driver=context.facts.driver_label, since=SINCE, config=config.path,
+                   old=not major.isdigit() or int(major) < SINCE,
+                   unified=any(mount.version == 2 for mount in mounted()))  # fmt: skip
 
 
-def device_policy(context: Context) -> Iterator[Finding]:
-    """Whether device policies can be read: while one cannot, no slice of that device is made."""
+def _policies(context: Context) -> Iterator[Fact]:
+    """While a device's policy cannot be read, no slice of that device is made."""
     base = f"{context.runtime_directory}/vgpu-policy"
     try:
         uuids = sorted(name for name in os.listdir(base) if not name.startswith("."))
     except FileNotFoundError:
-        yield ok("there are no device policies")
         return
     for uuid in uuids[: layout.DEVICES]:
         try:
             policies.read(uuid)
         except NvcError as error:
-            yield failed(
-                f"the policy of {uuid} cannot be read: {error.cause}",
-                f"{base}/{uuid}",
-                commands=(aside(f"{base}/{uuid}"),),
-                advice="then set it again: nvc-cli vgpu policy",
-            )
+            yield Fact(uuid=uuid, cause=error.cause, path=f"{base}/{uuid}", aside=aside(f"{base}/{uuid}"))
 
 
-def daemon(context: Context) -> Iterator[Finding]:
-    """Whether nvcd answers, where a slice needs it or it has run."""
-    problem = _unreachable(SOCKET) or _silent()
-    problems = [(SOCKET, problem)] if problem else []
-    units = [path for path in UNITS if os.path.exists(path)]
-    needing = _with_policy(context)
-    there = os.path.exists(SOCKET)
+def _daemon(context: Context) -> Iterator[Fact]:
+    needing = [
+        tenant.name
+        for tenant in context.living()
+        if any(policy_of(device.policy).needs_nvcd for device in tenant.devices)
+    ]
     for pid in _hidden():
-        yield failed(
-            f"process {pid} is an nvcd that nobody reaches: {SOCKET} is not where it looks",
-            commands=with_systemd("systemctl restart nvcd", without=(f"kill {pid}", "nvcd &")),
-            advice="its directory was removed",
-        )
-        there = True
-    if not there and not needing:
-        yield ok("nvcd does not run; no slice needs it", *(f"unit {path}" for path in units[:1]))
-    elif problems and all("denied" in problem for _, problem in problems):
-        yield unknown("nvcd could not be asked", advice=AS_ROOT)
-    elif problems:
-        found = failed if needing else warning  # what no slice needs does not fail
-        yield found(
-            f"nvcd cannot be reached: {problems[0][0]}: {problems[0][1]}",
-            *(f"unit {path}" for path in units[:1]),
+        yield Fact(hidden=pid, socket=SOCKET,
+                   run=with_systemd("systemctl restart nvcd", without=(f"kill {pid}", "nvcd &")))  # fmt: skip
+    cause = "" if os.path.exists(SOCKET) else "there is no such socket"
+    if not cause:
+        try:
+            ask("alive", PATIENCE)
+        except NvcError as error:
+            cause = str(error.cause)
+    elif not needing:
+        yield Fact(idle=True)
+        return
+    yield Fact(
+        socket=SOCKET,
+        cause=cause,
+        needed=needing,
+        seen=[
+            *[f"unit {path}" for path in UNITS if os.path.exists(path)][:1],
             *first((f"slice {name} shares the time of its GPUs" for name in needing), 4),
-            commands=with_systemd("systemctl restart nvcd", "journalctl -u nvcd -n 50", without=("nvcd &",)),
-            advice="without nvcd, only memory limits and caps hold",
-        )
-    else:
-        yield ok("nvcd answers")
+        ],
+        run=with_systemd("systemctl restart nvcd", "journalctl -u nvcd -n 50", without=("nvcd &",)),
+    )
 
 
 def _hidden() -> list[int]:
     """The nvcds that share this /run, and whose socket is not even there."""
     found = []
     here = os.stat("/run")
-    for path in glob.glob("/proc/[0-9]*/comm"):
-        process = os.path.dirname(path)
-        if read_proc(path) != b"nvcd\n" or os.path.lexists(f"{process}/root{SOCKET}"):
+    for process in glob.glob("/proc/[0-9]*"):
+        if read_text(f"{process}/comm") != "nvcd" or os.path.lexists(f"{process}/root{SOCKET}"):
             continue
         try:
             there, began = os.stat(f"{process}/root/run"), start_of(process) / os.sysconf("SC_CLK_TCK")
@@ -314,53 +237,79 @@ def _hidden() -> list[int]:
     return found
 
 
-def _unreachable(path: str) -> str:
-    """Why nobody listens at the socket, "" where somebody does."""
-    try:
-        if not stat.S_ISSOCK(os.stat(path).st_mode):
-            return "it is not a socket"
-    except OSError as error:
-        return (error.strerror or str(error)).lower()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as asking:
-        try:
-            asking.connect(path)
-        except OSError as error:
-            if error.errno in (
-                errno.EPROTOTYPE,
-                errno.EAGAIN,
-            ):  # of another kind, or busy: somebody is there
-                return ""
-            return (error.strerror or str(error)).lower()
-    return ""
-
-
-def _silent() -> str:
-    """Why nothing comes back: the kernel takes connections for a daemon that hangs, too."""
-    try:
-        ask("state", PATIENCE)
-    except NvcError as error:
-        return f"no answer: {error.cause}"
-    return ""
-
-
-def _with_policy(context: Context) -> list[str]:
-    """Names of the slices whose policies only nvcd enforces."""
-    return [
-        tenant.name
-        for tenant in context.slices()[0]
-        if tenant.alive and any(policy_of(device.policy).needs_nvcd for device in tenant.devices)
-    ]
-
-
+UNCOVERED = Row(
+    FAILED, "process {pid} ({program}) of slice {name} bypasses the shim: {path}", lambda it: it.pid,
+    run=("nvc-cli vgpu check {pid}",),
+    advice="its memory is not limited: remove that copy of the library from the image",
+)  # fmt: skip
 CHECKS = (
-    Check("vgpu.shim", "the installed shim", installed),
-    Check("vgpu.quotas", "the quota and entry of each slice", quotas),
-    Check("vgpu.ledgers", "the ledgers of slices", ledgers),
-    Check("vgpu.memory", "whether the limits of slices exceed the GPU's memory", memory),
-    Check("vgpu.leftovers", "slices of containers that have ended", leftovers),
-    Check("vgpu.coverage", "whether every process of a slice has the shim", coverage),
-    Check("vgpu.calibration", "whether every device is calibrated", measured),
-    Check("vgpu.isolation", "whether the driver can isolate what the configuration isolates", isolation),
-    Check("vgpu.policies", "device policies", device_policy),
-    Check("vgpu.daemon", "whether nvcd answers", daemon),
-)
+    Check("vgpu.room", "whether there is room for another slice", _room, (
+        Row(FAILED, "{path} is full: {full} is free, and a slice takes {room} KiB and {files} files",
+            lambda it: it.full, seen=("containers and programs with a slice do not start; those that run go on",),
+            run=("df -h {path}", "du -x -d 2 {path}"),
+            advice="remove what others have put there, or mount /run larger: mount -o remount,size=20% /run"),
+        Row(OK, "{path} has room: {free} MiB"),
+    )),
+    Check("vgpu.shim", "the installed shim", _shim, (
+        Row(FAILED, "no slices can be made: {missing}: {cause}", lambda it: it.missing, advice=REINSTALL),
+        Row(FAILED, "{damaged} is damaged: {cause}", lambda it: it.damaged, advice=REINSTALL),
+        Row(FAILED, "{path} is a shim for version {layouts} of quota and ledger, this nvc makes {wanted}",
+            lambda it: it.layouts != it.wanted, advice=REINSTALL),
+        Row(FAILED, "{path} calls itself {own}, not {soname}", lambda it: it.own != it.soname, advice=REINSTALL),
+        Row(FAILED, "{path} needs glibc {needs}, this host has {host}", lambda it: it.needs,
+            advice="install the package that was built for this distribution"),
+        Row(OK, "the shim is {directory}"),
+    )),
+    Check("vgpu.quotas", "the quota and entry of each slice", _quotas, (
+        Row(FAILED, "the slice in {path} is broken: {file}: {cause}", lambda it: it.torn,
+            run=("nvc-cli vgpu ls",), advice="the command ends that change"),
+        Row(FAILED, "the slice in {path} is broken: {file}: {cause}", lambda it: it.path, run=("{aside}",),
+            advice="then start its container again: while it runs, its programs are denied memory"),
+        Row(OK, "{count} slices"),
+    )),
+    Check("vgpu.ledgers", "the ledgers of slices", _ledgers, (
+        Row(FAILED, "the use of slice {name} is not known: {problem}", seen=("process {pid}, {rootfs}",),
+            run=("nvc-cli vgpu check {pid}",),
+            advice="its programs have written to it: end them and start the container again"),
+    )),
+    Check("vgpu.memory", "whether the limits of slices exceed the GPU's memory", _memory, (
+        Row(WARNING, "slices of {uuid} promise {promised} MiB, it has {size} MiB",
+            run=("nvc-cli vgpu set {largest} --device {index} --memory {fits}MiB",),
+            advice="the last to allocate gets `out of memory`: make one of them smaller"),
+    )),
+    Check("vgpu.leftovers", "slices of containers that have ended", _leftovers, (
+        Row(WARNING, "slices remain from containers that have ended: {count}", run=("nvc-cli vgpu rm --gone",)),
+    )),
+    Check("vgpu.coverage", "whether every process of a slice has the shim", _coverage, (
+        UNCOVERED,
+        Row(WARNING, "slice {file} would bypass the shim if a program loaded it",
+            advice="remove that copy of the library from the image"),
+    )),
+    Check("vgpu.calibration", "whether every device is calibrated", _calibration, (
+        Row(FAILED, "the calibration cannot be read, so no slice can be made: {cause}", lambda it: it.cause,
+            seen=("{path}",), run=("{nvc_cli} vgpu calibrate",)),
+        Row(WARNING, "not calibrated with driver {driver}: contexts are charged at an estimate",
+            lambda it: not it.known, seen=("no line for it in {path}",), run=("{nvc_cli} vgpu calibrate",)),
+    )),
+    Check("vgpu.isolation", "whether the driver can isolate what the configuration isolates", _isolation, (
+        Row(FAILED, "{setting}: driver {driver} has no memory limits by cgroup", lambda it: it.old,
+            seen=("containers with such a slice do not start",),
+            advice="install driver {since} or newer, or remove that setting from {config}"),
+        Row(FAILED, "{setting}: no cgroup2 hierarchy is mounted", lambda it: not it.unified,
+            seen=("containers with such a slice do not start",), advice="boot the host with cgroup v2"),
+    )),
+    Check("vgpu.policies", "device policies", _policies, (
+        Row(FAILED, "the policy of {uuid} cannot be read: {cause}", seen=("{path}",), run=("{aside}",),
+            advice="then set it again: nvc-cli vgpu policy"),
+    )),
+    Check("vgpu.daemon", "whether nvcd answers", _daemon, (
+        Row(FAILED, "process {hidden} is an nvcd that nobody reaches: {socket} is not where it looks",
+            lambda it: it.hidden, advice="its directory was removed"),
+        Row(OK, "nvcd does not run; no slice needs it", lambda it: it.idle),
+        Row(FAILED, "nvcd cannot be reached: {socket}: {cause}", lambda it: it.cause and it.needed,
+            advice="without nvcd, only memory limits and caps hold"),
+        Row(WARNING, "nvcd cannot be reached: {socket}: {cause}", lambda it: it.cause,
+            advice="without nvcd, only memory limits and caps hold"),
+        Row(OK, "nvcd answers"),
+    )),
+)  # fmt: skip

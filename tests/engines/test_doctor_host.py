@@ -115,7 +115,7 @@ def test_the_daemon(host: Host) -> None:
     assert examine(host, "", "vgpu.daemon").stdout.startswith("ok           vgpu.daemon: nvcd answers")
     host.sh(f"kill -STOP {pid}")
     (named,) = problems(examine(host, "", "vgpu.daemon").stdout)
-    assert "warning      vgpu.daemon: nvcd cannot be reached: /run/nvc/nvcd/nvcd.sock: no answer" in named.line
+    assert "warning      vgpu.daemon: nvcd cannot be reached: /run/nvc/nvcd/nvcd.sock: timed out" in named.line
     assert list(named.commands) == ["nvcd &"]
     host.sh("mkdir -p /run/systemd/system")
     (named,) = problems(examine(host, "", "vgpu.daemon").stdout)
@@ -126,7 +126,7 @@ def test_the_daemon(host: Host) -> None:
     host.sh("mv /run/nvc/away /run/nvc/nvcd")
     host.sh(f"kill -9 {pid}; while [ -e /proc/{pid}/exe ]; do :; done; rm /etc/systemd/system/nvcd.service")
     (named,) = problems(examine(host, "", "vgpu.daemon").stdout)
-    assert "nvcd cannot be reached: /run/nvc/nvcd/nvcd.sock: connection refused" in named.line
+    assert "nvcd cannot be reached: /run/nvc/nvcd/nvcd.sock: nvcd is not running" in named.line
     host.sh("rm -r /run/nvc/nvcd")
     assert "nvcd does not run; no slice needs it" in examine(host, "", "vgpu.daemon").stdout
 
