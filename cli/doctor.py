@@ -36,7 +36,7 @@ def _names(_: click.Context, __: click.Parameter, begun: str) -> list[Completion
 
 
 def _containers(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem[str]]:
-    from nvc.doctor.resolve import known
+    from nvc.containers.running import known
 
     return [CompletionItem(id, help=place) for id, place in known() if id.startswith(begun)]
 
@@ -109,9 +109,9 @@ def doctor(
     if listing:
         _list(checks, tuple(given), form)
         return
+    from nvc.containers.running import resolve
     from nvc.doctor import examine, text
     from nvc.doctor.catalog import choose
-    from nvc.doctor.resolve import resolve
 
     chosen = choose(checks, tuple(name for name, value in given.items() if value))
     if bundle:

@@ -22,8 +22,8 @@ from nvc.rundir import SYSTEM, in_user_namespace
 from nvc.slices.store.status import SliceStatus, statuses
 
 if TYPE_CHECKING:
+    from nvc.containers.running import RunningContainer
     from nvc.doctor.cluster import Node
-    from nvc.doctor.resolve import RunningContainer
     from nvc.kernel import Kernel
 
 #: In place of the runtime directory, where a parsed configuration would be kept: nothing is to be changed.

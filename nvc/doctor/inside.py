@@ -22,8 +22,8 @@ from nvc.value import Value
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.cgroup.program import Rule
+    from nvc.containers.running import RunningContainer
     from nvc.discovery.elf import Elf
-    from nvc.doctor.resolve import RunningContainer
     from nvc.kernel import Kernel
     from nvc.oci import Container
 

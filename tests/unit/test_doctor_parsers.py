@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import examples
 
-from nvc.doctor import ORDER, Check, driver, registrations, resolve, system
+from nvc.containers import running
+from nvc.doctor import ORDER, Check, driver, registrations, system
 from nvc.engines import containerd, crio, docker, podman
 from nvc.errors import NvcError
 
@@ -58,14 +59,14 @@ def test_documents_of_runtimes_and_engines(place: str, document: dict[str, Any])
     data = json.dumps(document).encode()
     for name in ("state.json", "daemon.json", "hooks.d/any.json"):
         write(f"{place}/{name}", data)
-    pid, bundle = resolve.read_state(place)
+    pid, bundle = running.read_state(place)
     assert type(pid) is int and type(bundle) is str
     look: Any = None
     for check in registrations.CHECKS:
         assert all(finding.status in ORDER for finding in check.run(look))
     os.unlink(f"{place}/state.json")
     write(f"{place}/status", data)
-    pid, bundle = resolve.read_state(place)
+    pid, bundle = running.read_state(place)
     assert type(pid) is int and type(bundle) is str
     os.unlink(f"{place}/status")
 
@@ -74,12 +75,12 @@ def test_documents_of_runtimes_and_engines(place: str, document: dict[str, Any])
 def test_a_whole_id_comes_before_one_that_begins_like_it(
     place: str, monkeypatch: pytest.MonkeyPatch, ids: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(resolve, "STATES", tuple(f"{place}/run/{id}" for id in ids))
+    monkeypatch.setattr(running, "STATES", tuple(f"{place}/run/{id}" for id in ids))
     for id in ids:
         os.makedirs(f"{place}/run/{id}")
         write(f"{place}/run/{id}/state.json", b'{"init_process_pid": %d}' % os.getpid())
-    assert [resolve.resolve(id).id for id in ("web-1", "web-10")] == ["web-1", "web-10"]
-    assert resolve.resolve("web-").id == ids[0]
+    assert [running.resolve(id).id for id in ("web-1", "web-10")] == ["web-1", "web-10"]
+    assert running.resolve("web-").id == ids[0]
 
 
 @ONCE
@@ -90,7 +91,7 @@ def test_any_bytes(place: str, data: bytes) -> None:
     ):  # fmt: skip
         write(f"{place}/{name}", data)
     write(f"{place}/kmsg", data + b"NVRM: Xid (PCI:0): 79, x\n" + data)
-    assert resolve.read_state(place) == (0, "") or data.startswith(b"{")
+    assert running.read_state(place) == (0, "") or data.startswith(b"{")
     look: Any = None
     for check in registrations.CHECKS:
         assert all(finding.status in ORDER for finding in check.run(look))
@@ -103,7 +104,7 @@ def test_any_bytes(place: str, data: bytes) -> None:
 def test_a_state_that_is_of_the_wrong_kind(place: str) -> None:
     for config in (["labels"], {"labels": 7}, {"labels": [7, "bundle=/b"]}, "labels", None):
         write(f"{place}/state.json", json.dumps({"config": config, "init_process_pid": "1"}).encode())
-        assert resolve.read_state(place) == (
+        assert running.read_state(place) == (
             0,
             "/b" if isinstance(config, dict) and config["labels"] != 7 else "",
         )
@@ -112,7 +113,7 @@ def test_a_state_that_is_of_the_wrong_kind(place: str) -> None:
 @given(name=st.text(max_size=40))
 def test_any_name_of_a_container(name: str) -> None:
     try:
-        found = resolve.resolve(name)
+        found = running.resolve(name)
     except NvcError as error:
         assert "\n" not in str(error)
     else:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from nvc.config import Config
+from nvc.containers.running import RunningContainer
 from nvc.doctor.inside import Inside
-from nvc.doctor.resolve import RunningContainer
 from nvc.environment import request_from
 from nvc.errors import InputError
 from nvc.kernel import LinuxKernel

@@ -1,26 +1,21 @@
-"""Finds a container's process by its name or id, in the state directories of runtimes and engines."""
+"""Finds a container's first process by its name or id, in the state directories of runtimes and engines."""
 
 from __future__ import annotations
 
 import glob
 import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from nvc.containers.cgroup import ids_in
-from nvc.containers.files import read_json
+from nvc.containers.files import read_bytes, read_json, table
 from nvc.containers.lookup import Lookup
-from nvc.doctor.context import read_text
-from nvc.engines.change import value_at
 from nvc.errors import ContainerError, InputError
-from nvc.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 #: State directories of runc and crun, under each engine that calls them.
 STATES = (
     "/run/runc/*", "/run/crun/*", "/run/docker/runtime-*/*/*", "/run/containerd/runc/*/*",
-    "/run/user/*/runc/*", "/run/user/*/crun/*", "/run/containers/*/*", "/var/run/docker/runtime-*/*/*",
+    "/run/user/*/runc/*", "/run/user/*/crun/*", "/run/containers/*/*",
 )  # fmt: skip
 #: Part of a state directory's path, and the command that runs programs in such containers.
 _ENGINES = (
@@ -33,7 +28,8 @@ _ENGINES = (
 _SHORTEST = 4  # characters of an abbreviated id
 
 
-class RunningContainer(Value):
+@dataclass(frozen=True)
+class RunningContainer:
     """One running container."""
 
     name: str  # as it was asked for
@@ -48,7 +44,7 @@ class RunningContainer(Value):
         Entering its namespaces by hand would run a program of the image with all rights of the host.
         """
         where = next((exec for part, exec in _ENGINES if f"/{part}" in self.state), "")
-        if "libpod" in read_text(f"/proc/{self.pid}/cgroup", 1 << 16):
+        if "libpod" in "".join(_cgroups(self.pid)):
             where = "podman exec"
         return (f"{where} {self.id} {' '.join(words)}",) if where and self.id else ()
 
@@ -82,6 +78,23 @@ def known() -> list[tuple[str, str]]:
     return [(os.path.basename(directory), directory) for directory in _states()]
 
 
+def _states() -> Iterator[str]:
+    for pattern in STATES:
+        yield from glob.glob(pattern)
+
+
+def read_state(directory: str) -> tuple[int, str]:
+    """Process id and bundle in a runtime's state directory, runc's or crun's; (0, "") for none."""
+    state = table(read_json(f"{directory}/state.json"))
+    pid, labels = state.get("init_process_pid"), table(state.get("config")).get("labels")
+    texts = [text for text in labels if type(text) is str] if type(labels) is list else []
+    bundle: object = next((text[7:] for text in texts if text.startswith("bundle=/")), "")
+    if not state:
+        state = table(read_json(f"{directory}/status"))
+        pid, bundle = state.get("pid"), state.get("bundle")
+    return pid if type(pid) is int else 0, bundle if type(bundle) is str else ""
+
+
 def _is_meant(id: str, wanted: str, whole: bool) -> bool:
     return id == wanted if whole else id.startswith(wanted)
 
@@ -96,44 +109,6 @@ def _by_state(name: str, wanted: str, whole: bool) -> RunningContainer | None:
     return None
 
 
-def _states() -> Iterator[str]:
-    for pattern in STATES:
-        yield from glob.glob(pattern)
-
-
-def read_state(directory: str) -> tuple[int, str]:
-    """Process id and bundle in a runtime's state directory, runc's or crun's; (0, "") for none."""
-    state = read_json(f"{directory}/state.json")
-    if isinstance(state, dict):
-        labels = value_at(state, ("config", "labels"), [])
-        texts = [text for text in labels if isinstance(text, str)] if isinstance(labels, list) else []
-        bundles = [text[7:] for text in texts if text.startswith("bundle=/")]
-        pid = state.get("init_process_pid")
-        return (pid if type(pid) is int else 0), (bundles or [""])[0]
-    state = read_json(f"{directory}/status")
-    if isinstance(state, dict):
-        pid, bundle = state.get("pid"), state.get("bundle")
-        return (pid if type(pid) is int else 0), (bundle if isinstance(bundle, str) else "")
-    return 0, ""
-
-
-def _with_state(found: RunningContainer) -> RunningContainer:
-    """Add id and bundle to a container, where a runtime's state names its process or one of its ancestors."""
-    namespace = _link(found.pid, "mnt")
-    for directory in _states():
-        pid, bundle = read_state(directory)
-        if pid and (pid == found.pid or namespace and _link(pid, "mnt") == namespace):
-            return RunningContainer(found.name, found.pid, os.path.basename(directory), bundle, directory)
-    return found
-
-
-def _link(pid: int, name: str) -> str:
-    try:
-        return os.readlink(f"/proc/{pid}/ns/{name}")
-    except OSError:
-        return ""
-
-
 def _by_cgroup(name: str, wanted: str, whole: bool) -> RunningContainer | None:
     """The first process in a cgroup that bears the id, or one that begins so."""
     try:
@@ -141,9 +116,31 @@ def _by_cgroup(name: str, wanted: str, whole: bool) -> RunningContainer | None:
     except OSError as error:
         raise ContainerError.of("find container", "/proc", error) from None
     for pid in pids:
-        for line in read_text(f"/proc/{pid}/cgroup", 1 << 16).splitlines():
-            for part in line.split(":", 2)[-1].split("/"):
-                for candidate in ids_in(part):
-                    if _is_meant(candidate, wanted, whole):
-                        return _with_state(RunningContainer(name, pid, candidate))
+        parts = [part for path in _cgroups(pid) for part in path.split("/")]
+        for candidate in [id for part in parts for id in ids_in(part)]:
+            if _is_meant(candidate, wanted, whole):
+                return _with_state(RunningContainer(name, pid, candidate))
     return None
+
+
+def _cgroups(pid: int) -> list[str]:
+    """The paths of a process's cgroups; none where it has ended."""
+    lines = read_bytes(f"/proc/{pid}/cgroup").decode("utf-8", "replace").splitlines()
+    return [line.split(":", 2)[-1] for line in lines]
+
+
+def _with_state(found: RunningContainer) -> RunningContainer:
+    """Add id and bundle to a container, where a runtime's state names its process or one in the same namespace."""
+    namespace = _mount_namespace(found.pid)
+    for directory in _states():
+        pid, bundle = read_state(directory)
+        if pid and (pid == found.pid or namespace and _mount_namespace(pid) == namespace):
+            return replace(found, id=os.path.basename(directory), bundle=bundle, state=directory)
+    return found
+
+
+def _mount_namespace(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/mnt")
+    except OSError:
+        return ""
