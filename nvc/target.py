@@ -205,9 +205,6 @@ def _open_rootfs(kernel: Kernel, target: Target) -> int:
         if whole:
             os.close(rootfs)
             raise InputError("invalid rootfs directory", target.rootfs_path, "leads to /")
-        if target.mount_namespace >= 0 and not kernel.is_mount_root(rootfs):
-            os.close(rootfs)
-            raise _not_its_rootfs(target, "is not a mount of its namespace")
         return rootfs
     try:
         same = _same(os.stat(root), os.stat(target.rootfs_path))
@@ -215,15 +212,11 @@ def _open_rootfs(kernel: Kernel, target: Target) -> int:
         same = False
     if not same:
         os.close(root)
-        raise _not_its_rootfs(target, "is not its root directory")
+        raise ContainerError(
+            "open rootfs", target.rootfs_path, f"is not its root directory (pid {target.pid})",
+            "pid and rootfs must be of the same container; name the hook of gVisor nvidia-container-runtime-hook",
+        )  # fmt: skip
     return root
-
-
-def _not_its_rootfs(target: Target, why: str) -> ContainerError:
-    return ContainerError(
-        "open rootfs", target.rootfs_path, f"{why} (pid {target.pid})",
-        "pid and rootfs must be of the same container",
-    )  # fmt: skip
 
 
 def _same(one: os.stat_result, other: os.stat_result) -> bool:

@@ -79,6 +79,7 @@ def lay_out(root: str, parts: Parts, machine: str, version: str, cache: str) -> 
     tree.compile_bytecode(interpreter, library, root)
     tree.write_archive(interpreter, library, root, machine)
     tree.install_programs(parts.launcher, parts.spin, os.path.join(prefix, "bin"), symbolic=True)
+    tree.link_names(library)
     share.install(prefix, "/usr")
     os.makedirs(os.path.join(root, "etc/nvc"))
     os.makedirs(os.path.join(prefix, "share/man"), exist_ok=True)

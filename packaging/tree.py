@@ -2,6 +2,7 @@
 
     bin/nvc-cli nvc-hook ...            the launcher, under each of its names
     bin/nvc-spin                        a program that loads a GPU
+    lib/nvc/bin/                        nvc-hook and nvc-cdi-hook under NVIDIA's names, for nvc-runtime
     lib/nvc/launch.conf                 which interpreter, and where third-party code is
     lib/nvc/python/                     nvc, nvc_cli, nvc_hooks
     lib/nvc/hot.bin                     the modules of a container start in one file (archive/build.py)
@@ -35,6 +36,8 @@ import shim
 REPO = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PACKAGES = {"nvc": "nvc", "nvc_cli": "cli", "nvc_hooks": "hooks"}
 PROGRAMS = ("nvc-cli", "nvc-hook", "nvc-cdi-hook", "nvc-runtime", "nvcd", "nvc-kubelet-plugin", "nvc-nri")
+#: By these names runtimes know hooks that give GPUs; links to the programs.
+NAMES = {"nvidia-container-runtime-hook": "nvc-hook", "nvidia-cdi-hook": "nvc-cdi-hook"}
 #: Nothing at run time parses C: of cffi only the compiled back end is needed.
 ONLY = {"cffi": "_cffi_backend"}
 #: Compiled for one version of Python.
@@ -115,6 +118,12 @@ def install_programs(launcher: str, spin: str, bin_directory: str, symbolic: boo
             os.symlink(PROGRAMS[0], path)
         else:
             os.link(first, path)
+
+
+def link_names(library: str) -> None:
+    os.makedirs(os.path.join(library, "bin"), exist_ok=True)
+    for name, program in NAMES.items():
+        replace_link(f"../../../bin/{program}", os.path.join(library, "bin", name))
 
 
 def write_conf(library: str, interpreter: str, site: str) -> None:
@@ -218,6 +227,7 @@ def main() -> None:
         write_archive(interpreter, library, options.destdir)
         site = os.path.join(options.prefix, "lib/nvc/site")
     write_conf(library, interpreter, site)
+    link_names(library)
     install_programs(options.launcher, options.spin, os.path.join(prefix, "bin"))
     if not options.links:
         share.install(prefix, options.prefix)

@@ -60,6 +60,7 @@ class DocumentOptions(Value):
     stamp: str = ""
     #: Where the hook that makes slices looks for the driver, as its options.
     driver_arguments: tuple[str, ...] = ()
+    own_hook: bool = False  # the program at `hook_path` is nvc-cdi-hook, whatever its name
 
 
 class NodeStatus(Value):
@@ -208,10 +209,11 @@ class _Writer:
         if slice:
             steps.append(Step(STEP, (*self.options.driver_arguments, slice)))
         if steps:
-            edits["hooks"] = hook_entries(self.options.hook_path, tuple(steps), self.options.stamp)
+            edits["hooks"] = self._hooks(steps)
         if isolated:
             limit = Step(LIMIT_STEP, (*self.options.driver_arguments, slice))
-            edits["hooks"].append(outside_entry(self.options.hook_path, limit, self.options.stamp))
+            where = self.options.hook_path, limit, self.options.stamp, self.options.own_hook
+            edits["hooks"].append(outside_entry(*where))
         return self._with_gids(edits)
 
     def common_edits(
@@ -235,7 +237,7 @@ class _Writer:
             "env": [VOID],
             "deviceNodes": nodes,
             "mounts": mounts,
-            "hooks": hook_entries(self.options.hook_path, tuple(steps), self.options.stamp),
+            "hooks": self._hooks(steps),
         }
         return self._with_gids({name: value for name, value in edits.items() if value})
 
@@ -258,6 +260,10 @@ class _Writer:
             yield Step("disable-device-node-modification")
         if graphics:
             yield Step(PROFILE)
+
+    def _hooks(self, steps: list[Step]) -> list[dict[str, Any]]:
+        how = self.options
+        return hook_entries(how.hook_path, tuple(steps), how.stamp, how.own_hook)
 
     def _mount(self, op: ops.BindFile | ops.BindSocket | ops.BindHostFile, host: str) -> dict[str, Any]:
         options = [*ops.options_of(op.attributes), "rbind", "rprivate"]

@@ -53,9 +53,14 @@ def disabled_hooks(names: tuple[str, ...], compat: bool) -> tuple[str, ...]:
     return tuple(name for name in wanted if name != STEP)
 
 
-def hook_entries(path: str, steps: tuple[Step, ...], stamp: str) -> list[dict[str, Any]]:
+def program_of(path: str, own: bool) -> str:
+    """What the hook at `path` is called; `own`: it is CHAINING under any name."""
+    return CHAINING if own else path[path.rindex("/") + 1 :]
+
+
+def hook_entries(path: str, steps: tuple[Step, ...], stamp: str, own: bool = False) -> list[dict[str, Any]]:
     """The entries for `steps`, all of them createContainer hooks: one for ours, one each for another program."""
-    program = path[path.rindex("/") + 1 :]
+    program = program_of(path, own)
     if program != CHAINING:
         return [_entry(path, [program, step.name, *step.arguments], stamp) for step in steps]
     if not steps:
@@ -64,10 +69,9 @@ def hook_entries(path: str, steps: tuple[Step, ...], stamp: str) -> list[dict[st
     return [_entry(path, [program, *words], stamp)]
 
 
-def outside_entry(path: str, step: Step, stamp: str) -> dict[str, Any]:
+def outside_entry(path: str, step: Step, stamp: str, own: bool = False) -> dict[str, Any]:
     """The entry of a hook that runs in the runtime's namespaces."""
-    program = path[path.rindex("/") + 1 :]
-    return _entry(path, [program, step.name, *step.arguments], stamp, "createRuntime")
+    return _entry(path, [program_of(path, own), step.name, *step.arguments], stamp, "createRuntime")
 
 
 def _entry(path: str, args: list[str], stamp: str, kind: str = "createContainer") -> dict[str, Any]:

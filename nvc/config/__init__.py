@@ -78,6 +78,8 @@ class Config(Value):
     jit_disabled_hooks: tuple[str, ...] = ()  # of edits that are made for one container
     cuda_compat_mode: str = "ldconfig"  # ldconfig, mount, hook, disabled
 
+    hook_path: str = ""  # of nvc-hook under one of its names, as nvc-runtime writes it; "": of this installation
+    cdi_hook_path: str = ""  # likewise of nvc-cdi-hook
     skip_mode_detection: bool = False
 
     disable_imex_channel_creation: bool = False

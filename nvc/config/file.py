@@ -175,6 +175,15 @@ def _log(value: Any) -> str:
     return _path(value)
 
 
+def _program(value: Any) -> str:
+    """A name without a directory, as NVIDIA's defaults are written, is that of nvc's own program."""
+    if not _text(value).startswith("/"):
+        if "/" in value:
+            raise _Bad("want an absolute path, or a name")
+        return ""
+    return str(value)
+
+
 def _texts(value: Any) -> tuple[str, ...]:
     if type(value) is not list or not all(type(item) is str and item for item in value):
         raise _Bad("want a list of texts")
@@ -309,6 +318,7 @@ _KINDS: dict[str, Callable[[Any], Any]] = {
     "text": _text,
     "filled": _filled,
     "path": _path,
+    "program": _program,
     "log": _log,
     "texts": _texts,
     "paths": _paths,

@@ -34,7 +34,7 @@ KEYS: dict[str, dict[str, tuple[str, str]]] = {
         "user": ("uid", "user"),
         "ldconfig": ("ldconfig", "text"),
     },
-    "nvidia-ctk": {"path": ("", "text")},
+    "nvidia-ctk": {"path": ("cdi_hook_path", "program")},
     RUNTIME: {
         "debug": ("runtime_debug", "log"),
         "log-level": ("log_level", "text"),
@@ -57,7 +57,7 @@ KEYS: dict[str, dict[str, tuple[str, str]]] = {
     },
     f"{RUNTIME}.modes.legacy": {"cuda-compat-mode": ("cuda_compat_mode", "compat_mode")},
     HOOK: {
-        "path": ("", "text"),
+        "path": ("hook_path", "program"),
         "skip-mode-detection": ("skip_mode_detection", "bool"),
     },
     "features": {

@@ -78,6 +78,7 @@ EXPLANATIONS = (
         "The container's process, namespaces, root file system or bundle are not usable.",
         ("The process has ended.", "Process and root file system do not belong to the same container.",
          "Something other than an OCI runtime called the hook.",
+         "gVisor called a hook that is not named nvidia-container-runtime-hook.",
          "Another nvc works on the same root file system for longer than --timeout."),
         "host", ("Check the engine's log for earlier errors.",),
     ),

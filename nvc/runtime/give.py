@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
-from nvc.config import driver_options
+from nvc.config import ConfigError, driver_options
 from nvc.discovery import discover
 from nvc.environment import VARIABLES
 from nvc.errors import InputError
@@ -14,7 +14,7 @@ from nvc.plan.devices import IMEX_DEV, device_ops, groups_of
 from nvc.plan.ops import AllowDevice, BindDevice
 from nvc.requirements import check
 from nvc.rundir import in_user_namespace
-from nvc.runtime.spec import Spec, apply_edits
+from nvc.runtime.spec import GIVERS, Spec, apply_edits
 from nvc.selection import select
 
 TYPE_CHECKING = False
@@ -34,6 +34,11 @@ if TYPE_CHECKING:
 MODE_HINT = 'set mode = "auto" in [nvidia-container-runtime] and name devices without a kind'
 #: The one of NVIDIA's feature flags that says something here.
 NO_GIDS = "no-additional-gids-for-device-nodes"
+#: By the field of a program's path: its table of config.toml, our name and NVIDIA's.
+_HOOKS = {
+    "hook_path": ("nvidia-container-runtime-hook", "nvc-hook", "nvidia-container-runtime-hook"),
+    "cdi_hook_path": ("nvidia-ctk", "nvc-cdi-hook", "nvidia-cdi-hook"),
+}
 HOOK_ENVIRONMENT = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
 
 
@@ -54,7 +59,7 @@ def give(config: Config, document: dict[str, Any], choice: Choice, programs: str
         # In a user namespace the host's groups are others, and runtimes refuse those that are not mapped.
         groups = not (config.no_additional_gids or spec.user_namespace or in_user_namespace())
         if choice.mode == "hook":
-            _by_hook(spec, programs)
+            _by_hook(spec, _program(config, "hook_path", programs))
             _add_nodes(spec, facts, selection, request, groups)
         else:
             _check_expressible(request)
@@ -72,10 +77,30 @@ def _check_expressible(request: Request) -> None:
             raise InputError(row.name, cause="what it asks for cannot be given by CDI", hint=MODE_HINT)
 
 
-def _by_hook(spec: Spec, programs: str) -> None:
+def _program(config: Config, field: str, programs: str) -> str:
+    """The path of nvc-hook or nvc-cdi-hook: the configured one, or under NVIDIA's name, by which gVisor knows it.
+
+    Raises ConfigError for a path that leads to another program: it would not do what was asked for.
+    """
+    table, name, theirs = _HOOKS[field]
+    own = f"{programs}/{name}"
+    path: str = getattr(config, field)
+    if not path:
+        named = f"{programs}/../lib/nvc/bin/{theirs}"
+        return os.path.normpath(named) if os.access(named, os.X_OK) else own  # pip installs no links
+    try:
+        if os.path.samefile(path, own) and (field != "hook_path" or os.path.basename(path) in GIVERS):
+            return path
+        cause = f"{path} is not {name} under a name that runtimes know"
+    except OSError as error:
+        cause = f"{path}: {str(error.strerror).lower()}"
+    hint = f"remove `path`, or make it a link called {theirs} to {own}"
+    raise ConfigError(f"[{table}] path", config.path, cause, hint)
+
+
+def _by_hook(spec: Spec, path: str) -> None:
     """Unless one is there: of two hooks the second would find its work done, but the container waits for it."""
     if not spec.gives_gpus():
-        path = f"{programs}/nvc-hook"
         entry = {"path": path, "args": ["nvc-hook", "prestart"], "env": list(HOOK_ENVIRONMENT)}
         spec.add_hook("prestart", entry)
 
@@ -145,9 +170,10 @@ def _made(
     from nvc.cdi.hookspec import disabled_hooks
 
     how = DocumentOptions(
-        f"{programs}/nvc-cdi-hook", strategies=("uuid",), all_device=False,
+        _program(config, "cdi_hook_path", programs), strategies=("uuid",), all_device=False,
         disabled_hooks=disabled_hooks(config.jit_disabled_hooks, not config.disable_cuda_compat_lib_hook),
         additional_gids=with_groups and NO_GIDS not in config.jit_feature_flags,
+        own_hook=True,
     )  # fmt: skip
     if not request.devices:
         document = document_of(kernel, facts, request.replace(devices=("all",)), how, options)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from support import need, run
 from support.bundle import Bundle
+from support.hook import mounted
 from support.plans import snapshot
 from support.rootfs import LIBS
 
@@ -114,3 +117,26 @@ def test_on_a_file_system_of_many_hosts_names_stay(
         assert "input/output error" in done.stderr
         assert (names(debian) > before) == stay
         assert stay or names(debian) == before
+
+
+@pytest.mark.parametrize("propagation", ["private", "slave", "shared"])
+def test_a_root_directory_that_is_no_mount(
+    launcher: str, driver: str, debian: str, shared: str, propagation: str
+) -> None:
+    """As gVisor has it for plain bundles: a process in a mount namespace of its own, and a directory."""
+    tree = shutil.copytree(debian, f"{shared}/rootfs", symlinks=True)
+    held = subprocess.Popen(
+        [need("unshare"), "--mount", f"--propagation={propagation}", "sh", "-c", "echo; read end"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    with held:
+        assert held.stdout is not None and held.stdout.readline()
+        inside = ("nsenter", f"--target={held.pid}", "--mount")
+        done = run(launcher, f"--root={driver}", *CALL, f"--pid={held.pid}", tree, check=False)
+        if propagation == "shared":
+            assert done.returncode == 1 and "would appear on the host" in done.stderr
+        else:
+            assert done.returncode == 0, done.stderr
+            assert run(*inside, "chroot", tree, "nvidia-smi", "-L").stdout.count("GPU ") == 2
+        assert mounted(tree) == []
+        held.communicate(b"\n")

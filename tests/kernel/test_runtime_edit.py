@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support import sources
+from support import run, sources
 from support.bundle import default_config
 
-from nvc.config import Config
+from nvc.config import Config, ConfigError
 from nvc.errors import InputError
 from nvc.runtime.edit import edit
 
@@ -126,3 +126,35 @@ def test_flags_of_features_that_are_not_here(edited: Edited, flag: str) -> None:
     """A configuration that names them is taken, and nothing changes."""
     found, plain = edited(f"{VISIBLE}=0", jit_feature_flags=(flag,)), edited(f"{VISIBLE}=0")
     assert found.pop("root") != plain.pop("root") and found == plain
+
+
+@pytest.mark.parametrize("mode", ["jit-cdi", "legacy"])
+def test_hooks_have_the_names_by_which_runtimes_know_them(
+    edited: Edited, stage: str, scratch: str, mode: str
+) -> None:
+    """gVisor does what NVIDIA's hook would do, and calls any other one, which cannot work there."""
+    kind, name, program, field = {
+        "legacy": ("prestart", "nvidia-container-runtime-hook", "nvc-hook", "hook_path"),
+        "jit-cdi": ("createContainer", "nvidia-cdi-hook", "nvc-cdi-hook", "cdi_hook_path"),
+    }[mode]
+    for fields in ({}, {field: f"{scratch}/{name}"}):
+        path = fields.get(field, f"{stage}/lib/nvc/bin/{name}")
+        if fields:
+            os.symlink(f"{stage}/bin/{program}", path)
+        found = edited(f"{VISIBLE}=0", mode=mode, **fields)["hooks"][kind]
+        assert {(hook["path"], hook["args"][0]) for hook in found} == {(path, program)}
+        assert program in run(path, "--version" if mode == "jit-cdi" else "-version").stdout
+
+
+@pytest.mark.parametrize(
+    ("fields", "cause"),
+    [
+        ({"hook_path": "/bin/true"}, r"\[nvidia-container-runtime-hook\] path: .*: /bin/true is not nvc-hook"),
+        ({"hook_path": "/nowhere/x"}, "/nowhere/x: no such file or directory; remove `path`"),
+        ({"cdi_hook_path": "/bin/true"}, r"\[nvidia-ctk\] path: .*: /bin/true is not nvc-cdi-hook"),
+    ],
+)
+def test_other_programs_are_no_hooks(edited: Edited, fields: dict[str, str], cause: str) -> None:
+    """They would not keep limits."""
+    with pytest.raises(ConfigError, match=cause):
+        edited(f"{VISIBLE}=0", mode="legacy" if "hook_path" in fields else "jit-cdi", path="/c", **fields)

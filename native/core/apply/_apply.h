@@ -77,6 +77,7 @@ int place_rename(struct place *place, const char *from);
 /* mounts.c */
 int clone_sources(struct applier *a);
 int op_bind(struct applier *a, struct op *op);
+bool is_mount_root(int fd);
 int harden(int mount, uint64_t attributes);
 int clone_tree(int fd, uint64_t attributes);
 int open_mountpoint(struct applier *a, struct place *place, mode_t like);

@@ -68,7 +68,7 @@ static bool has_attributes(int fd, uint64_t attributes)
     return (attributes & ~told) == 0 && fstatvfs(fd, &vfs) == 0 && (vfs.f_flag & attributes) == attributes;
 }
 
-static bool is_mount_root(int fd)
+bool is_mount_root(int fd)
 {
     struct statx sx;
 

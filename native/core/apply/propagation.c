@@ -192,7 +192,8 @@ static int mount_of(int fd, uint64_t *id)
 }
 
 /* Refuses, with EREMOTE, to mount where others would get the mount too. The rootfs's own mount may be shared, and so may
- * what shares with it: there the runtime has decided. */
+ * what shares with it: there the runtime has decided. Not so where the rootfs is a directory of a mount, as gVisor
+ * takes it. */
 int stays_inside(struct applier *a, const struct place *place, int target)
 {
     uint64_t here, root;
@@ -202,11 +203,12 @@ int stays_inside(struct applier *a, const struct place *place, int target)
         return 0;
     if (mount_of(target, &here) < 0 || mount_of(a->target->rootfs, &root) < 0)
         return fail(a, errno, "stat mount", place->path);
-    if (here == root)
+    bool decided = a->target->mount_namespace < 0 || is_mount_root(a->target->rootfs);
+    if (decided && here == root)
         return 0;
     if (!find_inside(a, here, &line))
         return fail(a, errno, "read the container's mounts", place->path);
-    if (!line.shared || (find_inside(a, root, &own) && own.shared == line.shared))
+    if (!line.shared || (decided && find_inside(a, root, &own) && own.shared == line.shared))
         return 0;
     if (look_outside(a, root) < 0)
         return fail(a, errno, "read the host's mounts", place->path);
