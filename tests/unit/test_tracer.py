@@ -94,6 +94,15 @@ def test_when_a_process_began(tmp_path: Path, stat: str, began: int | None) -> N
         process_began(7, str(tmp_path))
 
 
+def test_when_a_process_began_by_the_hosts_clock(tmp_path: Path) -> None:
+    """The kernel adds the offset of the reader's time namespace to what it tells in /proc/PID/stat."""
+    (tmp_path / "7").mkdir()
+    (tmp_path / "self").mkdir()
+    (tmp_path / "7/stat").write_text("7 (a) S 1 7 7 0 -1 4 0 0 0 0 0 0 0 0 20 0 3 0 250 0 0")
+    (tmp_path / "self/timens_offsets").write_text("monotonic 99 0\nboottime 1 500000000\n")
+    assert process_began(7, str(tmp_path)) == 250 * 1_000_000_000 // os.sysconf("SC_CLK_TCK") - 1_500_000_000
+
+
 def test_missing_rights_are_told(tmp_path: Path) -> None:
     (tmp_path / "self/ns").mkdir(parents=True)
     (tmp_path / "self/ns/pid").symlink_to("pid:[4026531836]")
