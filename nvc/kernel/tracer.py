@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import functools
 import hashlib
 import os
 import struct
@@ -15,6 +14,7 @@ import struct
 import nvc
 from nvc.errors import TracerError
 from nvc.kernel import LinuxKernel, tracing
+from nvc.kernel.clocks import ahead
 from nvc.kernel.objects import (
     CLIENT,
     CLIENT_FREED,
@@ -78,21 +78,6 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _HOST_PIDS = "pid:[4026531836]"
 
 
-@functools.cache
-def _boottime_ahead(proc: str) -> int:
-    """By how much CLOCK_BOOTTIME is ahead of the host's in our time namespace, ns. /proc/PID/stat is, too.
-
-    See time_namespaces(7). Raises OSError.
-    """
-    try:
-        with open(f"{proc}/self/timens_offsets", encoding="ascii") as file:
-            offsets = {words[0]: words[1:] for words in map(str.split, file)}
-        seconds, nanoseconds = map(int, offsets["boottime"])
-    except FileNotFoundError:  # before Linux 5.6
-        return 0
-    return seconds * 1_000_000_000 + nanoseconds
-
-
 def process_began(pid: int, proc: str = "/proc") -> int | None:
     """When a process began, in ns of the host's CLOCK_BOOTTIME, as the tracer's program has it.
 
@@ -108,7 +93,7 @@ def process_began(pid: int, proc: str = "/proc") -> int | None:
         raise OSError(errno.EBADMSG, "cannot be read", f"{proc}/{pid}/stat") from None
     if state in (b"Z", b"X") and threads <= 1:
         return None
-    return began * (1_000_000_000 // _TICKS) - _boottime_ahead(proc)
+    return began * (1_000_000_000 // _TICKS) - ahead("boottime", proc)
 
 
 #: name, number (linux/capability.h), what for.

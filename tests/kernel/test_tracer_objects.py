@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support import PATIENCE, run
+from support.clocks import apart
 from support.simrm import Served, serve, simrm  # noqa: F401
 from support.tracing import Caller, bpffs, build_calls, changed, unmount, wait_for  # noqa: F401
 
@@ -34,7 +35,7 @@ CLIENT, DEVICE, SUBDEVICE, GROUP, CHANNEL = 0x41, 0x80, 0x2080, 0xA06C, 0xC86F
 def test_when_a_process_began_in_a_time_namespace() -> None:
     """What the tracer's program reads has no offset: one day ahead, every object would be of a process before."""
     words = (sys.executable, "-c", f"from nvc.kernel.tracer import *; print(process_began({os.getpid()}))")
-    ahead = run("unshare", "--time", "--boottime=86400", "--fork", "--kill-child", *words)
+    ahead = run(*apart(86400, clock="boottime"), *words)
     assert ahead.stdout == f"{process_began(os.getpid())}\n"
 
 

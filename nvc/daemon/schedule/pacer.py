@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nvc.daemon.io.loop import SECOND
+from nvc.kernel.clocks import host_monotonic
 from nvc.slices.model import quota
 from nvc.slices.policy.pacing import Use, paces, read
 
@@ -73,6 +74,7 @@ class Pacer:
         known = self.slices.by_key.get(key)
         if known is None or raw not in known.uuids:
             return
+        until = host_monotonic(until) if until else 0
         try:
             quota.set_pace(known.quota, known.uuids.index(raw), percent, until)
         except OSError as error:

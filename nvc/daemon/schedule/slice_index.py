@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 
 from nvc.errors import NvcError
+from nvc.kernel.clocks import host_monotonic
 from nvc.slices.model import layout, quota
 from nvc.slices.model.entry import RegistryError, open_own
 from nvc.slices.model.quota import QuotaError
@@ -59,7 +60,11 @@ class IndexedSlice:
         return True
 
     def set_time(self, uuid: str, at: int, had: int, waited: int) -> None:
-        """Write what the slice had of a device until `at` into its quota; see quota.set_kept."""
+        """Write what the slice had of a device until `at` into its quota; see quota.set_kept.
+
+        `at`: nanoseconds of our CLOCK_MONOTONIC; 0: nvcd does not keep the time.
+        """
+        at = host_monotonic(at) if at else 0
         for number, device in enumerate(self.devices):
             if device.uuid.lower() == uuid.lower():
                 quota.set_kept(self.quota, number, at, had, waited)

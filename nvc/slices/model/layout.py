@@ -36,7 +36,7 @@ KEPT_OFFSET = 104
 KEPT = struct.Struct("<QQQ")
 #: For so long after an account of the timekeeper, nanoseconds.
 KEPT_FOR = 1_000_000_000
-#: The part of a pace that is a percentage. The rest is until when it holds, nanoseconds of CLOCK_MONOTONIC.
+#: The part of a pace that is a percentage. The rest is until when it holds, ns of the host's CLOCK_MONOTONIC.
 PACE_PERCENT = 0xFF
 QUOTA_SIZE = QUOTA_HEADER.size + DEVICES * QUOTA_DEVICE.size
 SEQUENCE = struct.Struct("<Q")

@@ -39,7 +39,7 @@ class Budget(Value):
     charged: int = 0  # that they used the device
     waited: int = 0  # that launches were held back, or the slice was stopped
     launches: int = 0  # 0 where the driver's log tells
-    at: int = 0  # of CLOCK_MONOTONIC, when it was so; 0: when it was read
+    at: int = 0  # of the host's CLOCK_MONOTONIC, when it was so; 0: when it was read
 
 
 def header() -> bytes:

@@ -38,14 +38,14 @@ class QuotaDevice(Value):
     pace: int = 0  # see layout.PACE_PERCENT; nvcd writes it, by `set_pace`
     period_us: int = 0  # of a cap, microseconds; 0: 100,000
     share_class: int = 0
-    kept_until: int = 0  # nanoseconds of CLOCK_MONOTONIC; nvcd writes it and the next two, by `set_kept`
+    kept_until: int = 0  # nanoseconds of the host's CLOCK_MONOTONIC; nvcd writes it and the next two, by `set_kept`
     had: int = 0  # nanoseconds of the device in all, by the driver's log
     waited: int = 0  # nanoseconds in which nvcd has stopped it
 
     def paced(self, now: int) -> int | None:
         """The percentage of the time for which nvcd lets the slice have work on the device; None: it says nothing.
 
-        `now`: nanoseconds of CLOCK_MONOTONIC.
+        `now`: nanoseconds of the host's CLOCK_MONOTONIC.
         """
         return self.pace & layout.PACE_PERCENT if self.pace & ~layout.PACE_PERCENT > now else None
 
@@ -135,8 +135,8 @@ def read(fd: int) -> tuple[QuotaDevice, ...]:
 def set_pace(fd: int, number: int, percent: int, until: int) -> None:
     """Say in an open quota file for which percentage of the time a slice may have work on its device `number`.
 
-    That holds until `until`, nanoseconds of CLOCK_MONOTONIC; 0: from now on, nothing is said. It is one word, so
-    no lock is needed. Raises OSError.
+    That holds until `until`, nanoseconds of the host's CLOCK_MONOTONIC; 0: from now on, nothing is said. It is one
+    word, so no lock is needed. Raises OSError.
     """
     word = (until & ~layout.PACE_PERCENT) | percent if until else 0
     _put_word(fd, number, layout.PACE_OFFSET, word)
@@ -145,8 +145,8 @@ def set_pace(fd: int, number: int, percent: int, until: int) -> None:
 def set_kept(fd: int, number: int, at: int, had: int, waited: int) -> None:
     """Say in an open quota file that nvcd keeps the time of its device `number`, and what the slice had.
 
-    `at`: nanoseconds of CLOCK_MONOTONIC, from which on the shim holds nothing back for layout.KEPT_FOR; 0: nvcd
-    does not keep it. It is written in one piece, so no lock is needed. Raises OSError.
+    `at`: nanoseconds of the host's CLOCK_MONOTONIC, from which on the shim holds nothing back for layout.KEPT_FOR;
+    0: nvcd does not keep it. It is written in one piece, so no lock is needed. Raises OSError.
     """
     data = layout.KEPT.pack(at + layout.KEPT_FOR if at else 0, had, waited)
     _put(fd, data, layout.QUOTA_HEADER.size + number * layout.QUOTA_DEVICE.size + layout.KEPT_OFFSET)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from nvc.kernel.clocks import host_monotonic
 from nvc.slices.model.quota import QuotaError
 from nvc.slices.policy.utilization import Reading, received
 from nvc.slices.show.plot import Series
@@ -140,7 +141,7 @@ def _rest(until: int) -> None:
 
 def _kept(tenant: SliceStatus, devices: int) -> tuple[Budget | None, ...]:
     """What a slice had of each of its devices by the driver's log; None where nvcd does not keep time now."""
-    now = time.monotonic_ns()
+    now = host_monotonic()
     try:
         found = tuple(device.kept(now) for device in read_quota(tenant.entry, 0))
     except (OSError, QuotaError):  # its own figures are shown then, if it has any

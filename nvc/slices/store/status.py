@@ -6,12 +6,12 @@ same name, the living one has it, and the others go by their ids.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 
 from nvc.containers import ContainerName
 from nvc.containers.lookup import Lookup, Trace
 from nvc.errors import InputError, NvcError
+from nvc.kernel.clocks import host_monotonic
 from nvc.slices.client.nvcd import silence
 from nvc.slices.model import ledger
 from nvc.slices.model.isolation import KERNEL, MPS
@@ -250,7 +250,7 @@ def _slice_status(
     use = use_of(kernel, entry, pids, count)
     totals = ledger.totals(use.accounts, count)
     budgets = use.budgets if use.budgets and pids else (None,) * count
-    at = time.monotonic_ns()
+    at = host_monotonic()
     devices = tuple(
         SliceDeviceStatus(
             device.uuid, device.index, device.name, device.memory, limit.memory_limit, used, limit.cores,
