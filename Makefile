@@ -131,13 +131,15 @@ test-fresh: ## the README's commands in ROUNDS (3) containers that have just sta
 	@$(PYTHON) tests/support/fresh.py --rounds $(or $(ROUNDS),3)
 
 # What starts containers and engines, and reads clocks; of nvcd and slices one file. The tracer, and starts that the
-# launcher does again on cgroups of version 2, want the host's own process ids and cgroups. In virtual time, the simulated
-# resource manager knows no time namespace.
+# launcher does again on cgroups of version 2, want the host's own process ids and cgroups: they have only the clocks.
+YOUNG     = $(wildcard tests/native/test_simrm*.py tests/kernel/test_simrm.py tests/kernel/test_tracer*.py)
+YOUNG    += $(wildcard tests/kernel/test_replay*.py) tests/kernel/test_selftest.py tests/kernel/test_nvcd_concurrent.py
 ELSEWHERE = tests/adversary/test_clocks.py tests/engines tests/kernel tests/native/test_launcher.py
-ELSEWHERE += -k 'not nvcd_ and not vgpu_ and not replay_ and not simrm'
-ELSEWHERE += $(addprefix --ignore=,$(shell grep -ls tracer tests/kernel/*.py))
+ELSEWHERE += -k 'not nvcd_ and not vgpu_' $(addprefix --ignore=,$(filter tests/kernel/%,$(YOUNG)))
 
-test-elsewhere: ## what depends on clocks and places, on a machine that has just started, from a path with a space below /srv; wants Go, as test-kubernetes does
+test-elsewhere: $(BUILD)/.packages-test stage ## what depends on clocks and places, on a machine that has just started, from a path with a space below /srv; wants Go, as test-kubernetes does
+	since=$$(awk '{ print 100 - int($$1) }' /proc/uptime); \
+	    PYTHONDONTWRITEBYTECODE= unshare --time --monotonic=$$since --boottime=$$since $(RUN) -m pytest -q -n $(JOBS) --dist loadfile $(YOUNG)
 	@$(PYTHON) tests/support/fresh.py --rounds 1 --built "make test TESTS=\"$(ELSEWHERE)\"" \
 	    "make test-kubernetes TESTS=tests/kubernetes/test_whole.py"
 
