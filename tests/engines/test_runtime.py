@@ -164,7 +164,7 @@ def test_a_container(host: Host, bundle: str) -> None:
     assert config["hooks"] == {
         "prestart": [
             {
-                "path": "/usr/local/bin/nvc-hook",
+                "path": "/usr/local/lib/nvc/bin/nvidia-container-runtime-hook",
                 "args": ["nvc-hook", "prestart"],
                 "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"],
             }
