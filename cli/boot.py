@@ -144,7 +144,7 @@ def _dispatch(program: str, argv: list[str]) -> int:
 
 
 def _run_hot(program: str, line: CommandLine) -> int:
-    log = _open_log(line)
+    log = _open_log(program, line)
     try:
         if len(line.words.rest) != len(HOT[line.command][1].split()):
             return _misused(program, _wrong_number(line), line.command)
@@ -164,7 +164,7 @@ def _run_hot(program: str, line: CommandLine) -> int:
     return 0
 
 
-def _open_log(line: CommandLine) -> RunLog:
+def _open_log(program: str, line: CommandLine) -> RunLog:
     """The log that --debug asks for, or else NVC_DEBUG_FILE, as nvidia-container-cli does."""
     path = line.globals.values.get("debug")
     if path is None:
@@ -173,7 +173,7 @@ def _open_log(line: CommandLine) -> RunLog:
             return Trace() if b"NVC_TRACE" in posix.environ else Silent()
     from nvc_cli.debuglog import open_log
 
-    log = open_log(str(path))
+    log = open_log(program, str(path))
     log.step(f"{line.command}: {' '.join(map(one_line, sys.argv[1:]))}")
     return log
 

@@ -51,14 +51,21 @@ def run(session: Session) -> None:
     session.log.step(f"{outcome.changes} changes")
     session.log.warnings(outcome.warnings)
     notes = outcome.warnings
-    if outcome.changes and "pid" not in values and not host:
-        notes += (f"no --pid: these mounts are in the mount namespace of the caller, below {rootfs}",)
+    if outcome.changes and "pid" not in values and not host and _stays():
+        notes += (f"no --pid: these mounts are on this host, until `configure --undo {rootfs}`",)
     if notes:  # only after success: engines show a hook's first line as the cause of its failure
         try:
             from nvc_cli.output import warn
         except ImportError:  # the container is complete: too late to fail
             return
         warn(session.program, notes)
+
+
+def _stays() -> bool:
+    """Whether the host has the mounts. Those of callers that made a mount namespace end with it."""
+    from nvc.target import is_of_process_1
+
+    return is_of_process_1()
 
 
 def _again(session: Session, pid: int, rootfs: str) -> Call | None:

@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 from nvc.debuglog import DebugLog
 from nvc.errors import InputError
+from nvc_cli.boot import Silent
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.configure import RunLog
 
 
-def open_log(path: str) -> DebugLog:
-    """Append to `path`, or write to the standard error that `/dev/stderr` names. Raises InputError."""
+class Unread(Silent):
+    """The log of a run without the terminal that it was to write to. The launcher does not repeat such a run."""
+
+
+def open_log(program: str, path: str) -> RunLog:
+    """Append to `path`, or write to the standard error that `/dev/stderr` names. Raises InputError.
+
+    Without a terminal, `/dev/tty` is a warning of `program`, and the log is empty.
+    """
     if path == "/dev/stderr":
         return DebugLog(2)
     try:
         # No O_NONBLOCK would help against a fifo without a reader: whoever names one means to read it.
         fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except (OSError, ValueError) as error:
+        if path == "/dev/tty" and isinstance(error, OSError) and error.errno == errno.ENXIO:
+            from nvc_cli.output import warn
+
+            warn(program, (f"{path}: there is no terminal: nothing is logged",))
+            return Unread()
         cause = error.strerror if isinstance(error, OSError) else "embedded NUL"
         raise InputError("open the debug log", path, str(cause).lower()) from None
     return DebugLog(fd)

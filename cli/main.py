@@ -294,7 +294,7 @@ def _enter(ctx: click.Context, /, **params: Any) -> None:
     if "debug" in values:
         from nvc_cli.debuglog import open_log
 
-        log = open_log(str(values["debug"]))
+        log = open_log(program_of(ctx), str(values["debug"]))
         log.step(f"{ctx.invoked_subcommand}")
     arguments.driver_options(values, configured=False)
     ctx.obj = {"globals": values, "log": log}

@@ -122,14 +122,25 @@ def configure_target(
 def undo(kernel: Kernel, opened: Callable[[], Target], timeout: float) -> bool:
     """Take back what was done to a root file system of the host, a killed run's too; whether there was anything.
 
-    Only what still is as nvc made it is touched. Whoever is killed meanwhile calls again. Raises NvcError.
+    Only what still is as nvc made it is touched. Whoever is killed meanwhile calls again. Raises NvcError, also
+    where there are mounts by nvc of which there is no record.
     """
     from nvc.apply.executor import repair
+    from nvc.errors import ContainerError
+    from nvc.target import unrecorded
 
     check_floor()
     target = opened()
     try:
-        return repair(kernel, target, timeout)
+        if repair(kernel, target, timeout):
+            return True
+        made = unrecorded(target.rootfs)
+        if made:
+            raise ContainerError(
+                "undo", target.rootfs_path, f"a caller's run has mounted {made}, and those keep no record",
+                "end the mount namespace in which that ran, or unmount what is below the root file system",
+            )  # fmt: skip
+        return False
     finally:
         target.close()
 

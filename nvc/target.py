@@ -88,23 +88,24 @@ def open_target(
 ) -> Target:
     """The container whose init is `pid` and whose root file system is `rootfs`, as the caller's runtime says.
 
-    With pid 0 (standalone) the parent process is taken, and it may share this mount namespace; with SELF it is
-    this process. With `host` there is no container, only `rootfs` as seen from here; so it is in standalone mode in
-    the mount namespace of process 1. The container may have pivoted already: `rootfs` is then the host's name for
-    its root directory. `id` and `bundle` are what its runtime says of it; they are kept with a slice, to find its
-    engine's name.
+    With pid 0 (standalone) the parent process is taken, and it may share this mount namespace; with SELF, or where
+    the parent is outside of this pid namespace, it is this process. With `host` there is no container, only
+    `rootfs` as seen from here; so it is in standalone mode in the mount namespace of process 1. The container may
+    have pivoted already: `rootfs` is then the host's name for its root directory. `id` and `bundle` are what its
+    runtime says of it; they are kept with a slice, to find its engine's name.
     Raises InputError for a bad path, ContainerError when pid and rootfs do not belong together.
     """
     if not rootfs.startswith("/") or not rootfs.strip("/"):
         raise InputError("invalid rootfs directory", rootfs, "must be absolute and not /")
     target = Target()
-    target.pid = os.getpid() if pid == SELF else pid or os.getppid()
+    # A parent outside of this pid namespace has no number here; it has made the namespace for this process.
+    target.pid = os.getpid() if pid == SELF else pid or os.getppid() or os.getpid()
     target.pidfd = target.proc = target.mount_namespace = target.rootfs = -1
     target.rootfs_path, target.id, target.bundle = rootfs, id, bundle
     target.standalone = target.host = False
     try:
         _open(kernel, target, standalone=pid in (0, SELF))
-        target.host = host or pid == 0 and target.mount_namespace < 0 and _is_of_process_1()
+        target.host = host or pid == 0 and target.mount_namespace < 0 and is_of_process_1()
         target.standalone = pid == 0 and not host
         target.layout = _layout(kernel, target.rootfs)
         # Everything was opened below /proc/PID: if the process still lives now, all of it was that process's.
@@ -122,7 +123,7 @@ def open_target(
     return target
 
 
-def _is_of_process_1() -> bool:
+def is_of_process_1() -> bool:
     """Whether this mount namespace is; where that is not told, it is not."""
     try:
         return os.readlink("/proc/1/ns/mnt") == os.readlink("/proc/self/ns/mnt")
@@ -155,6 +156,27 @@ def _open(kernel: Kernel, target: Target, standalone: bool) -> None:
     target.fsuid = _mapped_root(target, "uid_map") if target.user_namespace else os.geteuid()
     target.fsgid = _mapped_root(target, "gid_map") if target.user_namespace else os.getegid()
     target.rootfs = _open_rootfs(kernel, target)
+
+
+def unrecorded(rootfs: int) -> str:
+    """Where nvc has mounted a tmpfs of its own below the directory, as this process sees it; "": nowhere.
+
+    In every root file system it covers /proc/driver/nvidia, for the GPUs that are not selected.
+    """
+    base = os.readlink(f"/proc/self/fd/{rootfs}").replace(" ", "\\040") + "/"
+    fd = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
+    text = b""
+    try:
+        while part := os.read(fd, 65536):
+            text += part
+    finally:
+        os.close(fd)
+    for line in text.decode("utf-8", "surrogateescape").splitlines():
+        fields, _, source = line.partition(" - ")
+        place = fields.split(" ")[4]
+        if source.split(" ")[:2] == ["tmpfs", "nvc"] and place.startswith(base):
+            return place
+    return ""
 
 
 def shares_mount_namespace(kernel: Kernel, pid: int) -> bool:

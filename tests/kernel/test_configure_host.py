@@ -89,13 +89,31 @@ def test_not_by_mistake(cli: Cli, tree: Tree) -> None:
 
 
 def test_callers_of_nvidia_s(cli: Cli, tree: Tree) -> None:
-    """Their call, as LXC's hook makes it, works as it did and says what it does."""
+    """Their call, as LXC's hook makes it, works as it did: in a mount namespace of its own without a word."""
     for words in (("--ldconfig=@/sbin/ldconfig",), ("--no-cgroups",), ("--pid=0",)):
-        said = cli(*words, *WORDS, tree.path).stderr
-        told = "no --pid: these mounts are in the mount namespace of the caller" in said
-        assert told == (words[0] != "--pid=0")
+        assert cli(*words, *WORDS, tree.path).stderr == ""
         assert mounted(tree.path)
         umount(tree.path)
+
+
+def test_their_call_in_the_first_process_s_mounts(cli: Cli, tree: Tree, launcher: str) -> None:
+    """There the mounts stay: it says so, and they can be undone."""
+    script = f'"$@" && "{launcher}" configure --undo "{tree.path}" && cat /proc/self/mountinfo'
+    alone = (need("unshare"), "--mount", "--pid", "--fork", "--mount-proc", "sh", "-c", script, "sh", launcher)
+    for words, told in ((("--no-cgroups",), True), (("--no-cgroups", "--pid=0"), False)):
+        done = cli(*words, *WORDS, tree.path, head=alone)
+        assert ("no --pid: these mounts are on this host, until `configure --undo" in done.stderr) == told
+        assert tree.path not in done.stdout and tree.is_as_before()
+
+
+def test_what_a_caller_mounted_is_not_undone(cli: Cli, tree: Tree) -> None:
+    """Nothing is known of it, and it ends with the mount namespace. That is said, and no success."""
+    cli("--no-cgroups", *WORDS, tree.path)
+    done = cli("--undo", tree.path, check=False)
+    assert done.returncode == 1 and mounted(tree.path)
+    assert f"{tree.path}: a caller's run has mounted {tree.path}/proc/driver" in done.stderr
+    umount(tree.path)
+    assert cli("--undo", tree.path).stderr.endswith(UNDONE)
 
 
 def test_done_and_undone(cli: Cli, tree: Tree) -> None:

@@ -77,6 +77,16 @@ def test_exit_codes(arguments: tuple[str, ...], code: int, sim_root: Root) -> No
     assert smi(sim_root(), *arguments).returncode == code
 
 
+@pytest.mark.parametrize("option", ["-f", "--filename"])
+def test_output_into_a_file(option: str, sim_root: Root, scratch: str) -> None:
+    """jailmaker tries the driver by `nvidia-smi -f /dev/null`."""
+    root = sim_root(gpus=1)
+    assert (smi(root, option, "/dev/null").stdout, smi(root, option, "/nowhere/x").returncode) == ("", 2)
+    assert smi(root, "-L", option, f"{scratch}/log").stdout == ""
+    with open(f"{scratch}/log", encoding="utf-8") as log:
+        assert log.read() == smi(root, "-L").stdout
+
+
 def test_without_its_library(sim_root: Root) -> None:
     root = sim_root()
     done = run(os.path.join(root, "usr/bin/nvidia-smi"), check=False)

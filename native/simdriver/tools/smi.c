@@ -15,6 +15,7 @@ static const char usage[] =
     "    -h,  --help                 Print usage information and exit.\n"
     "         --version              Print version information and exit.\n"
     "    -L,  --list-gpus            Display a list of GPUs connected to the system.\n"
+    "    -f,  --filename=            Log to a file, not to standard output.\n"
     "    -i,  --id=                  Target a specific GPU: its index, UUID or bus id.\n"
     "         --query-gpu=           Information about GPUs: a comma-separated list of\n"
     "                                index, uuid, name, serial, pci.bus_id, minor, count,\n"
@@ -129,7 +130,7 @@ enum { QUERY_GPU = 256, QUERY_APPS, FORMAT, VERSION };
 struct options {
     bool list, version;
     bool of_apps;
-    char *query, *format, *id;
+    char *query, *format, *id, *file;
 };
 
 static int parse(int argc, char **argv, struct options *options)
@@ -138,13 +139,14 @@ static int parse(int argc, char **argv, struct options *options)
         {"help", no_argument, NULL, 'h'},
         {"version", no_argument, NULL, VERSION},
         {"list-gpus", no_argument, NULL, 'L'},
+        {"filename", required_argument, NULL, 'f'},
         {"id", required_argument, NULL, 'i'},
         {"query-gpu", required_argument, NULL, QUERY_GPU},
         {"query-compute-apps", required_argument, NULL, QUERY_APPS},
         {"format", required_argument, NULL, FORMAT},
         {NULL, 0, NULL, 0},
     };
-    for (int c; (c = getopt_long(argc, argv, "hLi:", known, NULL)) != -1;) {
+    for (int c; (c = getopt_long(argc, argv, "hLf:i:", known, NULL)) != -1;) {
         switch (c) {
         case 'h':
             fputs(usage, stdout);
@@ -154,6 +156,9 @@ static int parse(int argc, char **argv, struct options *options)
             break;
         case VERSION:
             options->version = true;
+            break;
+        case 'f':
+            options->file = optarg;
             break;
         case 'i':
             options->id = optarg;
@@ -198,6 +203,10 @@ int main(int argc, char **argv)
     struct options options = {0};
     nvmlDevice_t only = NULL;
     int code = parse(argc, argv, &options);
+    if (code == 0 && options.file && freopen(options.file, "w", stdout) == NULL) {
+        perror(options.file);
+        return SMI_BAD_ARGUMENT;
+    }
     if (code == 0)
         code = load(&nvml);
     if (code != 0)
