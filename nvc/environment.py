@@ -370,7 +370,8 @@ class Variable(Value):
 VARIABLES = (
     Variable(VISIBLE, "which GPUs: see the next table"),
     Variable(CAPABILITIES, "driver capabilities: `compute`, `utility`, `video`, `graphics`, `display`, `ngx`,"
-             " `compat32`, or `all` supported ones. Unset or empty: `compute,utility`. Unset in a legacy image:"
+             " `compat32`, or `all` supported ones. Unset or empty: `compute,utility`; for `nvc-runtime` with a CDI"
+             " device, such as `nvidia.com/gpu=all`, all but `compat32`. Unset in a legacy image:"
              " all. Other values are errors", "capabilities", _capabilities, need=True),
     Variable(f"{REQUIRE}*", "requirements that the host must meet, such as `cuda>=12.4 brand=tesla,driver>=535`."
              " `NVIDIA_REQUIRE_JETPACK*` is ignored", "requirements", _requirements, need=True),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nvc.cdi.names import device_problem, kind_problem
-from nvc.environment import VISIBLE, VOLUMES, request_from, volumes
+from nvc.environment import CAPABILITIES, VISIBLE, VOLUMES, is_legacy, request_from, volumes
 from nvc.errors import InputError
 from nvc.oci import Mount
 from nvc.value import Value
@@ -57,7 +57,7 @@ def choose(container: Container, config: Config, notes: list[str]) -> Choice | N
     request = None
     if own:
         config = config.replace(accept_environment_unprivileged=True)
-        request = request_from(_asking(container, own), config, notes)
+        request = request_from(_asking(container, own, config.supported_capabilities), config, notes)
     return Choice("cdi", request, others)
 
 
@@ -110,7 +110,7 @@ def _checked(items: list[str], where: str) -> list[str]:
     return items
 
 
-def _asking(container: Container, devices: list[str]) -> Container:
+def _asking(container: Container, devices: list[str], supported: tuple[str, ...]) -> Container:
     """The container as if it had asked for `devices` in the way in which it did, unqualified."""
     selectors = [_selector(device) for device in devices]
     kept = [mount for mount in container.mounts if not mount.destination.startswith(VOLUMES + "/cdi/")]
@@ -118,6 +118,9 @@ def _asking(container: Container, devices: list[str]) -> Container:
     if len(kept) < len(container.mounts):
         mounts = kept + [Mount("/dev/null", f"{VOLUMES}/{selector}") for selector in selectors]
     environment = {**container.environment, VISIBLE: ",".join(selectors)}
+    if not environment.get(CAPABILITIES) and not is_legacy(environment):
+        # As in the document of a CDI device, which no variable of the image changes.
+        environment[CAPABILITIES] = ",".join(name for name in supported if name != "compat32")
     asking: Container = container.replace(mounts=tuple(mounts), environment=environment)
     return asking
 

@@ -158,3 +158,13 @@ def test_other_programs_are_no_hooks(edited: Edited, fields: dict[str, str], cau
     """They would not keep limits."""
     with pytest.raises(ConfigError, match=cause):
         edited(f"{VISIBLE}=0", mode="legacy" if "hook_path" in fields else "jit-cdi", path="/c", **fields)
+
+
+@pytest.mark.parametrize("device", ["nvidia.com/gpu=all", "runtime.nvidia.com/gpu=all"])
+def test_a_device_of_cdi_gives_all_that_the_driver_has(edited: Edited, driver: str, device: str) -> None:
+    """Video too, and links for those who build programs."""
+    made = edited(f"{VISIBLE}={device}", mode="auto")
+    words = [word for hook in made["hooks"]["createContainer"] for word in hook["args"]]
+    for name in ("libcuda.so", "libnvcuvid.so", "libnvidia-encode.so", "libnvidia-ml.so"):
+        assert any(word.startswith("--link=") and word.endswith(f"/{name}") for word in words), name
+    assert not any("i386" in mount["destination"] for mount in made["mounts"])

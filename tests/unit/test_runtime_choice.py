@@ -55,6 +55,27 @@ def test_qualified_names_of_gpus(name: str, selector: str) -> None:
     assert found is not None and found.mode == "cdi" and devices(found) == (selector,) and found.names == ()
 
 
+@pytest.mark.parametrize(
+    ("variables", "capabilities"),
+    [
+        ({}, {"compute", "display", "graphics", "ngx", "utility", "video"}),
+        ({"NVIDIA_DRIVER_CAPABILITIES": ""}, {"compute", "display", "graphics", "ngx", "utility", "video"}),
+        ({"NVIDIA_DRIVER_CAPABILITIES": "video"}, {"video"}),
+    ],
+)
+@pytest.mark.parametrize("mode", ["auto", "jit-cdi"])
+def test_a_device_of_cdi_has_all_capabilities(
+    variables: dict[str, str], capabilities: set[str], mode: str
+) -> None:
+    """Unless the container says which; a plain selector has the two of the hook."""
+    for visible, expected in (("nvidia.com/gpu=0", capabilities), ("0", {"compute", "utility"})):
+        environment = {"NVIDIA_VISIBLE_DEVICES": visible, **variables}
+        found = choose(Container("/r", environment), Config(mode=mode), [])
+        assert found is not None and found.request is not None
+        if visible != "0" or not any(variables.values()):
+            assert set(found.request.capabilities) == expected
+
+
 @pytest.mark.parametrize("kind", ["claim", "slice"])
 @pytest.mark.parametrize("mode", ["auto", "cdi", "jit-cdi"])
 def test_devices_of_claims_are_refused(mode: str, kind: str) -> None:
