@@ -225,6 +225,8 @@ class _Writer:
         # The shim, on files of ours. The quota is a container's own: the hook mounts it.
         shared = self.facts.outer is not None
         mounts += [self._mount(op, op.source) for op in found.own if op.identity is not None or shared]
+        if "create-symlinks" in self.options.disabled_hooks:
+            mounts += self._names(found)
         mounts.sort(key=lambda mount: (mount["containerPath"].count("/"), mount["containerPath"]))
         nodes = [self._node(op.source, op.major, op.minor) for op in found.nodes]
         steps = [
@@ -268,6 +270,16 @@ class _Writer:
     def _mount(self, op: ops.BindFile | ops.BindSocket | ops.BindHostFile, host: str) -> dict[str, Any]:
         options = [*ops.options_of(op.attributes), "rbind", "rprivate"]
         return {"hostPath": host, "containerPath": op.target, "options": options}
+
+    def _names(self, found: Sorted) -> Iterable[dict[str, Any]]:
+        """Mounts under the SONAMEs, by which programs open libraries, where no hook makes links of them."""
+        files = {op.target: op for op in (*found.files, *found.own)}
+        for link in found.links:
+            op = files.get(link.fallback)
+            if op is not None and link.text == link.fallback[link.fallback.rindex("/") + 1 :]:
+                own = isinstance(op, ops.BindHostFile)
+                host = op.source if own else _below(self.facts.driver_root, op.source)
+                yield {**self._mount(op, host), "containerPath": link.target}
 
     def _node(self, path: str, major: int, minor: int) -> dict[str, Any]:
         """Read and write only: with `m` a container could make nodes of other GPUs (CVE-2021-1056)."""

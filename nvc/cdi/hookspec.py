@@ -62,7 +62,8 @@ def hook_entries(path: str, steps: tuple[Step, ...], stamp: str, own: bool = Fal
     """The entries for `steps`, all of them createContainer hooks: one for ours, one each for another program."""
     program = program_of(path, own)
     if program != CHAINING:
-        return [_entry(path, [program, step.name, *step.arguments], stamp) for step in steps]
+        words = [program, "hook"] if program == "nvidia-ctk" else [program]
+        return [_entry(path, [*words, step.name, *step.arguments], stamp) for step in steps]
     if not steps:
         return []
     words = [word for step in steps for word in (step.name, *step.arguments)]

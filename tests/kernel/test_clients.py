@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -14,6 +15,8 @@ from support.bundle import Bundle
 from support.hook import mounted
 from support.plans import snapshot
 from support.rootfs import LIBS
+
+from nvc.runtime.spec import Spec, apply_edits
 
 CALL = ("configure", "--no-cgroups", "--device=all", "--compute", "--utility")
 
@@ -140,3 +143,57 @@ def test_a_root_directory_that_is_no_mount(
             assert run(*inside, "chroot", tree, "nvidia-smi", "-L").stdout.count("GPU ") == 2
         assert mounted(tree) == []
         held.communicate(b"\n")
+
+
+def test_the_first_process_of_a_pid_namespace(standalone: Standalone) -> None:
+    """Its parent has no number there."""
+    alone = ("unshare", "--pid", "--fork", "--kill-child")
+    assert standalone(head=alone, then='chroot "$1" nvidia-smi -L').stdout.count("GPU ") == 2
+
+
+def test_a_log_on_a_terminal_that_is_not_there(launcher: str, driver: str) -> None:
+    """As in the command of reports of faults, in a pipeline: it goes on, and warns once."""
+    words = (launcher, f"--root={driver}", "--debug=/dev/tty", "info")
+    done = run(*words, start_new_session=True)
+    assert "GPU UUID" in done.stdout
+    assert done.stderr.count("nothing is logged") == 1
+    other = run(*words[:2], "--debug=/nowhere/log", "info", check=False)
+    assert other.returncode == 1 and "open the debug log: /nowhere/log" in other.stderr
+
+
+def document(launcher: str, driver: str, *words: str) -> dict[str, Any]:
+    made: dict[str, Any] = json.loads(run(launcher, f"--root={driver}", "cdi", "generate", *words).stdout)
+    return made
+
+
+def test_a_consumer_of_cdi_that_runs_no_hooks(standalone: Standalone, launcher: str, driver: str) -> None:
+    """Apptainer makes nodes and mounts alone. Programs find libraries by their SONAMEs there, too."""
+    edits = document(launcher, driver, "--disable-hook=all")["containerEdits"]
+    assert "hooks" not in edits
+    mounts = [(mount["hostPath"], mount["containerPath"]) for mount in edits["mounts"]]
+    assert len({place for _, place in mounts}) == len(mounts)
+    script = [f'mount -t tmpfs none "$1/dev" && mount --rbind "{driver}/dev" "$1/dev"',
+              f'mkdir -p "$1/proc/driver" && mount --bind "{driver}/proc/driver" "$1/proc/driver"']  # fmt: skip
+    for source, place in mounts:
+        if not place.startswith(("/dev", "/proc", "/run", "/tmp")):
+            script += [f'mkdir -p "$1{os.path.dirname(place)}" && : >>"$1{place}"',
+                       f'mount --bind "{source}" "$1{place}"']  # fmt: skip
+    script.append('exec chroot "$1" nvidia-smi -L')
+    words = ("sh", "-e", "-c", "\n".join(script), "sh", standalone.rootfs)
+    assert run("unshare", "--mount", *words).stdout.count("GPU ") == 2
+
+
+@pytest.mark.parametrize("words", [(), ("--disable-hook=create-symlinks",)])
+def test_names_of_libraries_are_there_once(
+    runc_bundle: Callable[..., Bundle], debian: str, launcher: str, driver: str, words: tuple[str, ...]
+) -> None:
+    """As links of the hook, or as mounts where it is left out. The hook for the loader cache works with both."""
+    made = document(launcher, driver, *words)
+    everything = next(device for device in made["devices"] if device["name"] == "all")
+    bundle = runc_bundle(debian)
+    for edits in (made["containerEdits"], everything["containerEdits"]):
+        apply_edits(Spec(bundle.config), edits)
+    script = f"nvidia-smi -L; readlink {LIBS}/libcuda.so.1; grep -c libcuda.so /proc/mounts"
+    *gpus, count = bundle.run("runc", script).stdout.splitlines()
+    assert len([line for line in gpus if line.startswith("GPU ")]) == 2
+    assert ("libcuda.so.580.159.04" in gpus, count) == ((False, "2") if words else (True, "1"))

@@ -241,6 +241,10 @@ def test_our_hook_takes_all_steps_in_one_process() -> None:
     assert [word for word in hook["args"][1:] if not word.startswith("--")] == steps
     separate = hooks(document(hook_path="/usr/bin/nvidia-cdi-hook"))
     assert [hook["args"][1] for hook in separate] == steps
+    separate = hooks(document(hook_path="/usr/bin/nvidia-ctk"))
+    assert [hook["args"][:3] for hook in separate] == [["nvidia-ctk", "hook", step] for step in steps]
+    (hook,) = hooks(document(hook_path="/usr/bin/nvidia-ctk", own_hook=True))
+    assert hook["args"][:2] == ["nvc-cdi-hook", "slice-memory"]
 
 
 def test_hooks_can_be_left_out() -> None:
@@ -248,6 +252,17 @@ def test_hooks_can_be_left_out() -> None:
     assert [word for word in hooks(made)[0]["args"] if not word.startswith("--")] == [
         "nvc-cdi-hook", "create-symlinks", "disable-device-node-modification", "update-application-profile",
     ]  # fmt: skip
+
+
+def test_libraries_have_their_names_without_links_too() -> None:
+    """Only where no hook makes the links."""
+    def places(made: Any) -> list[str]:
+        return [mount["containerPath"] for mount in made["containerEdits"]["mounts"]]
+
+    more = places(document(disabled_hooks=("create-symlinks",)))
+    assert len(set(more)) == len(more)
+    assert set(more) - set(places(document())) >= {f"{LIBS}/libcuda.so.1", f"{LIBS}/libnvidia-ml.so.1"}
+    assert not {f"{LIBS}/libcuda.so.1", f"{LIBS}/libcuda.so"} & set(places(document()))
 
 
 def test_all_of_a_simulated_driver_is_one_hook() -> None:
