@@ -4,50 +4,26 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
 
+from nvc.cgroup.denied import denied
+from nvc.containers.files import table, text
 from nvc.discovery.nodes import CONTROL, UVM
-from nvc.doctor import AS_ROOT, Blocked, Check, failed, first, ok, unknown, warning
-from nvc.doctor.context import read_text
+from nvc.doctor import AS_ROOT, FAILED, OK, UNKNOWN, WARNING, Blocked, Check, Fact, Row, first
+from nvc.doctor.context import Context, read_text
 from nvc.doctor.inside import Inside
 from nvc.doctor.registrations import NVIDIAS, OURS, kind_of
 from nvc.doctor.system import LOST, lost_by, scope_of
 from nvc.environment import CAPABILITIES, MAX_REQUIREMENT, MAX_REQUIREMENTS, REQUIRE, VISIBLE, is_known
-from nvc.errors import ContainerError, MountError, NvcError
-from nvc.oci import MAX_CONFIG
+from nvc.errors import MountError, NvcError
+from nvc.model import HostFacts
 from nvc.request import Request
 from nvc.requirements import check as check_requirements
-from nvc.selection import select
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from nvc.doctor import Finding
-    from nvc.doctor.context import Context
-    from nvc.model import HostFacts
+from nvc.selection import Selection, select
 
 _NOTHING = ("", "none", "void")
+_MIG = "/dev/nvidia-caps/"
 AGAIN = "start the container again: it gets GPUs only when it starts"
-
-
-def looking_into(
-    check: Callable[[Context, Inside], Iterator[Finding]],
-) -> Callable[[Context], Iterator[Finding]]:
-    """A check of what is in the container."""
-
-    def run(context: Context) -> Iterator[Finding]:
-        assert context.container is not None
-        try:
-            inside = Inside(context.kernel, context.container)
-        except ContainerError as error:
-            yield unknown(f"{error.path} cannot be looked at: {error.cause}", advice=AS_ROOT)
-            return
-        try:
-            yield from check(context, inside)
-        finally:
-            inside.close()
-
-    return run
 
 
 def _asked(inside: Inside) -> tuple[str, ...]:
@@ -57,150 +33,71 @@ def _asked(inside: Inside) -> tuple[str, ...]:
     return () if not items or items[0] in _NOTHING or items[0].startswith("/") else items
 
 
-def _gpu_minors(inside: Inside) -> set[int]:
-    """Minors of GPUs whose nodes it has, whatever their numbers."""
-    return {node.minor for path, node in inside.nodes().items() if path[len("/dev/nvidia") :].isdigit()}
+def computes(inside: Inside) -> bool:
+    """Whether it is to have CUDA: without `compute`, libcuda is rightly absent."""
+    value = inside.environment.get(CAPABILITIES, "")
+    return not value or "compute" in value or "all" in value
 
 
-@looking_into
-def process(context: Context, inside: Inside) -> Iterator[Finding]:
-    """Whether it is a container at all."""
-    if inside.shares_mounts:
-        yield warning(
-            f"process {inside.pid} ({inside.name}) has the host's mounts, so it is not in a container",
-            advice="pass the process id of a container, or its name",
-        )
-        return
+def _is_gpu(path: str) -> bool:
+    return path[len("/dev/nvidia") :].isdigit()
+
+
+def _process(context: Context) -> Iterator[Fact]:
+    inside = context.inside
     bundle = f", bundle {inside.found.bundle}" if inside.found.bundle else ""
-    yield ok(f"process {inside.pid} ({inside.name}) of container {inside.found.id or 'unknown'}{bundle}")
+    yield Fact(pid=inside.pid, name=inside.name, host=inside.shares_mounts, bundle=bundle,
+               id=inside.found.id or "unknown")  # fmt: skip
 
 
-@looking_into
-def request(context: Context, inside: Inside) -> Iterator[Finding]:
-    """What it asks for, and whether there is such a thing."""
-    nodes = inside.nodes()
-    asked = _asked(inside)
-    value = inside.environment.get(VISIBLE)
+def _request(context: Context) -> Iterator[Fact]:
+    inside, asked = context.inside, _asked(context.inside)
+    fact = Fact(asked=",".join(asked)[:80], has=CONTROL in inside.nodes(), name=inside.found.name)
     if not asked:
-        if not inside.found.bundle and inside.name.startswith(("runc:", "crun")):
-            yield unknown(
-                "it was created but not started: its variables are not known yet",
-                commands=(f"nvc-cli doctor --container {inside.found.name}",),
-            )
-        elif CONTROL in nodes:
-            yield ok("it got its devices by name (CDI) or by a mount, not by a variable")
-        else:
-            shown = "not set" if value is None else f"{value[:64]!r}"
-            yield failed(
-                f"it did not ask for a GPU: {VISIBLE} is {shown}, and it has no GPU by name (CDI)",
-                commands=("docker run --runtime nvc -e NVIDIA_VISIBLE_DEVICES=all IMAGE",),
-                advice="or ask by name: --device nvidia.com/gpu=all (podman, docker 25 and newer)",
-            )
+        value = inside.environment.get(VISIBLE)
+        fact.value = "not set" if value is None else f"{value[:64]!r}"
+        fact.created = not inside.found.bundle and inside.name.startswith(("runc:", "crun"))
+        yield fact
+        return
+    facts = context.facts
+    try:
+        chosen = select(facts, Request(devices=asked))
+    except NvcError as error:
+        fact.missing = error.cause or error.step
+        fact.seen = first((f"GPU {gpu.index}: {gpu.uuid}" for gpu in facts.gpus), 16)
+        fact.nvc_cli = context.nvc_cli
+        yield fact
         return
     try:
-        chosen = select(context.facts, Request(devices=asked))
+        _check_requirements(inside, facts, chosen)
     except NvcError as error:
-        yield failed(
-            f"it asks for {','.join(asked)[:80]}, which this host does not have: {error.cause or error.step}",
-            *first((f"GPU {gpu.index}: {gpu.uuid}" for gpu in context.facts.gpus), 16),
-            commands=(f"{context.nvc_cli} info --format table",),
-            advice=f"start it with a {VISIBLE} that this host has",
-        )
-        return
+        yield Fact(demand=f"{error.step}: {error.cause}".removesuffix(": "), driver=facts.driver_label,
+                   cuda=facts.cuda_version, hint=error.hint)  # fmt: skip
+    fact.gpus, fact.mig = len(chosen.gpus), len(chosen.mig)
+    known = sorted(item for item in inside.environment.items() if is_known(item[0]))
+    fact.seen = [f"{name}={value[:64]!r}" for name, value in known]
+    yield fact
+
+
+def _check_requirements(inside: Inside, facts: HostFacts, chosen: Selection) -> None:
+    """Raises NvcError where the image demands another driver or GPU."""
     demands = tuple(
         value[:MAX_REQUIREMENT]
         for name, value in inside.environment.items()
         if name.startswith(REQUIRE) and not name.startswith(f"{REQUIRE}JETPACK") and value
     )
-    try:
-        check_requirements(demands[:MAX_REQUIREMENTS], context.facts, chosen)
-    except NvcError as error:
-        yield warning(
-            f"its image requires another driver: {error.step}: {error.cause}".removesuffix(": "),
-            f"driver {context.facts.driver_label}, CUDA {context.facts.cuda_version}",
-            advice=f"{error.hint}; it was started with NVIDIA_DISABLE_REQUIRE, or by another toolkit",
-        )
-    yield ok(
-        f"it asks for {','.join(asked)[:80]}: {len(chosen.gpus)} GPUs, {len(chosen.mig)} MIG devices",
-        *(f"{name}={text[:64]!r}" for name, text in sorted(inside.environment.items()) if is_known(name)),
-    )
+    check_requirements(demands[:MAX_REQUIREMENTS], facts, chosen)
 
 
-@looking_into
-def hooks(context: Context, inside: Inside) -> Iterator[Finding]:
-    """Whether anything was to give it what it asks for."""
+def _hooks(context: Context) -> Iterator[Fact]:
+    inside = context.inside
     if CONTROL in inside.nodes() or not _asked(inside):
-        yield ok("it has device nodes" if CONTROL in inside.nodes() else "it asks for nothing")
         return
-    if not inside.found.bundle:
-        yield unknown(
-            "its bundle was not found, so its hooks are not known",
-            advice="its runtime keeps its state elsewhere; docker inspect and podman inspect show the runtime",
-        )
-        return
-    programs = _hook_programs(inside)
-    known = [program for program in programs if kind_of(program) in (OURS, NVIDIAS)]
-    if not known:
-        yield failed(
-            "nothing gives it GPUs: its bundle has no hook of nvc and no CDI device",
-            f"{inside.found.bundle}/config.json has {len(programs)} hooks",
-            commands=(
-                "nvc-cli runtime configure --engine docker",
-                "docker run --runtime nvc -e NVIDIA_VISIBLE_DEVICES=all IMAGE",
-            ),
-            advice="podman, containerd and crio have the same option; docs/hooks.md has all ways",
-        )
-        return
-    yield failed(
-        f"{known[0]} should have given it GPUs but did not",
-        advice="look at its log: [nvc] log in /etc/nvc/config.toml; nvc-cli doctor config engines",
-    )
-
-
-def _hook_programs(inside: Inside) -> list[str]:
-    from nvc.doctor.context import read_file
-    from nvc.fastjson import JsonError, parse
-
-    try:
-        data = read_file(f"{inside.found.bundle}/config.json", MAX_CONFIG + 1) or b""
-        document = parse(data, MAX_CONFIG)
-    except (OSError, JsonError):
-        return []
-    table = document.get("hooks") if isinstance(document, dict) else None
-    kinds = table.values() if isinstance(table, dict) else ()
-    entries = [entry for kind in kinds if isinstance(kind, list) for entry in kind]
-    return [str(entry["path"]) for entry in entries if isinstance(entry, dict) and "path" in entry]
-
-
-@looking_into
-def nodes(context: Context, inside: Inside) -> Iterator[Finding]:
-    """Whether its nodes are those that it asked for, with the driver's numbers of now."""
-    there = inside.nodes()
-    facts = context.facts
-    wanted = _wanted(facts, inside)
-    for path, (major, minor) in wanted.items():
-        node = there.get(path)
-        if node is None:
-            yield failed(
-                f"{path} is missing in the container",
-                f"it has {', '.join(sorted(there)) or 'no node of NVIDIA'}",
-                advice=AGAIN,
-            )
-        elif (node.major, node.minor) != (major, minor):
-            yield failed(
-                f"{path} is {node.major}:{node.minor} in the container, the driver's is {major}:{minor}",
-                advice=f"the driver was reloaded after the container started: {AGAIN}",
-            )
-    asked = _asked(inside)
-    minors = {minor for path, (_, minor) in wanted.items() if path[len("/dev/nvidia") :].isdigit()}
-    more = _gpu_minors(inside) - minors
-    if asked and more:
-        yield warning(
-            f"it has nodes of {len(more)} GPUs that it did not ask for",
-            *first((f"/dev/nvidia{minor}" for minor in sorted(more)), 16),
-            advice="they come from --privileged, --device or another toolkit",
-        )
-    yield ok(f"{len(there)} nodes of NVIDIA")
+    kinds = table(inside.bundle[1].get("hooks")).values()
+    entries = [table(entry) for kind in kinds if isinstance(kind, list) for entry in kind]
+    programs = [text(entry.get("path")) for entry in entries]
+    ours = next((program for program in programs if kind_of(program) in (OURS, NVIDIAS)), "")
+    yield Fact(bundle=inside.found.bundle, count=len(programs), program=ours)
 
 
 def _wanted(facts: HostFacts, inside: Inside) -> dict[str, tuple[int, int]]:
@@ -208,8 +105,7 @@ def _wanted(facts: HostFacts, inside: Inside) -> dict[str, tuple[int, int]]:
     if not _asked(inside) and CONTROL not in inside.nodes():
         return {}
     found = [facts.control] if facts.control is not None else []
-    capabilities = inside.environment.get(CAPABILITIES, "compute,utility") or "compute,utility"
-    if "compute" in capabilities or "all" in capabilities:
+    if computes(inside):
         found += [node for node in facts.uvm if node.path == UVM]
     try:
         selection = select(facts, Request(devices=_asked(inside)))
@@ -219,82 +115,122 @@ def _wanted(facts: HostFacts, inside: Inside) -> dict[str, tuple[int, int]]:
     return {node.path: (node.major, node.minor) for node in found}
 
 
-@looking_into
-def rules(context: Context, inside: Inside) -> Iterator[Finding]:
-    """Whether its cgroup lets it open its nodes."""
+def _nodes(context: Context) -> Iterator[Fact]:
+    there = context.inside.nodes()
+    wanted = _wanted(context.facts, context.inside)
+    for path, (major, minor) in wanted.items():
+        node = there.get(path)
+        own = f"{node.major}:{node.minor}" if node else ""
+        yield Fact(path=path, own=own, number=f"{major}:{minor}",
+                   all=", ".join(sorted(there)) or "no node of NVIDIA")  # fmt: skip
+    asked_for = {minor for path, (_, minor) in wanted.items() if _is_gpu(path)}
+    more = {node.minor for path, node in there.items() if _is_gpu(path)} - asked_for
+    if _asked(context.inside) and more:
+        yield Fact(more=len(more), seen=first((f"/dev/nvidia{minor}" for minor in sorted(more)), 16))
+
+
+def _rules(context: Context) -> Iterator[Fact]:
+    """A container that may make nodes has whichever it likes: what it asked for is what it is to be allowed.
+
+    Nodes of MIG rights are there for all instances, and allowed for its own alone.
+    """
+    inside, asked = context.inside, bool(_asked(context.inside))
     there = inside.nodes()
-    numbers = {(node.major, node.minor): path for path, node in there.items()}
-    # A container that may make nodes has whichever it likes: what it asked for is what it is to be allowed. Nodes
-    # of MIG rights are there for all instances, and allowed for its own alone.
-    asked = bool(_asked(inside))
     expected = set(_wanted(context.facts, inside)) if asked else set(there)
-    wanted = tuple(
-        number
-        for number, path in numbers.items()
-        if path in expected and not path.startswith("/dev/nvidia-caps/")
-    )
+    numbers = {
+        (node.major, node.minor): path
+        for path, node in there.items()
+        if path in expected and not path.startswith(_MIG)
+    }
     try:
-        denied, place = inside.denied(wanted)
-    except (MountError, OSError) as error:
-        cause = error.cause if isinstance(error, MountError) else (error.strerror or str(error)).lower()
-        yield unknown(f"its device rules cannot be read: {cause}", advice=AS_ROOT)
+        lacking, place = denied(context.kernel, inside.pid, tuple(numbers))
+    except MountError as error:
+        yield Fact(unread=error.cause)
         return
-    if denied:
-        paths = sorted(numbers[number] for number in denied)
-        listed, allow = place.endswith("devices.list"), f"{os.path.dirname(place)}/devices.allow"
-        yield failed(
-            f"its cgroup denies {', '.join(paths)}: programs get `Operation not permitted`, NVML `Unknown Error`",
-            place,
-            commands=tuple(f"echo 'c {n[0]}:{n[1]} rw' > {allow}" for n in sorted(denied))
-            if listed and asked
-            else (),
-            advice="systemd was reloaded, or something else rewrote the rules: give devices by CDI"
-            + ("" if listed else f"; {AGAIN}"),
-        )
-        return
-    yield ok(f"its cgroup allows {len(wanted)} nodes", place)
+    listed = place.endswith("devices.list")
+    allow = f"{os.path.dirname(place)}/devices.allow"
+    yield Fact(
+        place=place,
+        count=len(numbers),
+        denied=", ".join(sorted(numbers[number] for number in lacking)),
+        run=[f"echo 'c {n[0]}:{n[1]} rw' > {allow}" for n in sorted(lacking) if listed and asked],
+        again="" if listed else f"; {AGAIN}",
+    )
 
 
-@looking_into
-def scope(context: Context, inside: Inside) -> Iterator[Finding]:
-    """Whether systemd would take its nodes away."""
-    name = scope_of(inside.pid)
-    if name and CONTROL in inside.nodes():
-        yield from (LOST[0].of(fact) for fact in lost_by(name, inside.pid))
+def _systemd(context: Context) -> Iterator[Fact]:
+    scope = scope_of(context.inside.pid)
+    if scope and CONTROL in context.inside.nodes():
+        yield from lost_by(scope, context.inside.pid)
 
 
-@looking_into
-def user(context: Context, inside: Inside) -> Iterator[Finding]:
-    """Whether the user of its first process may open the nodes."""
-    ids: dict[str, list[int]] = {}
-    for line in read_text(f"/proc/{inside.pid}/status", 1 << 16).splitlines():
+def _user(context: Context) -> Iterator[Fact]:
+    """Whether the user of the first process may open the nodes."""
+    inside, ids = context.inside, {"Uid": [0, 0], "Gid": [0, 0], "Groups": []}
+    for line in read_text(f"/proc/{inside.pid}/status").splitlines():
         name, _, values = line.partition(":")
-        if name in ("Uid", "Gid", "Groups"):
-            ids[name] = [int(value) for value in values.split() if value.isdigit()]
-    uid = (ids.get("Uid") or [0, 0])[1]
-    groups = {(ids.get("Gid") or [0, 0])[1], *ids.get("Groups", [])}
-    if uid == 0:
-        return
+        if name in ids:
+            ids[name] = [int(value) for value in values.split()]
+    uid, groups = ids["Uid"][1], {ids["Gid"][1], *ids["Groups"]}
     for node in inside.nodes().values():
-        if node.path.startswith("/dev/nvidia-caps/"):
-            continue
         shift = 6 if node.uid == uid else 3 if node.gid in groups else 0
-        if (stat.S_IMODE(node.mode) >> shift) & 6 != 6:
-            yield failed(
-                f"user {uid} of the container cannot open {node.path}: its group is {node.gid}",
-                f"mode {stat.S_IMODE(node.mode):04o}, owner {node.uid}:{node.gid}, "
-                f"the process has groups {','.join(map(str, sorted(groups)))}",
-                commands=(f"docker run --group-add {node.gid} IMAGE",),
-                advice="or set the node's mode to 0666 with the driver's option NVreg_DeviceFileMode",
-            )
+        if uid and not node.path.startswith(_MIG) and (node.mode >> shift) & 6 != 6:
+            yield Fact(user=uid, path=node.path, group=node.gid, mode=stat.S_IMODE(node.mode), owner=node.uid,
+                       groups=",".join(map(str, sorted(groups))))  # fmt: skip
 
 
+_CONFIGURE = "nvc-cli runtime configure --engine docker"
 CHECKS = (
-    Check("container.process", "the process, its bundle and its mounts", process),
-    Check("container.request", f"{VISIBLE} against the devices of this host", request),
-    Check("container.hooks", "the hooks of its bundle", hooks),
-    Check("container.nodes", "its device nodes against the driver's", nodes),
-    Check("container.rules", "its device rules against its device nodes", rules),
-    Check("container.systemd", "GPUs that it loses when systemd reloads", scope),
-    Check("container.user", "whether its user can open the device nodes", user),
-)
+    Check("container.process", "the process, its bundle and its mounts", _process, (
+        Row(WARNING, "process {pid} ({name}) has the host's mounts, so it is not in a container",
+            lambda it: it.host, advice="pass the process id of a container, or its name"),
+        Row(OK, "process {pid} ({name}) of container {id}{bundle}"),
+    )),
+    Check("container.request", f"{VISIBLE} against the devices of this host", _request, (
+        Row(WARNING, "its image requires another driver: {demand}", lambda it: it.demand,
+            seen=("driver {driver}, CUDA {cuda}",),
+            advice="{hint}; it was started with NVIDIA_DISABLE_REQUIRE, or by another toolkit"),
+        Row(FAILED, "it asks for {asked}, which this host does not have: {missing}", lambda it: it.missing,
+            run=("{nvc_cli} info --format table",), advice=f"start it with a {VISIBLE} that this host has"),
+        Row(OK, "it asks for {asked}: {gpus} GPUs, {mig} MIG devices", lambda it: it.asked),
+        Row(UNKNOWN, "it was created but not started: its variables are not known yet", lambda it: it.created,
+            run=("nvc-cli doctor --container {name}",)),
+        Row(OK, "it got its devices by name (CDI) or by a mount, not by a variable", lambda it: it.has),
+        Row(FAILED, f"it did not ask for a GPU: {VISIBLE} is {{value}}, and it has no GPU by name (CDI)",
+            run=("docker run --runtime nvc -e NVIDIA_VISIBLE_DEVICES=all IMAGE",),
+            advice="or ask by name: --device nvidia.com/gpu=all (podman, docker 25 and newer)"),
+    )),
+    Check("container.hooks", "the hooks of its bundle", _hooks, (
+        Row(UNKNOWN, "its bundle was not found, so its hooks are not known", lambda it: not it.bundle,
+            advice="its runtime keeps its state elsewhere; docker inspect and podman inspect show the runtime"),
+        Row(FAILED, "{program} should have given it GPUs but did not", lambda it: it.program,
+            advice="look at its log: [nvc] log in /etc/nvc/config.toml; nvc-cli doctor config engines"),
+        Row(FAILED, "nothing gives it GPUs: its bundle has no hook of nvc and no CDI device",
+            seen=("{bundle}/config.json has {count} hooks",),
+            run=(_CONFIGURE, "docker run --runtime nvc -e NVIDIA_VISIBLE_DEVICES=all IMAGE"),
+            advice="podman, containerd and crio have the same option; docs/hooks.md has all ways"),
+    )),
+    Check("container.nodes", "its device nodes against the driver's", _nodes, (
+        Row(WARNING, "it has nodes of {more} GPUs that it did not ask for", lambda it: it.more,
+            advice="they come from --privileged, --device or another toolkit"),
+        Row(FAILED, "{path} is missing in the container", lambda it: not it.own, seen=("it has {all}",),
+            advice=AGAIN),
+        Row(FAILED, "{path} is {own} in the container, the driver's is {number}",
+            lambda it: it.own != it.number,
+            advice=f"the driver was reloaded after the container started: {AGAIN}"),
+    )),
+    Check("container.rules", "its device rules against its device nodes", _rules, (
+        Row(UNKNOWN, "its device rules cannot be read: {unread}", lambda it: it.unread, advice=AS_ROOT),
+        Row(FAILED, "its cgroup denies {denied}: programs get `Operation not permitted`, NVML `Unknown Error`",
+            lambda it: it.denied, seen=("{place}",),
+            advice="systemd was reloaded, or something else rewrote the rules: give devices by CDI{again}"),
+        Row(OK, "its cgroup allows {count} nodes"),
+    )),
+    Check("container.systemd", "GPUs that it loses when systemd reloads", _systemd, LOST),
+    Check("container.user", "whether its user can open the device nodes", _user, (
+        Row(FAILED, "user {user} of the container cannot open {path}: its group is {group}",
+            seen=("mode {mode:04o}, owner {owner}:{group}, the process has groups {groups}",),
+            run=("docker run --group-add {group} IMAGE",),
+            advice="or set the node's mode to 0666 with the driver's option NVreg_DeviceFileMode"),
+    )),
+)  # fmt: skip

@@ -15,6 +15,7 @@ from nvc.discovery.host import Host
 from nvc.discovery.nodes import nvidia_major
 from nvc.discovery.proc import ProcGpu, char_majors, kernel_version, proc_gpus
 from nvc.doctor import Blocked
+from nvc.doctor.inside import Inside
 from nvc.errors import NvcError
 from nvc.model import HostFacts
 from nvc.request import DriverOptions, place
@@ -59,8 +60,8 @@ class Context:
 
     def close(self) -> None:
         """Release what is held open."""
-        if "host" in vars(self):
-            self.host.close()
+        for held in vars(self).keys() & {"host", "inside"}:
+            getattr(self, held).close()
 
     def path(self, inside: str) -> str:
         """The path on the host of something in the driver root."""
@@ -73,6 +74,12 @@ class Context:
             return Host.open(self.kernel, self.options)
         except NvcError:
             raise Blocked("driver.root") from None
+
+    @cached_property
+    def inside(self) -> Inside:
+        """What is in the container. Raises ContainerError where it cannot be looked at."""
+        assert self.container is not None
+        return Inside(self.kernel, self.container)
 
     @property
     def module(self) -> str:
@@ -138,22 +145,6 @@ class Context:
     def living(self) -> tuple[SliceStatus, ...]:
         """The slices of containers and programs that run. Raises OSError."""
         return tuple(one for one in self.slices()[0] if one.alive)
-
-
-def read_file(path: str, limit: int = FILE_MAX) -> bytes | None:
-    """The beginning of a file, None where there is none. Raises OSError for any other reason."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    try:
-        parts = []
-        while limit > 0 and (part := os.read(fd, min(limit, 1 << 16))):
-            parts.append(part)
-            limit -= len(part)
-        return b"".join(parts)
-    finally:
-        os.close(fd)
 
 
 def read_text(path: str, limit: int = FILE_MAX) -> str:

@@ -117,12 +117,12 @@ def test_what_the_doctor_says_that_is_loaded(path: str, place: str, tmp_path: An
 
 
 def test_the_doctor_expands_few_tokens(tmp_path: Any) -> None:
-    """The container would say how much memory they take."""
+    """The container would say how much memory they take: such a path is left out."""
     path = "$ORIGIN" * 9000 + ":" + "$LIB/" * 200 + ":/a"
     config = {"ociVersion": "1.0.2", "process": {"env": [f"LD_LIBRARY_PATH={path}"]}, "root": {"path": "/"}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     inside = Inside(LinuxKernel(), RunningContainer("x", os.getpid(), "x", str(tmp_path)))
     try:
-        assert inside.library_path() == ("/a",)
+        assert inside.library_path() == ()
     finally:
         inside.close()
