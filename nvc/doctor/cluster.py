@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import os
+from functools import cache, cached_property
+from typing import Any
 
 from nvc.doctor import Blocked
+from nvc.doctor.context import Context
 from nvc.errors import InputError
 from nvc.kubernetes import record
 from nvc.kubernetes.access import by_kubeconfig, in_cluster
-from nvc.kubernetes.api import Api
+from nvc.kubernetes.api import Api, Server
 from nvc.kubernetes.checkpoint import Checkpoint
-from nvc.kubernetes.errors import CheckpointError
+from nvc.kubernetes.claim import Allocation
+from nvc.kubernetes.errors import ApiError, CheckpointError
 from nvc.kubernetes.give import Outlet
+from nvc.kubernetes.names import CLAIMS
 from nvc.kubernetes.publish import Publisher
 from nvc.kubernetes.record import Record
 from nvc.kubernetes.settings import DRA
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from nvc.kubernetes.api import Server
-    from nvc.kubernetes.claim import Allocation
 
 AGENT = "nvc-cli doctor"
 PATIENCE = 5.0  # seconds that an answer of the API server may take
@@ -34,8 +32,8 @@ class Node:
         """`kubeconfig` and `claim`, NAMESPACE/NAME, may be "". Raises InputError for a claim without a slash."""
         self.state = state
         self.kubeconfig = kubeconfig
-        self.namespace, slash, self.name = claim.partition("/")
-        if claim and not (slash and self.namespace and self.name and "/" not in self.name):
+        self.namespace, _, self.name = claim.partition("/")
+        if claim and not (self.namespace and self.name and "/" not in self.name):
             raise InputError("--claim", claim, "want NAMESPACE/NAME")
         self.environment = environment
         self.error: CheckpointError | None = None  # why the plugin's record cannot be read
@@ -45,7 +43,7 @@ class Node:
         except CheckpointError as error:
             self.error = error
         self.api = Api(self._server, AGENT, PATIENCE)
-        self._kept: dict[str, Any] = {}
+        self.answered = cache(self.api.get)  # an object of the API server. Raises ApiError, InputError
 
     def _server(self) -> Server:
         path = self.kubeconfig or (self.found.kubeconfig if self.found else "")
@@ -63,34 +61,50 @@ class Node:
         """Where it writes CDI documents."""
         return Outlet(self.record.cdi_dir, self.record.hook_path)
 
-    def serves_dra(self) -> bool:
+    @property
+    def prepares(self) -> bool:
         """Whether it prepares claims."""
         return DRA in self.record.modes
 
-    def answered(self, path: str) -> dict[str, Any]:
-        """An object of the API server, asked for once. Raises ApiError, InputError."""
-        if path not in self._kept:
-            self._kept[path] = self.api.get(path)
-        found: dict[str, Any] = self._kept[path]
-        return found
+    def claim(self, namespace: str, name: str) -> dict[str, Any]:
+        """A claim as the API server has it, {} where there is none. Raises Blocked."""
+        try:
+            found: dict[str, Any] = self.answered(CLAIMS.format(namespace, name))
+            return found
+        except ApiError as error:
+            if error.status == 404:
+                return {}
+            raise Blocked("kubernetes.api") from None
+        except InputError:
+            raise Blocked("kubernetes.api") from None
 
+    @cached_property
     def slices(self) -> list[dict[str, Any]]:
-        """The ResourceSlices that the plugin has published. Raises ApiError, InputError."""
-        if "slices" not in self._kept:
-            one = self.record
-            self._kept["slices"] = Publisher(self.api, one.driver, one.node, lambda _: None).there()
-        found: list[dict[str, Any]] = self._kept["slices"]
-        return found
+        """The ResourceSlices that the plugin has published; none where it prepares no claims. Raises Blocked."""
+        if not self.prepares:
+            return []
+        try:
+            return Publisher(self.api, self.record.driver, self.record.node, lambda _: None).there()
+        except (ApiError, InputError):
+            raise Blocked("kubernetes.api") from None
 
+    @property
+    def devices(self) -> list[dict[str, Any]]:
+        """The devices that it has published. Raises Blocked."""
+        return [device for one in self.slices for device in one.get("spec", {}).get("devices") or ()]
+
+    @cached_property
     def prepared(self) -> list[Allocation | CheckpointError]:
         """The prepared claims; in place of one that cannot be read, why. Raises CheckpointError."""
-        if not os.path.isdir(f"{self.state}/claims"):
-            return []
-        if "prepared" not in self._kept:
-            self._kept["prepared"] = list(Checkpoint(self.state).all())
-        found: list[Allocation | CheckpointError] = self._kept["prepared"]
-        return found
+        return list(Checkpoint(self.state).all()) if os.path.isdir(f"{self.state}/claims") else []
 
+    @property
     def allocations(self) -> list[Allocation]:
         """The allocations that can be read."""
-        return [one for one in self.prepared() if not isinstance(one, CheckpointError)]
+        return [one for one in self.prepared if not isinstance(one, CheckpointError)]
+
+
+def node_of(context: Context) -> Node:
+    """The node that is looked at."""
+    assert context.node is not None
+    return context.node

@@ -5,314 +5,279 @@ from __future__ import annotations
 import glob
 import os
 import shlex
+from collections.abc import Iterator
 
 import nvc
 from nvc.cdi.store import read_spec
-from nvc.doctor import Blocked, Check, aside, failed, first, ok, unknown, warning
+from nvc.doctor import FAILED, OK, UNKNOWN, WARNING, Check, Fact, Row, aside, first
+from nvc.doctor.cluster import Node, node_of
+from nvc.doctor.context import Context
+from nvc.doctor.specs import parts_of
 from nvc.errors import InitializationError, InputError
 from nvc.kubernetes import give
+from nvc.kubernetes.claim import Allocation
 from nvc.kubernetes.devices import devices_of
 from nvc.kubernetes.errors import ApiError, CheckpointError
-from nvc.kubernetes.names import CLAIMS
 from nvc.kubernetes.settings import DEVICE_PLUGIN
 from nvc.kubernetes.sockets import is_served
 from nvc.kubernetes.topology import places
 from nvc.slices.client.nvcd import ask
-from nvc.slices.store import claims
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
-
-    from nvc.doctor import Finding
-    from nvc.doctor.cluster import Node
-    from nvc.doctor.context import Context
-    from nvc.kubernetes.claim import Allocation
+from nvc.slices.model import quota
+from nvc.slices.model.layout import NO_LIMIT
+from nvc.slices.store import claims, registry
 
 PATIENCE = 3.0  # seconds
 RESOURCES = "/apis/resource.k8s.io/v1"
-LOGS = "kubectl -n nvc logs -c plugin POD, of the DaemonSet's pod on this node, says why"
-ANEW = "delete the DaemonSet's pod on this node: its successor makes it anew"
 _SHOWN = 6
 
 
-def node_of(context: Context) -> Node:
-    """The node that is looked at. Raises Blocked where none was named."""
-    if context.node is None:
-        raise Blocked("--kubernetes")
-    return context.node
-
-
-def plugin(context: Context) -> Iterator[Finding]:
-    """Whether a plugin runs, and answers where the kubelet would call it."""
+def _plugin(context: Context) -> Iterator[Fact]:
     node = node_of(context)
-    if node.error is not None:
-        yield failed(f"{node.error.path} cannot be read: {node.error.cause}", advice=ANEW)
-        return
     if node.found is None:
-        yield failed(
-            f"no plugin has run here: {node.state}/plugin.json is missing",
-            advice="see that the DaemonSet has a pod on this node; --state-dir names another directory",
-        )
+        error = node.error
+        yield Fact(state=node.state, path=error.path if error else "", cause=error.cause if error else "")
         return
     for path in filter(None, (node.found.registration, node.found.endpoint)):
-        cause = _silent(path)
-        if cause:
-            yield failed(f"the plugin does not answer at {path}: {cause}", advice=LOGS)
-    yield ok(f"version {node.found.version} serves {' and '.join(node.found.modes)}")
+        there = "nobody listens there" if os.path.lexists(path) else "there is no such socket"
+        yield Fact(socket=path, silent="" if is_served(path) else there)
+    yield Fact(version=node.found.version, modes=" and ".join(node.found.modes))
 
 
-def _silent(path: str) -> str:
-    """Why nobody can be reached at a socket; "" where somebody can."""
-    if is_served(path):
-        return ""
-    return "nobody listens there" if os.path.lexists(path) else "there is no such socket"
-
-
-def registration(context: Context) -> Iterator[Finding]:
-    """Whether the kubelet knows the plugin's sockets, and no others."""
+def _registration(context: Context) -> Iterator[Fact]:
     one = node_of(context).record
-    if one.registration and one.refused:
-        yield failed(f"the kubelet has refused the driver {one.driver}: {one.refused}", advice=LOGS)
-    elif one.registration and not one.registered:
-        yield failed(
-            f"the kubelet has not registered the driver {one.driver}",
-            f"the plugin waits at {one.registration}",
-            advice="the value kubeletDir must be the directory of the node's kubelet, and the kubelet must run",
-        )
-    missing = [name for name in one.offered if name not in one.resources]
-    if DEVICE_PLUGIN in one.modes and missing:
-        yield failed(
-            f"the kubelet has not registered {', '.join(first(missing, _SHOWN))}",
-            f"the plugin looks for kubelet.sock in {one.device_plugin_dir}",
-            advice="the value kubeletDir must be the directory of the node's kubelet, and the kubelet must run",
-        )
-    listed = glob.glob(f"{glob.escape(one.registry_dir)}/{glob.escape(one.driver)}*reg.sock")
-    for path in listed:
-        if path != one.registration and _silent(path):
-            yield warning(
-                f"{path} is left of a plugin that was killed", commands=(f"rm {shlex.quote(path)}",),
-                advice="the kubelet tries to reach it again and again",
-            )  # fmt: skip
-    yield ok("the kubelet has registered the plugin")
+    missing = [name for name in one.offered if name not in one.resources and DEVICE_PLUGIN in one.modes]
+    if one.registration and not one.registered or one.refused:
+        yield Fact(driver=one.driver, refused=one.refused, socket=one.registration)
+    if missing:
+        yield Fact(resources=", ".join(first(missing, _SHOWN)), directory=one.device_plugin_dir)
+    for path in glob.glob(f"{glob.escape(one.registry_dir)}/{glob.escape(one.driver)}*reg.sock"):
+        if path != one.registration and not is_served(path):
+            yield Fact(left=path, quoted=shlex.quote(path))
 
 
-def versions(context: Context) -> Iterator[Finding]:
-    """Whether plugin, nvcd and this program are of one version."""
-    one = node_of(context).record
-    if one.version != nvc.__version__:
-        yield warning(
-            f"the plugin has version {one.version}, this program {nvc.__version__}",
-            advice="run /opt/nvc/current/bin/nvc-cli; or the update of the DaemonSet has not reached this node",
-        )
+def _versions(context: Context) -> Iterator[Fact]:
+    plugin = node_of(context).record.version
+    yield Fact(plugin=plugin, own=nvc.__version__)
     try:
-        daemon = str(ask("alive", PATIENCE).get("version", ""))
-    except InitializationError as error:
-        yield ok(f"version {one.version}; nvcd does not answer: {error.cause}")
-        return
-    if daemon != one.version:
-        yield warning(f"nvcd has version {daemon}, the plugin {one.version}", advice=ANEW)
-    yield ok(f"version {one.version}")
+        yield Fact(plugin=plugin, nvcd=str(ask("alive", PATIENCE).get("version", "")), own=plugin)
+    except InitializationError:
+        pass  # vgpu.daemon says whether that matters
 
 
-def root(context: Context) -> Iterator[Finding]:
-    """Whether the driver is where the plugin looks for it, and so is nvc's hook."""
+def _driver(context: Context) -> Iterator[Fact]:
     one = node_of(context).record
     facts, error, _ = context.asked
-    if facts is None:
-        yield failed(
-            f"the driver in {one.root} cannot be asked: {error}",
-            commands=(f"nvc-cli --root {shlex.quote(one.root)} doctor driver nodes",),
-            advice="the value driverRoot says where the node has its driver",
-        )
-    if not os.access(one.hook_path, os.X_OK):
-        yield failed(f"no container with a GPU can start: {one.hook_path} is missing", advice=ANEW)
-    if facts is not None:
-        yield ok(f"driver {facts.driver_label} in {one.root}")
+    yield Fact(root=one.root, quoted=shlex.quote(one.root), error=error, driver=facts and facts.driver_label)
+    yield Fact(root=one.root, hook=one.hook_path, missing=not os.access(one.hook_path, os.X_OK))
 
 
-def api(context: Context) -> Iterator[Finding]:
-    """Whether the API server answers, and has dynamic resource allocation."""
+def _api(context: Context) -> Iterator[Fact]:
     node = node_of(context)
     try:
         node.answered(RESOURCES)
     except InputError as error:
-        yield unknown(
-            f"the API server is not asked: {error.cause}",
-            advice="run this in the DaemonSet's container `plugin`, or name a file with --kubeconfig",
-        )
+        yield Fact(unknown=error.cause)
     except ApiError as error:
-        if error.status != 404:
-            yield failed(f"the API server: {error.cause}", advice=error.hint)
-        elif node.serves_dra():
-            yield failed(
-                "the API server has no resource.k8s.io/v1: it allocates no claims",
-                advice="Kubernetes 1.34 or newer has it; older clusters use the device plugin (mode=device-plugin)",
-            )
+        yield Fact(cause=error.cause, hint=error.hint, old=error.status == 404, prepares=node.prepares)
 
 
-def _published(node: Node) -> list[dict[str, Any]]:
-    """The devices of all ResourceSlices. Raises Blocked."""
-    if not node.serves_dra():
-        return []
-    try:
-        return [device for one in node.slices() for device in one.get("spec", {}).get("devices") or ()]
-    except (ApiError, InputError):
-        raise Blocked("kubernetes.api") from None
-
-
-def _uuid(device: dict[str, Any]) -> str:
-    return str(device.get("attributes", {}).get("uuid", {}).get("string", ""))
-
-
-def devices(context: Context) -> Iterator[Finding]:
-    """Whether the cluster knows the devices that the node has."""
+def _devices(context: Context) -> Iterator[Fact]:
     node = node_of(context)
-    if not node.serves_dra():
-        yield ok("no claims are served, so nothing is published")
+    if not node.prepares:
         return
-    published = {str(one.get("name")): _uuid(one) for one in _published(node)}
-    slices = node.slices()
-    if not slices:
-        yield failed(
-            f"the API server has no ResourceSlice of {node.record.driver} for {node.record.node}",
-            advice=LOGS,
-        )
+    if not node.slices:
+        yield Fact(driver=node.record.driver, node=node.record.node)
         return
-    count = slices[0].get("spec", {}).get("pool", {}).get("resourceSliceCount")
-    if count != len(slices):
-        yield failed(
-            f"{len(slices)} of {count} ResourceSlices are there: the scheduler takes no device", advice=LOGS
-        )
-    if context.facts is not None:
-        here = {one.name: one.uuid for one in devices_of(context.facts, places(context.facts), {})}
-        for name in sorted(here.keys() - published.keys()):
-            yield failed(f"{name} ({here[name]}) is not published", advice=LOGS)
-        for name in sorted(published.keys() - here.keys()):
-            yield failed(f"{name} is published, and the node has no such device", advice=LOGS)
-        for name in sorted(here.keys() & published.keys()):
-            if here[name] != published[name]:
-                yield failed(f"{name} is published as {published[name]}, and is {here[name]}", advice=LOGS)
-    for one in _published(node):
+    count = node.slices[0].get("spec", {}).get("pool", {}).get("resourceSliceCount")
+    yield Fact(count=len(node.slices), wanted=count)
+    published = {str(one.get("name")): one.get("attributes", {}).get("uuid", {}).get("string", "")
+                 for one in node.devices}  # fmt: skip
+    here = {one.name: one.uuid for one in devices_of(context.facts, places(context.facts), {})}
+    for name in sorted(here.keys() | published.keys()):
+        yield Fact(name=name, here=here.get(name), published=published.get(name))
+    for one in node.devices:
         for taint in one.get("taints") or ():
-            yield warning(
-                f"{one['name']} has the taint {taint.get('key')}={taint.get('value', '')}:{taint.get('effect')}",
-                advice="docs/kubernetes.md, Health, says until when",
-            )
-    yield ok(f"published are {', '.join(sorted(published))}")
+            text = f"{taint.get('key')}={taint.get('value', '')}:{taint.get('effect')}"
+            yield Fact(name=one.get("name"), taint=text)
+    yield Fact(all=", ".join(sorted(published)))
 
 
-def features(context: Context) -> Iterator[Finding]:
-    """Whether the API server keeps what says that devices can be shared."""
-    for one in _published(node_of(context)):
+def _features(context: Context) -> Iterator[Fact]:
+    """An API server without a feature drops the fields that it adds."""
+    for one in node_of(context).devices:
         policies = [value.get("requestPolicy") for value in one.get("capacity", {}).values()]
         if not one.get("allowMultipleAllocations") or not policies or not all(policies):
-            yield failed(
-                f"the API server has dropped what says that {one.get('name')} can be shared",
-                advice="turn on the feature gate DRAConsumableCapacity (on by default from Kubernetes 1.36)",
-            )
+            yield Fact(name=one.get("name"))
 
 
-def cdi(context: Context) -> Iterator[Finding]:
-    """Whether each prepared claim has the files that a container runtime reads."""
+def _cdi(context: Context) -> Iterator[Fact]:
     node = node_of(context)
     directory = node.record.cdi_dir
     if os.path.isdir(directory) and os.stat(directory).st_mode & 0o022:
-        yield failed(
-            f"{directory} can be written by others, and the plugin does not use it",
-            commands=(f"chmod go-w {shlex.quote(directory)}",),
-        )
-    for allocation in node.allocations():
+        yield Fact(open=directory, quoted=shlex.quote(directory))
+    for allocation in node.allocations:
         yield from files_of(node, allocation)
-    yield ok(f"{len(node.allocations())} claims are prepared")
+    yield Fact(count=len(node.allocations))
 
 
-def files_of(node: Node, allocation: Allocation) -> Iterator[Finding]:
-    """What is wrong with the CDI documents of one claim."""
-    claim = f"{allocation.namespace}/{allocation.name}"
-    names: set[str] = set()
+def files_of(node: Node, allocation: Allocation) -> Iterator[Fact]:
+    """The CDI documents of one claim, and what is wrong with them."""
+    claim, names = f"{allocation.namespace}/{allocation.name}", set()
     for path in give.paths(node.outlet, allocation):
-        if not os.path.lexists(path):
-            yield failed(f"{path} of claim {claim} is missing: its containers cannot start", advice=ANEW)
-            continue
+        fact = Fact(claim=claim, path=path, missing=not os.path.lexists(path), aside=aside(path))
+        yield fact
+        if fact.missing:
+            return
         found = read_spec(path)
         if found.problems:
-            yield failed(
-                f"{path} of claim {claim} is damaged: {found.problems[0]}",
-                commands=(aside(path),),
-                advice=ANEW,
-            )
-            continue
-        names |= {f"{found.document['kind']}={one['name']}" for one in found.document["devices"]}
-        for program in sorted(
-            {hook["path"] for hook in _hooks(found.document) if not os.path.exists(hook["path"])}
-        ):
-            yield failed(f"{path} of claim {claim} names {program}, which is missing", advice=ANEW)
-    wanted = {give.device_name(allocation, place) for place in range(len(allocation.given))}
-    if names and not wanted <= names:
-        yield failed(f"claim {claim} has no CDI device {min(wanted - names)}", advice=ANEW)
+            fact.damage = found.problems[0]
+            yield fact
+            return
+        names |= set(found.devices())
+        for program in sorted({hook["path"] for hook in parts_of(found.document, "hooks")}):
+            if not os.path.exists(program):
+                yield Fact(claim=claim, path=path, program=program)
+    lacking = {give.device_name(allocation, place) for place in range(len(allocation.given))} - names
+    if lacking:
+        yield Fact(claim=claim, device=min(lacking))
 
 
-def _hooks(document: dict[str, Any]) -> list[dict[str, Any]]:
-    edits = [document.get("containerEdits") or {}, *(one["containerEdits"] for one in document["devices"])]
-    return [hook for one in edits for hook in one.get("hooks") or ()]
-
-
-def kept(context: Context) -> Iterator[Finding]:
-    """Whether what the plugin keeps of claims can be read, and their slices are there."""
+def _kept(context: Context) -> Iterator[Fact]:
     node = node_of(context)
-    held = claims.held_uids()
-    for one in node.prepared():
+    for one in node.prepared:
         if isinstance(one, CheckpointError):
-            yield failed(
-                f"{one.path} cannot be read: {one.cause}", commands=(aside(one.path),),
-                advice="while it is there, the plugin cannot say what is left of the devices",
-            )  # fmt: skip
-        elif node.record.shares and one.uid not in held and not all(given.whole for given in one.given):
-            yield failed(f"the slices of claim {one.namespace}/{one.name} are gone", advice=ANEW)
+            yield Fact(unread=one.path, cause=one.cause, aside=aside(one.path))
+        else:
+            yield from slices_of(node, one)
 
 
-def leftovers(context: Context) -> Iterator[Finding]:
-    """Whether anything is left of claims that are gone."""
-    node = node_of(context)
-    known = {one.uid for one in node.allocations()}
-    unread = any(isinstance(one, CheckpointError) for one in node.prepared())
-    strays = (give.uids_there(node.outlet) | claims.held_uids()) - known
-    if strays and not unread:
-        yield warning(
-            f"files or slices are left of claims that are not prepared: {len(strays)}",
-            *first((f"claim {uid}" for uid in sorted(strays)), _SHOWN),
-            advice="delete the DaemonSet's pod on this node: its successor removes them",
-        )
-    for one in node.allocations():
+def slices_of(node: Node, allocation: Allocation) -> Iterator[Fact]:
+    """The slices of one claim that the plugin has made, and what is wrong with them."""
+    for place, given in enumerate(allocation.given if node.record.shares else ()):
+        path = f"{registry.base_directory()}/{claims.key_of(f'{allocation.uid}-{place}')}"
+        fact = Fact(request=given.request, claim=f"{allocation.namespace}/{allocation.name}", path=path)
+        if given.whole:
+            continue
         try:
-            claim = node.answered(CLAIMS.format(one.namespace, one.name))
-        except InputError:
-            raise Blocked("kubernetes.api") from None
-        except ApiError as error:
-            if error.status != 404:
-                raise Blocked("kubernetes.api") from None
-            claim = {}
-        if claim.get("metadata", {}).get("uid") != one.uid:
-            yield warning(
-                f"claim {one.namespace}/{one.name} is gone, and what was prepared for it is still here",
-                f"claim {one.uid}",
-                advice="the plugin removes it within ten minutes of its pod's end, and when it starts",
-            )
+            fd = os.open(f"{path}/quota", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            fact.gone = True
+            yield fact
+            continue
+        try:
+            limits = {quota.uuid_bytes(device.uuid): device.memory_limit for device in quota.read(fd)}
+            fact.has, fact.given = _size(limits.get(quota.uuid_bytes(given.uuid), 0)), _size(given.limit)
+        except quota.QuotaError as error:
+            fact.broken = error.cause
+        finally:
+            os.close(fd)
+        yield fact
 
 
+def _size(limit: int) -> str:
+    return "all memory" if limit == NO_LIMIT else f"{limit >> 20} MiB"
+
+
+def _leftovers(context: Context) -> Iterator[Fact]:
+    node = node_of(context)
+    strays = (give.uids_there(node.outlet) | claims.held_uids()) - {one.uid for one in node.allocations}
+    if strays and len(node.allocations) == len(node.prepared):  # else one of them may be of what cannot be read
+        yield Fact(count=len(strays), seen=first((f"claim {uid}" for uid in sorted(strays)), _SHOWN))
+    for one in node.allocations:
+        if node.claim(one.namespace, one.name).get("metadata", {}).get("uid") != one.uid:
+            yield Fact(claim=f"{one.namespace}/{one.name}", seen=[f"claim {one.uid}"])
+
+
+LOGS = "kubectl -n nvc logs -c plugin POD, of the DaemonSet's pod on this node, says why"
+ANEW = "delete the DaemonSet's pod on this node: its successor makes it anew"
+_KUBELET = "the value kubeletDir must be the directory of the node's kubelet, and the kubelet must run"
+FILES = (
+    Row(FAILED, "{path} of claim {claim} is missing: its containers cannot start", lambda it: it.missing,
+        advice=ANEW),
+    Row(FAILED, "{path} of claim {claim} is damaged: {damage}", lambda it: it.damage, run=("{aside}",),
+        advice=ANEW),
+    Row(FAILED, "{path} of claim {claim} names {program}, which is missing", lambda it: it.program, advice=ANEW),
+    Row(FAILED, "claim {claim} has no CDI device {device}", lambda it: it.device, advice=ANEW),
+)  # fmt: skip
+SLICES = (
+    Row(FAILED, "the slice of request {request} of claim {claim} is gone: {path}", lambda it: it.gone,
+        advice=ANEW),
+    Row(FAILED, "the slice of request {request} of claim {claim} is broken: {broken}", lambda it: it.broken,
+        advice=ANEW),
+    Row(FAILED, "the slice of request {request} of claim {claim} has {has}, it was allocated {given}",
+        lambda it: it.has != it.given, advice=ANEW),
+)  # fmt: skip
 CHECKS = (
-    Check("kubernetes.plugin", "whether the plugin of this node runs and answers", plugin),
-    Check(
-        "kubernetes.registration", "whether the kubelet has registered the plugin's sockets", registration
-    ),
-    Check("kubernetes.versions", "versions of the plugin, of nvcd and of this program", versions),
-    Check("kubernetes.driver", "the driver where the plugin looks for it, and nvc's hook", root),
-    Check("kubernetes.api", "whether the API server answers, and allocates claims", api),
-    Check("kubernetes.devices", "what is published against what the node has; taints", devices),
-    Check("kubernetes.features", "feature gates that slices need, as far as objects show them", features),
-    Check("kubernetes.cdi", "CDI files of prepared claims", cdi),
-    Check("kubernetes.claims", "what the plugin keeps of claims, and their slices", kept),
-    Check("kubernetes.leftovers", "what is left of claims that are gone", leftovers),
-)
+    Check("kubernetes.plugin", "whether the plugin of this node runs and answers", _plugin, (
+        Row(FAILED, "{path} cannot be read: {cause}", lambda it: it.path, advice=ANEW),
+        Row(FAILED, "no plugin has run here: {state}/plugin.json is missing", lambda it: it.state,
+            advice="see that the DaemonSet has a pod on this node; --state-dir names another directory"),
+        Row(FAILED, "the plugin does not answer at {socket}: {silent}", lambda it: it.silent, advice=LOGS),
+        Row(OK, "version {version} serves {modes}", lambda it: it.version),
+    )),
+    Check("kubernetes.registration", "whether the kubelet has registered the plugin's sockets", _registration, (
+        Row(FAILED, "the kubelet has refused the driver {driver}: {refused}", lambda it: it.refused, advice=LOGS),
+        Row(FAILED, "the kubelet has not registered the driver {driver}", lambda it: it.driver,
+            seen=("the plugin waits at {socket}",), advice=_KUBELET),
+        Row(FAILED, "the kubelet has not registered {resources}", lambda it: it.resources,
+            seen=("the plugin looks for kubelet.sock in {directory}",), advice=_KUBELET),
+        Row(WARNING, "{left} is left of a plugin that was killed", run=("rm {quoted}",),
+            advice="the kubelet tries to reach it again and again"),
+    )),
+    Check("kubernetes.versions", "versions of the plugin, of nvcd and of this program", _versions, (
+        Row(WARNING, "nvcd has version {nvcd}, the plugin {plugin}", lambda it: it.nvcd and it.nvcd != it.own,
+            advice=ANEW),
+        Row(WARNING, "the plugin has version {plugin}, this program {own}", lambda it: it.plugin != it.own,
+            advice="run /opt/nvc/current/bin/nvc-cli; or the update of the DaemonSet has not reached this node"),
+        Row(OK, "version {plugin}"),
+    )),
+    Check("kubernetes.driver", "the driver where the plugin looks for it, and nvc's hook", _driver, (
+        Row(FAILED, "the driver in {root} cannot be asked: {error}", lambda it: it.error,
+            run=("nvc-cli --root {quoted} doctor driver nodes",),
+            advice="the value driverRoot says where the node has its driver"),
+        Row(FAILED, "no container with a GPU can start: {hook} is missing", lambda it: it.missing, advice=ANEW),
+        Row(OK, "driver {driver} in {root}", lambda it: it.driver),
+    )),
+    Check("kubernetes.api", "whether the API server answers, and allocates claims", _api, (
+        Row(UNKNOWN, "the API server is not asked: {unknown}", lambda it: it.unknown,
+            advice="run this in the DaemonSet's container `plugin`, or name a file with --kubeconfig"),
+        Row(FAILED, "the API server has no resource.k8s.io/v1: it allocates no claims",
+            lambda it: it.old and it.prepares,
+            advice="Kubernetes 1.34 or newer has it; older clusters use the device plugin (mode=device-plugin)"),
+        Row(FAILED, "the API server: {cause}", lambda it: not it.old, advice="{hint}"),
+    )),
+    Check("kubernetes.devices", "what is published against what the node has; taints", _devices, (
+        Row(FAILED, "the API server has no ResourceSlice of {driver} for {node}", lambda it: it.node, advice=LOGS),
+        Row(FAILED, "{count} of {wanted} ResourceSlices are there: the scheduler takes no device",
+            lambda it: it.count != it.wanted, advice=LOGS),
+        Row(WARNING, "{name} has the taint {taint}", lambda it: it.taint,
+            advice="docs/kubernetes.md, Health, says until when"),
+        Row(FAILED, "{name} ({here}) is not published", lambda it: it.published is None, advice=LOGS),
+        Row(FAILED, "{name} is published, and the node has no such device", lambda it: it.here is None,
+            advice=LOGS),
+        Row(FAILED, "{name} is published as {published}, and is {here}", lambda it: it.published != it.here,
+            advice=LOGS),
+        Row(OK, "published are {all}", lambda it: it.all),
+    )),
+    Check("kubernetes.features", "feature gates that slices need, as far as objects show them", _features, (
+        Row(FAILED, "the API server has dropped what says that {name} can be shared",
+            advice="turn on the feature gate DRAConsumableCapacity (on by default from Kubernetes 1.36)"),
+    )),
+    Check("kubernetes.cdi", "CDI files of prepared claims", _cdi, (
+        Row(FAILED, "{open} can be written by others, and the plugin does not use it", lambda it: it.open,
+            run=("chmod go-w {quoted}",)),
+        *FILES,
+        Row(OK, "{count} claims are prepared", lambda it: not it.claim),
+    )),
+    Check("kubernetes.claims", "what the plugin keeps of claims, and their slices", _kept, (
+        Row(FAILED, "{unread} cannot be read: {cause}", lambda it: it.unread, run=("{aside}",),
+            advice="while it is there, the plugin cannot say what is left of the devices"),
+        *SLICES,
+    )),
+    Check("kubernetes.leftovers", "what is left of claims that are gone", _leftovers, (
+        Row(WARNING, "files or slices are left of claims that are not prepared: {count}", lambda it: it.count,
+            advice="delete the DaemonSet's pod on this node: its successor removes them"),
+        Row(WARNING, "claim {claim} is gone, and what was prepared for it is still here",
+            advice="the plugin removes it within ten minutes of its pod's end, and when it starts"),
+    )),
+)  # fmt: skip

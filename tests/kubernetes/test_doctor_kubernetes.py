@@ -312,7 +312,7 @@ def test_a_claim_that_is_kept_and_cannot_be_read(plugin: Plugin, kubelet: Kubele
 def test_slices_that_are_gone(plugin: Plugin, kubelet: Kubelet) -> None:
     made = given(plugin, kubelet)
     claims.release(LinuxKernel(), made["metadata"]["uid"])
-    assert named(plugin, "kubernetes.claims", "the slices of claim ml/part are gone")
+    assert named(plugin, "kubernetes.claims", "the slice of request gpu of claim ml/part is gone")
     assert named(
         plugin, "claim.slices", "the slice of request gpu of claim ml/part is gone", "--claim=ml/part"
     )
