@@ -4,31 +4,30 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
 
 from nvc import privileges
+from nvc.containers.running import known, resolve
+from nvc.doctor import Result, document, examine, text
+from nvc.doctor.archive import write_archive
+from nvc.doctor.catalog import CHECKS, choose
+from nvc.doctor.cluster import Node
+from nvc.doctor.context import Context
 from nvc.kernel import LinuxKernel
-from nvc.value import Value
-from nvc_cli import output
+from nvc.request import place
+from nvc_cli import arguments, output
 from nvc_cli.main import command, format_option
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
-    from nvc.doctor import Result
-    from nvc.doctor.cluster import Node
-    from nvc.doctor.context import Context
     from nvc_cli.parse import Values
 
 _CODE = "/lib/nvc/python"
 
 
 def _names(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem[str]]:
-    from nvc.doctor.catalog import CHECKS
-
     groups = dict.fromkeys(check.name.partition(".")[0] for check in CHECKS)
     offers = [(group, f"every check of {group}") for group in groups]
     offers += [(check.name, check.title) for check in CHECKS]
@@ -36,8 +35,6 @@ def _names(_: click.Context, __: click.Parameter, begun: str) -> list[Completion
 
 
 def _containers(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem[str]]:
-    from nvc.containers.running import known
-
     return [CompletionItem(id, help=place) for id, place in known() if id.startswith(begun)]
 
 
@@ -109,31 +106,28 @@ def doctor(
     if listing:
         _list(checks, tuple(given), form)
         return
-    from nvc.containers.running import resolve
-    from nvc.doctor import examine, text
-    from nvc.doctor.catalog import choose
-
     chosen = choose(checks, tuple(name for name, value in given.items() if value))
     if bundle:
         bundle = os.path.abspath(bundle)
     privileges.reduce("configure")
     found = resolve(container) if container else None
-    node = None
-    if kubernetes:
-        from nvc.doctor.cluster import Node
-
-        node = Node(state_dir, kubeconfig, claim, dict(os.environ))
+    node = Node(state_dir, kubeconfig, claim, dict(os.environ)) if kubernetes else None
     context = _context(ctx.obj["globals"], node)
     try:
         context.container = found
         results = examine(context, chosen)
-        shown = _Shown(results, everything or bool(checks), container, text.reason(results) if found else "")
-        output.write(shown.in_form(form, context))
+        reason = text.reason(results) if found else ""
+        passed = everything or bool(checks)
+        end = f"a GPU program in {container} fails: {reason}\n" if reason else ""
+        if form in ("json", "yaml"):
+            output.write(output.document_text(_document(results, context, reason), form))
+        elif form == "table":
+            output.write(output.emphasised(text.table(results, output.columns())))
+        else:
+            output.write(text.report(results, passed, output.coloured(), output.columns()) + end)
         if bundle:
-            from nvc.doctor.archive import write_archive
-
-            names = write_archive(context, results, shown.report(), bundle, unmasked)
-            output.say("nvc-cli", f"{bundle} has {len(names)} files: look through it before you send it")
+            count = write_archive(context, results, text.report(results, passed) + end, bundle, unmasked)
+            output.say("nvc-cli", f"{bundle} has {count} files: look through it before you send it")
     finally:
         context.close()
     ctx.exit(text.exit_code(results, strict))
@@ -141,9 +135,6 @@ def doctor(
 
 def _list(names: tuple[str, ...], places: tuple[str, ...], form: str) -> None:
     """Write the checks of these names, or all."""
-    from nvc.doctor import text
-    from nvc.doctor.catalog import CHECKS, choose
-
     listed = choose(names, places) if names else CHECKS
     if form in ("json", "yaml"):
         rows = [{"check": check.name, "title": check.title} for check in listed]
@@ -152,67 +143,23 @@ def _list(names: tuple[str, ...], places: tuple[str, ...], form: str) -> None:
         output.write(text.listing(listed))
 
 
-class _Shown(Value):
-    """The results, and what of them is shown."""
-
-    results: tuple[Result, ...]
-    passed: bool  # also the checks that passed
-    container: str  # as the user calls it
-    reason: str  # why a GPU program in that container fails
-
-    def report(self, colour: bool = False, width: int = 0) -> str:
-        """The text for people."""
-        from nvc.doctor import text
-
-        told = text.report(self.results, self.passed, colour, width)
-        return f"{told}a GPU program in {self.container} fails: {self.reason}\n" if self.reason else told
-
-    def in_form(self, form: str, context: Context) -> str:
-        """The output in one of the formats."""
-        from nvc.doctor import text
-
-        if form in ("json", "yaml"):
-            return output.document_text(_document(self.results, context, self.reason), form)
-        if form == "table":
-            return output.emphasised(text.table(self.results, output.columns()))
-        return self.report(output.coloured(), output.columns())
-
-
 def _context(values: Values, node: Node | None) -> Context:
     """What the checks look at, `node` with --kubernetes. They find out what is wrong with a configuration."""
-    from nvc.doctor.context import Context
-    from nvc_cli import arguments
-
     options = arguments.driver_options(values, own_ids=True, configured=False)
     root, ldcache = (getattr(options, name) if name in values else "" for name in ("root", "ldcache"))
     if node is not None and node.found is not None and node.found.root and not root:
-        from nvc.request import place
-
         root, ldcache = place(node.found.root, "")
         options = options.replace(root=root, ldcache=ldcache)
-    context = Context(LinuxKernel(), options, root, ldcache, _programs())
+    # The directory of this installation's programs, "" where this code is not installed.
+    programs = next((f"{path.removesuffix(_CODE)}/bin" for path in sys.path if path.endswith(_CODE)), "")
+    context = Context(LinuxKernel(), options, root, ldcache, programs)
     context.node = node
     return context
 
 
 def _document(results: tuple[Result, ...], context: Context, reason: str) -> dict[str, Any]:
-    from nvc.doctor import document
-
-    made = document(results)
-    if context.container is not None:
-        found = context.container
-        made["container"] = {
-            "name": found.name,
-            "pid": found.pid,
-            "id": found.id or None,
-            "reason": reason or None,
-        }
+    made, found = document(results), context.container
+    if found is not None:
+        whole = {"name": found.name, "pid": found.pid, "id": found.id or None, "reason": reason or None}
+        made["container"] = whole
     return made
-
-
-def _programs() -> str:
-    """The directory of this installation's programs, "" where this code is not installed."""
-    for entry in sys.path:
-        if entry.endswith(_CODE):
-            return entry[: -len(_CODE)] + "/bin"
-    return ""

@@ -71,16 +71,15 @@ class Check:
 
     name: str
     title: str
-    facts: Callable[[Context], Iterable[Fact | Finding]]
+    facts: Callable[[Context], Iterable[Fact]]
     rows: tuple[Row, ...] = ()
 
     def run(self, context: Context) -> Iterator[Finding]:
         """What the rows say of the facts. Raises whatever keeps the facts from being gathered."""
         for fact in self.facts(context):
-            if isinstance(fact, Finding):
-                yield fact
-            else:
-                yield from (row.of(fact) for row in [row for row in self.rows if row.when(fact)][:1])
+            row = next((row for row in self.rows if row.when(fact)), None)
+            if row is not None:
+                yield row.of(fact)
 
 
 @dataclass(frozen=True)
@@ -174,23 +173,3 @@ def document(results: tuple[Result, ...]) -> dict[str, Any]:
             for result in results
         ],
     }
-
-
-def ok(text: str, *evidence: str) -> Finding:
-    """It is as it should be."""
-    return Finding(OK, text, evidence)
-
-
-def warning(text: str, *evidence: str, commands: tuple[str, ...] = (), advice: str = "") -> Finding:
-    """It works, but not as it should, or not for long."""
-    return Finding(WARNING, text, evidence, commands, advice)
-
-
-def failed(text: str, *evidence: str, commands: tuple[str, ...] = (), advice: str = "") -> Finding:
-    """It does not work."""
-    return Finding(FAILED, text, evidence, commands, advice)
-
-
-def unknown(text: str, *evidence: str, commands: tuple[str, ...] = (), advice: str = "") -> Finding:
-    """It cannot be told."""
-    return Finding(UNKNOWN, text, evidence, commands, advice)

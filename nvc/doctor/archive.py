@@ -9,16 +9,21 @@ from __future__ import annotations
 import io
 import json
 import os
+import platform
 import stat
 import sys
 import tarfile
+from collections.abc import Iterator
+from typing import Any
 
 import nvc
 from nvc.cdi.store import read_directory
 from nvc.config import PATHS
+from nvc.containers.files import names_in
 from nvc.discovery.places import DIRECTORIES
-from nvc.doctor import document
-from nvc.doctor.context import read_text
+from nvc.discovery.proc import proc_files
+from nvc.doctor import Blocked, Result, document
+from nvc.doctor.context import Context, read_text
 from nvc.doctor.driver import kernel_log
 from nvc.doctor.mask import GONE, Mask
 from nvc.doctor.registrations import kind_of
@@ -29,17 +34,8 @@ from nvc.listing import info_document
 from nvc.slices.build import shim
 from nvc.slices.store.status import document as slice_document
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from nvc.doctor import Result
-    from nvc.doctor.context import Context
-
 ROOT = "nvc-doctor"
 _LINES = 2000  # of the kernel log, the last ones
-_FILES = 2000
-_PROC = (*(f"/proc/driver/nvidia/{name}" for name in ("version", "params", "registry")), "/proc/devices")
 
 
 class ArchiveError(NvcError, code="NVC-2202", stage="archive"):
@@ -48,14 +44,14 @@ class ArchiveError(NvcError, code="NVC-2202", stage="archive"):
 
 def write_archive(
     context: Context, results: tuple[Result, ...], text: str, path: str, names: bool = False
-) -> list[str]:
-    """Write the archive to `path`, which must not be there yet, mode 0600; the names of its files are returned.
+) -> int:
+    """Write the archive to `path`, which must not be there yet, mode 0600; the number of its files is returned.
 
     `text` is the report for people. With `names`, names of host, users and devices stay. Raises ArchiveError.
     """
     mask = Mask(not names)
     parts = {
-        f"{ROOT}/{name}": mask(content).encode("utf-8", "replace")
+        f"{ROOT}/{name}": mask(content if isinstance(content, str) else _json(content)).encode("utf-8", "replace")
         for name, content in _parts(context, results, text)
     }
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -74,30 +70,36 @@ def write_archive(
     except OSError as error:
         os.unlink(path)
         raise ArchiveError.of("write archive", path, error) from None
-    return list(parts)
+    return len(parts)
 
 
-def _parts(context: Context, results: tuple[Result, ...], text: str) -> list[tuple[str, str]]:
-    facts, error, _ = context.asked
-    info: dict[str, Any] = info_document(facts) if facts is not None else {"error": str(error)}
-    parts = [
-        ("report.txt", text),
-        ("report.json", _json(document(results))),
-        ("info.json", _json(info)),
-        ("configuration.json", _json(_configuration(context))),
-        ("engines.json", _json(_engines())),
-        ("versions.json", _json(_versions(context))),
-        ("driver-files.txt", _driver_files(context)),
-        ("slices.json", _json({"slices": [slice_document(one) for one in _tenants(context)]})),
-        ("kernel-log.txt", _kernel_log()),
-        ("cgroups.txt", _lines_of("/proc/self/mountinfo", " - cgroup")),
-        ("proc.txt", _proc(context)),
-    ]
-    return parts + _specifications(context)
-
-
-def _json(value: Any) -> str:
+def _json(value: object) -> str:
     return json.dumps(value, indent=2, default=str) + "\n"
+
+
+def _parts(context: Context, results: tuple[Result, ...], text: str) -> Iterator[tuple[str, Any]]:
+    """Names of files, and what is in them: a text, or what becomes JSON."""
+    facts, error, _ = context.asked
+    yield "report.txt", text
+    yield "report.json", document(results)
+    yield "info.json", {"error": str(error)} if facts is None else info_document(facts)
+    yield "configuration.json", _configuration(context)
+    yield "engines.json", {name: _engine(name) for name in ENGINES}
+    yield "versions.json", _versions(context)
+    yield "driver-files.txt", "".join(_driver_files(context))
+    yield "slices.json", {"slices": _slices(context)}
+    yield "kernel-log.txt", _kernel_log()
+    yield "cgroups.txt", _with_word(read_text("/proc/self/mountinfo").splitlines(), " - cgroup")
+    yield "proc.txt", _proc(context)
+    for directory in context.config.cdi_spec_dirs:
+        try:
+            files = read_directory(directory)
+        except NvcError as error:
+            yield f"cdi{directory}/unreadable.txt", f"{error}\n"
+            continue
+        for file in files:
+            name = file.path if file.path.endswith(".json") else f"{file.path}.json"  # of a YAML file
+            yield f"cdi{name}", _without_values(file.document) if file.document else {"problems": file.problems}
 
 
 def _configuration(context: Context) -> dict[str, Any]:
@@ -109,79 +111,55 @@ def _configuration(context: Context) -> dict[str, Any]:
     return {"files": [path for path in PATHS if os.path.exists(path)], **settings}
 
 
-def _engines() -> dict[str, Any]:
-    found = {}
-    for name in ENGINES:
-        engine = registered(name)
-        found[name] = {
-            "default": engine.default or None,
-            "runtimes": [
-                {
-                    "file": one.file,
-                    "name": one.name,
-                    "programs": one.programs,
-                    "of": kind_of(one.programs[0]),
-                }
-                for one in engine.runtimes
-            ],
-            "hookDirectories": engine.hook_directories,
-            "problems": [str(problem) for problem in engine.problems],
-        }
-    return found
+def _engine(name: str) -> dict[str, Any]:
+    found = registered(name)
+    return {
+        "default": found.default or None,
+        "runtimes": [{**vars(one), "of": kind_of(one.programs[0])} for one in found.runtimes],
+        "hookDirectories": found.hook_directories,
+        "problems": found.problems,
+    }
 
 
 def _versions(context: Context) -> dict[str, Any]:
-    release = dict(
-        line.partition("=")[::2]
-        for line in read_text("/etc/os-release", 1 << 16).splitlines()
-        if "=" in line
-    )
-    uname = os.uname()
     try:
         shim_directory = shim.installed().directory
     except NvcError as error:
         shim_directory = str(error)
+    lines = read_text("/etc/os-release").splitlines()
+    release = [line for line in lines if line.startswith(("ID=", "VERSION_ID="))]
     return {
         "nvc": nvc.__version__,
         "python": sys.version,
-        "kernel": f"{uname.sysname} {uname.release} {uname.machine}",
-        "distribution": {name: release.get(name, "").strip('"') for name in ("ID", "VERSION_ID")},
-        "commandLine": _lines_of("/proc/cmdline", "nvidia").strip(),
+        "kernel": " ".join((platform.system(), platform.release(), platform.machine())),
+        "distribution": release,
+        "commandLine": _with_word(read_text("/proc/cmdline").split(), "nvidia"),
         "shim": shim_directory,
         "programs": context.programs,
         "uid": os.geteuid(),
     }
 
 
-def _driver_files(context: Context) -> str:
-    lines = []
-    places = [*DIRECTORIES.get(os.uname().machine, ()), "/dev", "/dev/nvidia-caps", "/dev/char", "/usr/bin"]
-    for place in dict.fromkeys(places):
-        directory = context.path(place)
-        try:
-            names = sorted(name for name in os.listdir(directory) if "nvidia" in name or "libcuda" in name)
-        except OSError:
-            continue
-        for name in names[:_FILES]:
+def _driver_files(context: Context) -> Iterator[str]:
+    places = [*DIRECTORIES.get(platform.machine(), ()), "/dev", "/dev/nvidia-caps", "/dev/char", "/usr/bin"]
+    for directory in map(context.path, dict.fromkeys(places)):
+        for name in [name for name in names_in(directory) if "nvidia" in name or "libcuda" in name]:
             path = f"{directory}/{name}"
             try:
-                status = os.lstat(path)
+                it = os.lstat(path)
+                target = f" -> {os.readlink(path)}" if stat.S_ISLNK(it.st_mode) else ""
             except OSError:
                 continue
-            more = f"{status.st_size}"
-            if stat.S_ISCHR(status.st_mode):
-                more = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
-            elif stat.S_ISLNK(status.st_mode):
-                more = f"-> {os.readlink(path)}"
-            lines.append(f"{stat.filemode(status.st_mode)} {status.st_uid}:{status.st_gid} {path} {more}\n")
-    return "".join(lines)
+            node = stat.S_ISCHR(it.st_mode)
+            size = f"{os.major(it.st_rdev)}:{os.minor(it.st_rdev)}" if node else it.st_size
+            yield f"{stat.filemode(it.st_mode)} {it.st_uid}:{it.st_gid} {path} {size}{target}\n"
 
 
-def _tenants(context: Context) -> tuple[Any, ...]:
+def _slices(context: Context) -> list[dict[str, Any]]:
     try:
-        return context.slices()[0]
+        return [slice_document(one) for one in context.slices()[0]]
     except (OSError, NvcError):
-        return ()
+        return []
 
 
 def _kernel_log() -> str:
@@ -191,38 +169,18 @@ def _kernel_log() -> str:
         return f"cannot be read: {error.strerror}\n"
 
 
-def _lines_of(path: str, word: str) -> str:
-    """The lines, or the words of a single line, that have `word` in them."""
-    lines = read_text(path, 1 << 20).splitlines()
-    parts = lines[0].split() if len(lines) == 1 else lines
+def _with_word(parts: list[str], word: str) -> str:
     return "".join(f"{part}\n" for part in parts if word in part)
 
 
 def _proc(context: Context) -> str:
-    text = ""
-    for path in _PROC:
-        try:
-            content = context.host.system.read_optional(path, 1 << 16)
-        except Exception:  # without a driver root there is nothing to read
-            content = None
-        if content is not None:
-            text += f"== {path}\n{content.decode('utf-8', 'replace')}\n"
-    return text
-
-
-def _specifications(context: Context) -> list[tuple[str, str]]:
-    found = []
-    for directory in context.config.cdi_spec_dirs:
-        try:
-            files = read_directory(directory)
-        except NvcError as error:
-            found.append((f"cdi{directory}/unreadable.txt", f"{error}\n"))
-            continue
-        for file in files:
-            value = _without_values(file.document) if file.document else {"problems": file.problems}
-            name = file.path if file.path.endswith(".json") else f"{file.path}.json"  # of a YAML file
-            found.append((f"cdi{name}", _json(value)))
-    return found
+    try:
+        system = context.host.system
+    except Blocked:  # without a driver root there is nothing to read
+        return ""
+    devices = (system.read_optional("/proc/devices") or b"").decode("utf-8", "replace")
+    files = [f"== {file.name}\n{file.content.decode('utf-8', 'replace')}\n" for file in proc_files(system)]
+    return "".join(files) + f"== devices\n{devices}\n"
 
 
 def _without_values(value: Any) -> Any:

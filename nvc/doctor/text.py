@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from nvc.columns import fitted
-from nvc.doctor import FAILED, OK, UNKNOWN, WARNING, worst
-from nvc.errors import one_line
+from textwrap import fill, wrap
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.doctor import Check, Finding, Result
+from nvc.columns import fitted
+from nvc.doctor import FAILED, OK, UNKNOWN, WARNING, Check, Finding, Result, worst
+from nvc.errors import one_line
 
 LABELS = {OK: "ok", WARNING: "warning", FAILED: "failed", UNKNOWN: "cannot tell"}
 PLAIN, BOLD = "\x1b[0m", "\x1b[1m"
@@ -53,8 +51,6 @@ def _lines(name: str, finding: Finding, colour: bool, width: int) -> list[str]:
 
 def _folded(head: str, text: str, width: int) -> list[str]:
     """`text` behind `head` in lines of at most `width` columns; words stay whole."""
-    from textwrap import wrap
-
     if not width or len(head) + len(text) <= width:
         return [f"{head}{text}"]
     indent = " " * len(head)
@@ -86,17 +82,12 @@ def summary(results: tuple[Result, ...]) -> str:
 
 def reason(results: tuple[Result, ...]) -> str:
     """The first thing that fails, which is why what comes after it does; "" where nothing does."""
-    for result in results:
-        for finding in result.findings:
-            if finding.status == FAILED:
-                return one_line(finding.text)
-    return ""
+    failures = (one for result in results for one in result.findings if one.status == FAILED)
+    return next((one_line(one.text) for one in failures), "")
 
 
 def listing(checks: tuple[Check, ...]) -> str:
     """Names and titles, which are folded at 80 columns."""
-    from textwrap import fill
-
     indent = max(len(check.name) for check in checks) + 2
     return "".join(
         fill(check.title, 80, initial_indent=check.name.ljust(indent), subsequent_indent=" " * indent) + "\n"
