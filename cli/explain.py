@@ -6,18 +6,14 @@ import click
 from click.shell_completion import CompletionItem
 
 from nvc.columns import fitted
+from nvc.doctor import codes
 from nvc_cli import output
 from nvc_cli.main import command, format_option
 
 
 def _codes(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem[str]]:
-    from nvc.doctor.codes import EXPLANATIONS
-
-    return [
-        CompletionItem(found.code, help=found.meaning)
-        for found in EXPLANATIONS
-        if found.code.startswith(begun.upper())
-    ]
+    known = [found for found in codes.EXPLANATIONS if found.code.startswith(begun.upper())]
+    return [CompletionItem(found.code, help=found.meaning) for found in known]
 
 
 @command("explain", "nvc-cli explain NVC-1201", "nvc-cli explain")
@@ -28,17 +24,12 @@ def explain(code: str | None, form: str) -> None:
 
     Every error ends with its code. Without CODE, all codes are listed.
     """
-    from nvc.doctor import codes
-
     chosen = (codes.explain(code),) if code is not None else codes.EXPLANATIONS
     if form in ("json", "yaml"):
-        errors = [{name: getattr(found, name) for name in found._fields} for found in chosen]
+        errors = [vars(found) for found in chosen]
         output.write(output.document_text({"schemaVersion": 1, "errors": errors}, form))
     elif form == "table":
-        rows = [
-            ("CODE", "STAGE", "MEANING"),
-            *((found.code, found.stage, found.meaning) for found in chosen),
-        ]
+        rows = [("CODE", "STAGE", "MEANING"), *((one.code, one.stage, one.meaning) for one in chosen)]
         output.write(output.emphasised(fitted(rows, output.columns())))
     elif code is not None:
         output.write(codes.text_of(chosen[0]))

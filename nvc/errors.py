@@ -113,7 +113,7 @@ class DetectionError(NvcError, code="NVC-1401", stage="detection", doctor="drive
 
 
 class SourceChanged(
-    DetectionError, code="NVC-1402", doctor="inventory",
+    DetectionError, code="NVC-1402",
     hint="the driver changed meanwhile; try again, or add --no-inventory",
 ):  # fmt: skip
     """What a plan rests on has changed: a file is not the one that discovery found, or a device's policy."""

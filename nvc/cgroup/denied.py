@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 def denied(kernel: Kernel, pid: int, rules: tuple[Rule, ...]) -> tuple[tuple[Rule, ...], str]:
     """The `rules` that the cgroup of a process does not allow, and where that cgroup has its own.
 
-    Programs that cannot be read count as such that allow. Raises MountError, OSError where the cgroup cannot be read.
+    Programs that cannot be read count as such that allow. Raises MountError or OSError where the cgroup itself
+    cannot be read.
     """
     proc = os.open(f"/proc/{pid}", O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

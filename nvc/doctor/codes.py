@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from nvc.errors import InputError
 from nvc.slices.model.policy import WITHOUT_NVCD
-from nvc.value import Value
 
 
-class Explanation(Value):
+@dataclass(frozen=True)
+class Explanation:
     """What is known of one code."""
 
     code: str
@@ -94,7 +96,7 @@ EXPLANATIONS = (
         "A driver file or a device policy changed while the plan was made.",
         ("The driver was upgraded at that moment.", "The inventory is stale.",
          "`nvc-cli vgpu policy` ran at that moment."),
-        "inventory", ("Try again.", "`nvc-cli --no-inventory info` asks the driver instead of the inventory."),
+        "driver nodes", ("Try again.", "`nvc-cli --no-inventory info` asks the driver instead of the inventory."),
     ),
     Explanation(
         "NVC-1501", "DeviceError", "device", "The requested device does not exist on this host.",
@@ -240,9 +242,7 @@ BY_CODE = {explanation.code: explanation for explanation in EXPLANATIONS}
 def explain(code: str) -> Explanation:
     """The explanation of a code, as it is or without NVC-. Raises InputError."""
     wanted = code.strip().upper()
-    if wanted.isascii() and wanted.isdigit():
-        wanted = f"NVC-{wanted}"
-    found = BY_CODE.get(wanted)
+    found = BY_CODE.get(wanted) or BY_CODE.get(f"NVC-{wanted}")
     if found is None:
         raise InputError("explain", code, "there is no such code", "`nvc-cli explain` lists all")
     return found
@@ -266,15 +266,9 @@ def page() -> str:
         "[`nvc-cli doctor`](doctor.md) that help to find its cause. `nvc-cli explain CODE` prints these entries.",
     ]  # fmt: skip
     for found in EXPLANATIONS:
-        lines += [
-            "",
-            f"## {found.code}",
-            "",
-            f"`{found.stage} error`, class `{found.name}`. {found.meaning}",
-            "",
-        ]
+        lines += ["", f"## {found.code}", ""]
+        lines += [f"`{found.stage} error`, class `{found.name}`. {found.meaning}", ""]
         lines += [f"- {cause}" for cause in found.causes]
-        if found.checks:
-            lines += ["", f"Check with `nvc-cli doctor {found.checks}`."]
-        lines += ["", *(f"{remedy}" for remedy in found.remedies)]
+        lines += ["", f"Check with `nvc-cli doctor {found.checks}`."] if found.checks else []
+        lines += ["", *found.remedies]
     return "".join(f"{line}\n" for line in lines)

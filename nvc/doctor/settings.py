@@ -8,7 +8,6 @@ import shlex
 import stat
 from collections.abc import Iterator
 
-from nvc import inventory
 from nvc.apply.journal import kept, read_journal
 from nvc.config import PATHS, check_file
 from nvc.doctor import AS_ROOT, FAILED, OK, UNKNOWN, WARNING, Check, Fact, Row, aside, first
@@ -65,22 +64,6 @@ def _names(base: str) -> list[str]:
         return sorted(os.listdir(base))
     except FileNotFoundError:
         return []
-
-
-def _trust(context: Context) -> Iterator[Fact]:
-    base, wrong = context.runtime_directory, {}
-    for name in _names(base):
-        if not name.startswith("inventory-"):
-            continue
-        status = os.lstat(f"{base}/{name}")
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-            wrong[f"{base}/{name}"] = "others could have written it"
-        elif inventory.load(name, base) is None:
-            wrong[f"{base}/{name}"] = "it is damaged, or of another version of Python"
-    for path, why in list(wrong.items())[:1]:
-        more = f", and {len(wrong) - 1} more," if len(wrong) > 1 else ""
-        yield Fact(path=path, more=more, why=why, seen=first(f"{path}: {why}" for path, why in wrong.items()),
-                   run=[aside(path) for path in wrong])  # fmt: skip
 
 
 def _journals(context: Context) -> Iterator[Fact]:
@@ -150,9 +133,6 @@ KEPT = (
             lambda it: it.owner != "", run=("{aside}",)),
         Row(FAILED, "{path} can be written by others (mode {mode}): container starts refuse to use it",
             lambda it: it.mode, run=("chmod 700 {path}",)),
-    )),
-    Check("inventory.trust", "files of the inventory that nvc does not trust", _trust, (
-        Row(WARNING, "{path}{more} is not used: {why}; each container start asks the driver"),
     )),
     Check("inventory.journals", "runs that were killed before they ended", _journals, (
         Row(WARNING, "a run was killed while it changed {rootfs}", lambda it: it.rootfs, seen=("{journal}",),
