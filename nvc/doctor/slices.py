@@ -253,9 +253,8 @@ CHECKS = (
     Check("vgpu.shim", "the installed shim", _shim, (
         Row(FAILED, "no slices can be made: {missing}: {cause}", lambda it: it.missing, advice=REINSTALL),
         Row(FAILED, "{damaged} is damaged: {cause}", lambda it: it.damaged, advice=REINSTALL),
-        Row(FAILED, "{path} is a shim for version {layouts} of quota and ledger, this nvc makes {wanted}",
-            lambda it: it.layouts != it.wanted, advice=REINSTALL),
-        Row(FAILED, "{path} calls itself {own}, not {soname}", lambda it: it.own != it.soname, advice=REINSTALL),
+        Row(FAILED, "{path} is not the shim of this nvc: it is {own}, for version {layouts} of the quota",
+            lambda it: (it.own, it.layouts) != (it.soname, it.wanted), advice=REINSTALL),
         Row(FAILED, "{path} needs glibc {needs}, this host has {host}", lambda it: it.needs,
             advice="install the package that was built for this distribution"),
         Row(OK, "the shim is {directory}"),

@@ -143,11 +143,11 @@ SHIMS = (
     Case("vgpu.shim", f"mv {SHIM} /usr/local/lib/nvc/vgpu/away", "no slices can be made",
          f"mv /usr/local/lib/nvc/vgpu/away {SHIM}"),
     Case("vgpu.shim", f"mount --bind {LIBS}/libcuda.so.1 {SHIM}/libcuda.so",
-         "is a shim for version no of quota and ledger", f"umount {SHIM}/libcuda.so"),
+         "it is libcuda.so.1, for version no of the quota", f"umount {SHIM}/libcuda.so"),
     Case("vgpu.shim", f"cp {SHIM}/libcuda.so /run/new.so; sed -i 's/GLIBC_2\\.2\\.5/GLIBC_9.2.5/' /run/new.so; "
          f"mount --bind /run/new.so {SHIM}/libcuda.so", "needs glibc 9.", f"umount {SHIM}/libcuda.so"),
     Case("vgpu.shim", f"mount --bind {SHIM}/libnvidia-ml.so {SHIM}/libcuda.so",
-         "calls itself libnvidia-ml.so.1, not libcuda.so.1", f"umount {SHIM}/libcuda.so"),
+         "it is libnvidia-ml.so.1, for version ", f"umount {SHIM}/libcuda.so"),
     Case("vgpu.shim", f"echo > /run/new.so; mount --bind /run/new.so {SHIM}/libcuda.so", "is damaged",
          f"umount {SHIM}/libcuda.so"),
 )  # fmt: skip
