@@ -27,7 +27,7 @@ static uint32_t read_pace(uint64_t pace)
 /* Where the host's time is not known, nobody can tell, and nothing is let go for it. */
 static bool is_kept(const struct vgpu_quota_device *device)
 {
-    return device->kept_until && clock_is_known() && device->kept_until > host_now();
+    return clock_is_known() && device->kept_until > host_now();
 }
 
 /* The processes of a slice share a budget: where their clocks do not agree, each look at one would add credit. */
