@@ -33,20 +33,24 @@ static void sleep_ns(uint64_t ns)
     syscall(SYS_nanosleep, &timeout, NULL);
 }
 
-static void note(struct wait *wait, int position, uint64_t now)
+/* What counts is the time in which the device did nothing for the process, which was `idle` from then on. */
+static void note(struct wait *wait, int position, uint64_t idle, uint64_t now)
 {
     if (!wait->since)
         wait->since = wait->noted = now;
-    if (position != NO_POSITION && now > wait->noted)
-        SHARED_ADD(budget_of(position, now)->waited, now - wait->noted);
+    uint64_t from = idle > wait->noted ? idle : wait->noted;
+    if (position != NO_POSITION && now > from)
+        SHARED_ADD(budget_of(position, now)->waited, now - from);
     wait->noted = now;
 }
 
 /* Nanoseconds until it is worth to look again; 0: the launch may be made. */
-static uint64_t must_wait(struct launch *launch, uint32_t cores, struct wait *wait, uint64_t now)
+static uint64_t must_wait(struct launch *launch, uint32_t cores, struct wait *wait, uint64_t *idle,
+                          uint64_t now)
 {
     struct pacer *pacer = launch->pacer;
     pacer_look(pacer, cores, now);
+    *idle = pacer->since ? now : pacer->latest;
     if (!cores)
         return 0;
     int64_t credit = budget_refill(budget_of(pacer->position, now), cores, now);
@@ -67,14 +71,14 @@ static uint64_t must_wait(struct launch *launch, uint32_t cores, struct wait *wa
 static bool hold(struct launch *launch, const struct target *to, struct wait *wait)
 {
     struct window window = window_of(to->position);
-    uint64_t now = now_ns(CLOCK_MONOTONIC), ns = STEP_NS;
+    uint64_t now = now_ns(CLOCK_MONOTONIC), ns = STEP_NS, idle = 0;
     launch->pacer = NULL;
     if (!window.unknown && !window.paused) {
         launch->pacer = window.measured ? pacer_of(to->context, to->position) : NULL;
-        ns = launch->pacer ? must_wait(launch, window.cores, wait, now) : 0;
+        ns = launch->pacer ? must_wait(launch, window.cores, wait, &idle, now) : 0;
     }
     if (ns || wait->since)
-        note(wait, window.unknown ? NO_POSITION : to->position, now);
+        note(wait, window.unknown ? NO_POSITION : to->position, idle, now);
     if (ns)
         sleep_ns(ns);
     return ns != 0;

@@ -38,6 +38,18 @@ def test_kernels_of_a_millisecond(world: World, capped: Callable[..., Capped], c
     assert got.charged == approx(got.total, abs=POINTS)
 
 
+@pytest.mark.parametrize("cap", [10, 50, 90])
+def test_what_waited_is_what_its_cap_held_back(world: World, capped: Callable[..., Capped], cap: int) -> None:
+    """Not the time in which a program that never waits had enough work under way."""
+    slice_ = capped()
+    slice_.cap(cap)
+    slice_.worker(ns=1_000_000, batch=0, **LONG)
+    world.run(1)
+    before = slice_.budget()[3]
+    world.run(5)
+    assert (slice_.budget()[3] - before) / 5e9 == approx(1 - cap / 100, abs=0.08)
+
+
 @pytest.mark.parametrize("world", [0, 1, 49 * 60, 51 * 60, 400 * DAY], indirect=True)
 def test_however_long_the_machine_is_up(world: World, capped: Callable[..., Capped]) -> None:
     """Credit begins with the first launch, not with the machine, and a later pause is of no use."""
