@@ -12,6 +12,20 @@ from nvc_cli.main import Seconds, program_of
 from nvc_cli.vgpu_group import FORMAT, command, operator_kernel
 from nvc_cli.vgpu_report import OFTEN, Progress
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def _state() -> tuple[dict[str, Any], tuple[str, ...]]:
+    """What nvcd says now, and a warning if it says nothing."""
+    from nvc.slices.client.nvcd import PATIENCE, ask
+
+    try:
+        return ask("state", PATIENCE), ()
+    except InitializationError as error:
+        return {}, (f"how busy GPUs are is not known: {error.cause}",)
+
 
 @command("advise", "nvc-cli vgpu advise", "nvc-cli vgpu advise 0 --trusted --seconds 10")
 @click.argument("gpu", metavar="[GPU]", default="", shell_complete=completion.devices)
@@ -29,17 +43,16 @@ def advise_command(ctx: click.Context, gpu: str, trusted: bool, seconds: float, 
     """Measure what slices do. Say which policy fits, and what each would give.
 
     GPU is an index or UUID; without it, every GPU with slices. UTILIZED is the part of the GPU's time that a slice
-    used. STEP is the GPU time between two moments at which it waited for the GPU. Figures are of runs on the same
-    kind of GPU; for others, rules say what a policy gives.
+    used. STEP is how long it has the GPU until it has nothing to run, where that is less than its timeslice.
+    Figures are of runs on the same kind of GPU; for others, rules say what a policy gives.
     """
-    from nvc.slices.client.nvcd import PATIENCE, ask
     from nvc.slices.policy.advice import advise
     from nvc.slices.show.advice import document, situations, text
     from nvc.slices.show.live import LiveView
 
     watcher = LiveView(operator_kernel(), seconds)
     progress = Progress(seconds)
-    picture = watcher.look()
+    picture, before = watcher.look(), _state()[0]
     begin = time.monotonic()
     try:
         while (left := begin + seconds - time.monotonic()) > 0:
@@ -48,13 +61,9 @@ def advise_command(ctx: click.Context, gpu: str, trusted: bool, seconds: float, 
     finally:
         progress.end()
     picture = watcher.look()
-    warnings = picture.warnings
-    try:
-        state = ask("state", PATIENCE)
-    except InitializationError as error:
-        state, warnings = {}, (*warnings, f"how busy GPUs are is not known: {error.cause}")
-    found = situations(picture, state)
-    output.warn(program_of(ctx), warnings if found else picture.warnings)
+    state, problem = _state()
+    found = situations(picture, state, before)
+    output.warn(program_of(ctx), (*picture.warnings, *problem) if found else picture.warnings)
     if gpu:
         found = tuple(one for one in found if gpu.lower() in (one.index, one.uuid.lower()))
         if not found:

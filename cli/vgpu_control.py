@@ -88,8 +88,8 @@ def _pausing(name: str, summary: str) -> click.Command:
     return pausing
 
 
-_pausing("pause", "Hold back new launches of a slice. Work on the GPU still finishes.")
-_pausing("resume", "Let a slice launch again.")
+_pausing("pause", "Stop a slice's kernels. Where the shim keeps time, only new launches wait.")
+_pausing("resume", "Let a slice go on.")
 
 
 @command(
@@ -111,9 +111,7 @@ _pausing("resume", "Let a slice launch again.")
 @click.option("--total-weight", default=None, metavar="N", help="Maximum sum of weights; 0: unlimited.")
 @click.option(
     "--quantum", default=None, metavar="TIME",
-    help="Length of a lease between equal weights; under soft, a lease is four times as long."
-    " Under first, weight and soft: the most that nvcd chooses."
-    " Default: fitted, or 10ms.",
+    help="Timeslice between equal slices, 1ms to 1s; first has its own. Default: 4ms, under soft 16ms.",
 )  # fmt: skip
 @click.option(
     "--floor", default=None, metavar="TIME",

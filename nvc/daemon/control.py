@@ -180,7 +180,7 @@ def device(daemon: Daemon, raw: bytes, now: int) -> dict[str, Any]:
         "memory": nvml.memory if nvml is not None else None,
         "used": nvml.used if nvml is not None else None,
         "busyPercent": nvml.busy if nvml is not None and nvml.busy >= 0 else None,
-        "tenants": [tenant(terms, entitled.get(terms.key)) for terms in force.terms if terms.leased],
+        "tenants": [tenant(terms, entitled.get(terms.key)) for terms in force.terms if terms.timed],
         "together": [
             {
                 "key": terms.key,
@@ -199,11 +199,14 @@ def keeping(timing: Timing, uuid: str, now: int) -> dict[str, Any]:
     why = timing.keeper_of(uuid, now)
     account = timing.books.account
     seen = next((one for one in account.devices if one.uuid == uuid), None) if account is not None else None
+    plan = next((one for one in timing.client.plan.devices if one.uuid == uuid), None)
+    lengths = {one.key: one.timeslice_us for one in plan.slices} if plan is not None else {}
     return {
         "time": f"by the shim, because {why}" if why else "by the driver",
         "strangers": list(timing.strangers.get(uuid, ())),
         "had": [
-            {"key": key, "hadNs": had, "stoppedNs": stopped} for key, had, stopped in timing.books.slices(uuid)
+            {"key": key, "hadNs": had, "stoppedNs": stopped, "timesliceUs": lengths.get(key) or None}
+            for key, had, stopped in timing.books.slices(uuid)
         ],
         "processes": [{"pid": pid, "hadNs": had, "switches": many} for pid, had, many in seen.pids] if seen else [],
         "lost": seen.lost if seen else None,

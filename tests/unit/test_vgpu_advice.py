@@ -8,7 +8,7 @@ import pytest
 from support import GIB
 
 from nvc.slices.model.ledger import Account
-from nvc.slices.model.policy import POLICIES, policy_of
+from nvc.slices.model.policy import MS, POLICIES, policy_of
 from nvc.slices.policy.advice import Load, Outlook, Situation, advise
 from nvc.slices.policy.effects import DECODE, MEASURED, Effect, effect
 from nvc.slices.policy.utilization import Received
@@ -19,6 +19,7 @@ from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
 
 CHAT = Load("chat", 0.5, 0.4, 0.002, used=GIB, processes=1)
 TRAIN = Load("train", 0.5, 0.4, None, used=GIB, processes=1)
+FIRST = "nvc-cli vgpu set chat --policy first"
 IDLE = Load("idle", 0.0, 0.0, processes=1)
 UNKNOWN = Load("any", processes=1)
 TABLE = (
@@ -56,8 +57,16 @@ def outlook(made: Any, name: str) -> Outlook:
             "concurrent",
             ("nvc-cli vgpu policy 0 concurrent",),
         ),
-        ((CHAT, TRAIN), "weight", False, "weight", ("nvc-cli vgpu set chat --weight 8",)),
-        ((CHAT.replace(weight=8), TRAIN), "weight", False, "weight", ()),
+        (
+            (CHAT, TRAIN),
+            "weight",
+            False,
+            "first",
+            ("nvc-cli vgpu policy 0 first", "nvc-cli vgpu set chat --policy first"),
+        ),
+        ((CHAT.replace(weight=8), TRAIN), "weight", False, "first", ("nvc-cli vgpu policy 0 first", FIRST)),
+        ((CHAT.replace(first=True), TRAIN), "first", False, "first", ()),
+        ((CHAT, TRAIN, TRAIN.replace(weight=3)), "first", False, "weight", ("nvc-cli vgpu policy 0 weight",)),
         ((TRAIN, TRAIN.replace(weight=3)), "first", False, "weight", ("nvc-cli vgpu policy 0 weight",)),
         ((TRAIN, TRAIN), "weight", True, "weight", ()),
         ((UNKNOWN, UNKNOWN), "native", True, "weight", ("nvc-cli vgpu policy 0 weight",)),
@@ -148,15 +157,43 @@ def test_situations_are_what_slices_and_nvcd_say() -> None:
     other = other.replace(devices=(device.replace(uuid="GPU-B", index="0", policy=native),))
     gone = one.replace(entry=entry.replace(key="f3"), pids=(), name="gone")
     had = {("f1", "GPU-A"): Received(0.5, 0.2, 9), ("f2", "GPU-B"): Received(0.5, 0.2, 9)}
-    state = {"devices": [{"uuid": "gpu-a", "quantumNs": 2000000, "busyPercent": 90, "used": GIB}, None]}
-    first, second = situations(Picture((one, other, gone), had, {}, 0.0, 1.0), state)
-    assert (first.index, first.loads[0].share, first.quantum, first.busy) == ("0", None, None, None)
-    assert (second.quantum, second.busy, second.memory) == (0.002, 90, GIB)
+    state = {"devices": [{"uuid": "gpu-a", "busyPercent": 90, "used": GIB}, None]}
+    first, second = situations(Picture((one, other, gone), had, {}, 0.0, 1.0), state, {})
+    assert (first.index, first.loads[0].share, first.busy) == ("0", None, None)
+    assert (second.busy, second.memory) == (90, GIB)
     assert second.loads == (Load("chat", 0.5, 0.2, None, 0, 4, 5, 0),)
     (plain,) = situations(
-        Picture((one,), {}, {}, 0.0, 1.0), {"devices": [{"uuid": "GPU-A", "busyPercent": "x"}]}
+        Picture((one,), {}, {}, 0.0, 1.0), {"devices": [{"uuid": "GPU-A", "busyPercent": "x"}]}, {}
     )
     assert (plain.busy, plain.loads[0].share) == (None, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("had", "switches", "timeslice", "step"),
+    [
+        (200 * MS, 100, 4000, 0.002),
+        (396 * MS, 100, 4000, None),  # until its timeslice ends
+        (200 * MS, 100, 2048, None),
+        (20 * MS, 10, 4000, None),  # too few to say
+        (200 * MS, 100, None, None),
+        (200 * MS, "x", 4000, None),
+    ],
+)
+def test_who_leaves_the_gpu_before_its_timeslice_ends_waits_for_each_step(
+    had: int, switches: object, timeslice: int | None, step: float | None
+) -> None:
+    def state(now: int) -> dict[str, Any]:
+        amount = switches if not isinstance(switches, int) else 50 + now * switches
+        mine = {"pid": 7, "hadNs": 10**9 + now * had, "switches": amount}
+        other = {"pid": 8, "hadNs": now * 10**9, "switches": now}
+        mine_had = {"key": "f1", "timesliceUs": timeslice}
+        return {"devices": [{"uuid": "GPU-A", "processes": [mine, other, None], "had": [mine_had]}]}
+
+    entry = Entry("f1", "/run/nvc/vgpu/f1", 1, 1, "/rootfs", "/usr/lib", 1000, ())
+    device = SliceDeviceStatus("GPU-A", "0", "NVIDIA X1", 80 * GIB, GIB, 5, 0, 4, POLICIES.index("weight"))
+    one = SliceStatus(entry, "f1", (7,), (device,), (), name="chat")
+    (found,) = situations(Picture((one,), {}, {}, 0.0, 1.0), state(1), state(0))
+    assert found.loads[0].step == step
 
 
 def test_without_nvcd_nothing_is_taken_for_idle() -> None:
@@ -168,7 +205,7 @@ def test_without_nvcd_nothing_is_taken_for_idle() -> None:
         entry, "f1", (7,), (device.replace(not_enforced="nvcd does not run"),), (account,), name="a"
     )
     other = one.replace(entry=entry.replace(key="f2"), name="b")
-    (found,) = situations(Picture((one, other), {}, {}, 0.0, 1.0), {})
+    (found,) = situations(Picture((one, other), {}, {}, 0.0, 1.0), {}, {})
     assert [load.kind for load in found.loads] == ["not measured"] * 2
     made = advise(found, False, TABLE)
     assert made.policy == "weight" and made.why.endswith("before nvcd runs (nvcd does not run)")
@@ -176,8 +213,8 @@ def test_without_nvcd_nothing_is_taken_for_idle() -> None:
 
 
 def test_the_document() -> None:
-    made = document((advise(situation(CHAT, TRAIN, quantum=0.002), False, TABLE),), 2.0)
+    made = document((advise(situation(CHAT, TRAIN), False, TABLE),), 2.0)
     (device,) = made["devices"]
-    assert device["slices"][0]["step"] == 0.002 and device["quantum"] == 0.002
-    assert device["advice"]["commands"] == ["nvc-cli vgpu set chat --weight 8"]
+    assert device["slices"][0]["step"] == 0.002
+    assert device["advice"]["commands"] == ["nvc-cli vgpu policy 0 first", FIRST]
     assert all((one["rule"] is None) != (one["measured"] is None) for one in device["policies"])

@@ -181,7 +181,7 @@ class Verifier:
             for known in slices.by_key.values()
             if known.alive
             for device in known.devices
-            if device.memory_limit and policy_of(device.policy).leases
+            if device.memory_limit and policy_of(device.policy).timed
         }
         text = "is in no slice, and uses a device that slices share"
         return {

@@ -39,7 +39,7 @@ class Group(Value):
     channels: tuple[int, ...]
     serial: int = 0  # another one when the group or a channel of it was made anew under a known handle
     touched: int = 0  # how often a process has set its timeslice itself
-    opener: int = 0  # who made the client, whom the log may name instead; 0: the same process
+    opener: int = 0  # who made the client, whom the log may name instead; 0: the tracer has not seen that
 
 
 class SlicePlan(Value):
@@ -81,7 +81,7 @@ def plan(
     for all (a second, say).
     """
     present = tuple(terms for terms in force.terms if groups.get(terms.key))
-    if force.policy.server or not force.policy.leases:
+    if force.policy.server or not force.policy.timed:
         slices = tuple(
             SlicePlan(
                 terms.key,
@@ -116,7 +116,7 @@ def plan(
 
 def cap_of(terms: Terms) -> float:
     """The part of the time that a slice never gets more of; 1.0: it may have all."""
-    return min(terms.cap, terms.bound or 1.0) if terms.leased else 1.0
+    return min(terms.cap, terms.bound or 1.0) if terms.timed else 1.0
 
 
 def period_of(terms: Terms) -> int:
@@ -146,12 +146,12 @@ def timeslices(
     parts = _parts(force, present, caps)
     if front := force.front & {terms.key for terms in present}:
         return _behind(force, present, counts, front)
-    turn = (force.longest or TURN * force.policy.quanta) // 1000
+    turn = (force.quantum or TURN * force.policy.quanta) // 1000
     lengths = {key: part * turn * len(parts) / counts[key] for key, part in parts.items()}
     least = min(lengths.values(), default=0.0)
     if 0 < least < LEAST_US:
         lengths = {key: length * LEAST_US / least for key, length in lengths.items()}
-    longest = max(LONGEST_US, force.longest // 1000)
+    longest = max(LONGEST_US, force.quantum // 1000)
     most = max(lengths.values(), default=0.0)
     if most > longest:
         lengths = {key: length * longest / most for key, length in lengths.items()}

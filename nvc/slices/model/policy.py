@@ -2,7 +2,7 @@
 
 Parsing, nvcd's plan, entitlements, help, shell completion and docs/sharing.md (packaging/tables.py) follow this
 table. Other places know some policies by name. `nvc/slices/policy/advice.py` says which one to choose, and
-`effects.py` beside it what was measured. The rows without leases, `native` and `concurrent`, are in
+`effects.py` beside it what was measured. Those that are not timed, `native` and `concurrent`, are in
 `native/vgpu/layout.h`, whose names `window.c`, `mps.c` and `account.c` there use, and in
 `nvc/slices/model/layout.py`. A row's number is its place.
 """
@@ -25,23 +25,19 @@ class Policy(Value):
     rule: str  # the same for `vgpu advise`, where nothing was measured
     bound: str = NOTHING  # nvcd gives nobody more, also while the device is idle
     weighs: bool = False  # the time is divided by weight; otherwise equally
-    leases: bool = True  # nvcd hands out leases and the shim holds caps; otherwise the driver shares alone
+    timed: bool = True  # nvcd sets timeslices and stops slices at their caps; otherwise the driver shares alone
     server: bool = False  # its slices share one MPS server; a cap is a part of the multiprocessors
-    quanta: int = 1  # length of a lease, in the device's quantum
-    reclaim: int = 0  # nanoseconds that a slice keeps a device it had alone after another slice wants it
-    interrupts_at: int = (
-        0  # a slice with this many times the holder's weight ends the holder's lease; 0: none does
-    )
+    quanta: int = 1  # how many times as long timeslices are, where the operator says nothing
 
     @property
     def caps(self) -> bool:
         """Whether a cap holds under it."""
-        return self.leases or self.server
+        return self.timed or self.server
 
     @property
     def needs_nvcd(self) -> bool:
         """Whether only nvcd enforces it: the shim enforces caps."""
-        return self.server or self.leases and self.bound != CAP
+        return self.server or self.timed and self.bound != CAP
 
 
 TABLE = (
@@ -51,18 +47,16 @@ TABLE = (
            " equal parts among themselves",
            "a slice that asks for it goes before the others, which get what it leaves"),
     Policy(2, "weight", "by weight, for the slices that have work",
-           "parts by weight for slices with work; a step waits for a timeslice of each", weighs=True,
-           interrupts_at=8),
+           "parts by weight for slices with work; a step waits for a timeslice of each", weighs=True),
     Policy(3, "fixed", "at most its cap, even if the GPU is idle; slices without a cap share the rest",
            "at most its cap for each; what one leaves stays unused", CAP),
     Policy(4, "soft", "by weight, in longer timeslices: fewer changes, longer waits",
-           "parts by weight; timeslices and waits up to four times as long", weighs=True, quanta=4,
-           reclaim=100 * MS),  # seldom waited in full: four quanta that nvcd has chosen are 40 ms at most
+           "parts by weight; timeslices and waits up to four times as long", weighs=True, quanta=4),
     Policy(5, "native", "the driver schedules processes; caps and weights do not hold",
-           "parts as the driver gives them; caps and weights do not count", leases=False),
+           "parts as the driver gives them; caps and weights do not count", timed=False),
     Policy(6, "concurrent", "kernels of all slices run at the same time, under one MPS server; slices with less"
            " weight pause between launches. For tenants who trust each other",
-           "kernels side by side: most where each leaves much of the GPU unused", weighs=True, leases=False,
+           "kernels side by side: most where each leaves much of the GPU unused", weighs=True, timed=False,
            server=True),
 )  # fmt: skip
 MPS_CLIENTS = 60  # of one server, as the driver has it; each slice is at least one
@@ -95,8 +89,8 @@ def table() -> str:
     """The table of docs/sharing.md, which packaging/tables.py puts there."""
     lines = [HEAD]
     for row in TABLE:
-        cap = "part of the multiprocessors" if row.server else "enforced" if row.leases else "ignored"
+        cap = "part of the multiprocessors" if row.server else "enforced" if row.timed else "ignored"
         weight = "used" if row.weighs else "ignored"
-        needs = "yes" if row.needs_nvcd else "only for exact caps beside other slices" if row.leases else "no"
+        needs = "yes" if row.needs_nvcd else "only for exact caps beside other slices" if row.timed else "no"
         lines.append(f"| `{row.name}` | {row.number} | {row.text} | {cap} | {weight} | {needs} |\n")
     return "".join(lines)

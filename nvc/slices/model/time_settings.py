@@ -62,7 +62,7 @@ def duration_text(us: int) -> str:
 def check_period(cores: int, policy: int, period: TimeSetting, where: str) -> None:
     """Refuse a period without a cap, and where a cap is no part of the time. Raises InputError."""
     row = policy_of(policy)
-    if not row.leases:
+    if not row.timed:
         raise InputError(
             period.name, period.text, f"policy {row.name} of {where} has no periods", "leave it out"
         )

@@ -1,19 +1,18 @@
 """Which policy fits the slices of one device, from what they do now. Pure.
 
 Three questions decide (docs/sharing.md): whether the tenants trust each other, which only the operator knows;
-whether some wait for each step, which their ledgers tell; and what was promised to them, which caps and weights
+whether some wait for each step, which the driver's log tells; and what was promised to them, which caps and weights
 say.
 """
 
 from __future__ import annotations
 
-from nvc.slices.model.policy import MPS_CLIENTS, POLICIES, POLICY_WEIGHT, TABLE, policy_of
+from nvc.slices.model.policy import MPS_CLIENTS, POLICIES, TABLE, policy_of
 from nvc.slices.policy.effects import DECODE, MEASURED, MIX, TRAIN, Effect, effect
 from nvc.value import Value
 
-SHORT = 0.010  # seconds: who waits for a step of this length notices what others' leases add to it
+SHORT = 0.010  # seconds: who waits for a step of this length notices what others' timeslices add to it
 IDLE = 0.01  # of the time
-AHEAD = TABLE[POLICY_WEIGHT].interrupts_at  # weights so many times as large do not wait for a lease's end
 UNKNOWN, IDLING, WAITING, WORKING = "not measured", "idle", "short steps", "long steps"
 
 
@@ -22,15 +21,14 @@ class Load(Value):
 
     name: str
     share: float | None = None  # of the device's time; None: its policy does not measure it
-    waited: float | None = None  # for leases, as a part of the time
-    step: float | None = (
-        None  # seconds of device time between two waits for it; None: it did not wait, or not measured
-    )
+    waited: float | None = None  # stopped or held back, as a part of the time
+    step: float | None = None  # seconds after which it has nothing to run; None: not before its timeslice ends
     cores: int = 0  # cap in percent; 0: none
     weight: int = 1
     used: int | None = None  # bytes
     processes: int = 0  # that use the GPU
     server: bool = False  # it was started under `concurrent`
+    first: bool = False  # it asked for `first`
 
     @property
     def kind(self) -> str:
@@ -50,7 +48,6 @@ class Situation(Value):
     model: str
     policy: int  # in force
     loads: tuple[Load, ...]
-    quantum: float | None = None  # seconds; None: nvcd gives no leases
     busy: int | None = None  # percent of the last moments in which a kernel ran, as NVML says
     memory: int | None = None  # bytes in use, as NVML says
     not_enforced: str = ""  # why its policy is not, where that is so
@@ -123,15 +120,14 @@ def _choice(
     if trusted and not _obstacle(situation, "concurrent") and (gain := _gain(situation, table)):
         return "concurrent", gain, ()
     short, long = ([one for one in active if one.kind == kind] for kind in (WAITING, WORKING))
-    if short and long:
-        least = AHEAD * max(one.weight for one in long)
-        sets = tuple(f"nvc-cli vgpu set {one.name} --weight {least}" for one in short if one.weight < least)
+    if short and long and len({one.weight for one in long}) == 1:
+        sets = tuple(f"nvc-cli vgpu set {one.name} --policy first" for one in short if not one.first)
         who = f"{short[0].name} waits" if len(short) == 1 else f"{len(short)} slices wait"
         why = (
-            f"{who} for steps of less than {SHORT * 1000:.0f} ms beside longer work."
-            f" With {AHEAD} times its weight, they do not wait for the end of a lease"
+            f"{who} for steps of less than {SHORT * 1000:.0f} ms beside longer work. A program that is first made"
+            " 95 to 98 % of its steps alone, on an H100 (docs/measurements/time-h100.md)"
         )
-        return "weight", why, sets
+        return "first", why, sets
     if len(weights) > 1:
         return "weight", "weights differ: only by weight does each get its part", ()
     if not situation.load:
@@ -146,7 +142,7 @@ def _choice(
 
 
 def _gain(situation: Situation, table: tuple[Effect, ...]) -> str:
-    """Why the policy `concurrent` is better than leases; "" if that is not known or not so."""
+    """Why the policy `concurrent` is better than timeslices; "" if that is not known or not so."""
     count, load = len(situation.active), situation.load
     found = effect(situation.model, load, count, "concurrent", table, situation.uneven)
     other = effect(situation.model, load, count, "native", table)

@@ -7,7 +7,7 @@ it; `vgpu top`, `vgpu show`, the metrics and `nvcd --state` print it.
 from __future__ import annotations
 
 from nvc.slices.model.layout import POLICY_NATIVE
-from nvc.slices.model.policy import CAP, EQUAL, FIRST, MS, TABLE, policy_of
+from nvc.slices.model.policy import CAP, EQUAL, FIRST, TABLE, policy_of
 from nvc.slices.policy.policies import NONE, DevicePolicy
 from nvc.value import Value
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from nvc.slices.model.policy import Policy
 
-QUANTUM = 10 * MS  # nanoseconds
 #: Under `first`, microseconds: the timeslices of all who are first together, and that of each one who is not.
 FRONT_US, FLOOR_US = 20_000, 100
 
@@ -42,7 +41,7 @@ class Terms(Value):
     """How one slice is scheduled under the policy in force."""
 
     demand: Demand
-    leased: bool = True  # the slice takes leases; else its processes use the device at any time
+    timed: bool = True  # the slice asked for a policy by which nvcd divides the time
     weight: int = 1  # its part of the time is in proportion to this
     bound: float = 0.0  # the part of the time that nvcd holds it to; 0: none
 
@@ -53,7 +52,7 @@ class Terms(Value):
 
     @property
     def cap(self) -> float:
-        """The fraction of the time to which the shim limits it; 1.0: no cap."""
+        """The part of the time that it asked to be held to; 1.0: no cap."""
         return self.demand.cores / 100 or 1.0
 
 
@@ -61,8 +60,7 @@ class InForce(Value):
     """The policy in force on one device, with the terms of its slices."""
 
     policy: Policy = TABLE[POLICY_NATIVE]
-    quantum: int = QUANTUM  # nanoseconds; nvcd learns one that fits better (nvc/daemon/schedule/quantum.py)
-    longest: int = 0  # nanoseconds: the operator's, which bounds what nvcd learns; 0: none
+    quantum: int = 0  # nanoseconds: the operator's timeslice between equal slices; 0: none
     terms: tuple[Terms, ...] = ()  # of all demands, the oldest first
     floor_us: int = 0  # the operator's, of the timeslices of who is not first; 0: none
 
@@ -80,8 +78,8 @@ class InForce(Value):
     @property
     def front(self) -> frozenset[str]:
         """The keys of slices that go before the others, if there are others."""
-        found = frozenset(one.key for one in self.terms if one.leased and one.demand.first)
-        ahead = self.policy.number == FIRST and len(found) < sum(one.leased for one in self.terms)
+        found = frozenset(one.key for one in self.terms if one.timed and one.demand.first)
+        ahead = self.policy.number == FIRST and len(found) < sum(one.timed for one in self.terms)
         return found if ahead else frozenset()
 
     @property
@@ -93,33 +91,32 @@ class InForce(Value):
 def in_force(device_policy: DevicePolicy, demands: tuple[Demand, ...]) -> InForce:
     """The policy in force on a device with these slices.
 
-    The policy is the operator's for the device, else that of the oldest slice that takes leases.
+    The policy is the operator's for the device, else that of the oldest slice whose own is timed.
     """
     demands = tuple(sorted(demands, key=lambda demand: (demand.age, demand.key)))
-    leased = [demand for demand in demands if policy_of(demand.policy).leases]
+    timed = [demand for demand in demands if policy_of(demand.policy).timed]
     number = device_policy.policy
     if number == NONE:
         servers = [demand for demand in demands if policy_of(demand.policy).server]
-        number = leased[0].policy if leased else servers[0].policy if servers else POLICY_NATIVE
+        number = timed[0].policy if timed else servers[0].policy if servers else POLICY_NATIVE
     policy = policy_of(number)
-    part = 1 / max(len(leased), device_policy.max_instances, 1)
+    part = 1 / max(len(timed), device_policy.max_instances, 1)
     terms = tuple(
         Terms(
             demand,
-            policy_of(demand.policy).leases,
+            policy_of(demand.policy).timed,
             max(demand.weight, 1) if policy.weighs else 1,
             {EQUAL: part, CAP: demand.cores / 100}.get(policy.bound, 0.0),
         )
         for demand in demands
     )
-    longest = device_policy.quantum_us * 1000
-    return InForce(policy, longest or QUANTUM, longest, terms, device_policy.floor_us)
+    return InForce(policy, device_policy.quantum_us * 1000, terms, device_policy.floor_us)
 
 
 def entitlements(force: InForce, idle: frozenset[str] = frozenset()) -> dict[str, float]:
     """The part of the device's time, by key, that each slice gets. All but `idle` and paused ones have work.
 
-    Where slices run at the same time, it is the part of what all of them do. Slices without leases and of one
+    Where slices run at the same time, it is the part of what all of them do. Slices that are not timed, and of one
     weight are left out: the driver decides what they get.
     """
     if force.weighed:
@@ -127,7 +124,7 @@ def entitlements(force: InForce, idle: frozenset[str] = frozenset()) -> dict[str
         parts = filled(1.0, [terms.cap for terms in running], [terms.weight for terms in running])
         found = {terms.key: 0.0 for terms in force.together}
         return {**found, **{terms.key: part for terms, part in zip(running, parts)}}
-    sharing = [terms for terms in force.terms if terms.leased and force.policy.leases]
+    sharing = [terms for terms in force.terms if terms.timed and force.policy.timed]
     active = [terms for terms in sharing if not terms.demand.paused and terms.key not in idle]
     bounded = [terms for terms in active if terms.bound]
     others = [terms for terms in active if not terms.bound]

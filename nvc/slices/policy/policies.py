@@ -1,10 +1,10 @@
 """Device policies: an operator's settings for a device and all its slices.
 
-They are a policy, the maximum number of slices, the maximum sum of their weights, and the quantum of their leases.
+They are a policy, the maximum number of slices, the maximum sum of their weights, and the quantum.
 
     /run/nvc/vgpu-policy/<UUID of the GPU or MIG device>    lines of `name value`
 
-nvcd reads these files too. Without a device policy, the oldest slice that takes leases decides (entitlement.py). A
+nvcd reads these files too. Without a device policy, the oldest slice whose own is timed decides (entitlement.py). A
 malformed file is an error, never "no policy".
 """
 
@@ -47,7 +47,7 @@ class DevicePolicy(Value):
     policy: int = NONE  # place in policy.TABLE; NONE: each slice's own
     max_instances: int = 0  # 0: any number
     total_weight: int = 0  # 0: no bound
-    quantum_us: int = 0  # microseconds; 0: as nvcd has it
+    quantum_us: int = 0  # microseconds; 0: none, as in InForce
     floor_us: int = 0  # microseconds: under `first`, the timeslice of who is not first; 0: as nvcd has it
 
     def effective(self, asked: int) -> int:

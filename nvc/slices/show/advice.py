@@ -5,7 +5,7 @@ from __future__ import annotations
 from textwrap import wrap
 
 from nvc.columns import clean, fitted
-from nvc.slices.model.policy import policy_of
+from nvc.slices.model.policy import FIRST, policy_of
 from nvc.slices.model.sizes import size_text
 from nvc.slices.model.time_settings import enforced_text
 from nvc.slices.policy.advice import Load, Situation
@@ -23,12 +23,15 @@ if TYPE_CHECKING:
 
 INDENT = 2
 WORDS = 25  # columns before the words on a policy
+SOME, EARLY = 20, 0.9  # switches that say something, and the part of a timeslice after which it ends by itself
 
 
-def situations(picture: Picture, state: dict[str, Any]) -> tuple[Situation, ...]:
-    """Each device that slices with processes share, by index. `state` is nvcd's; {} if it does not answer."""
-    listed = state.get("devices")
-    known = {str(one.get("uuid")).lower(): one for one in listed if isinstance(one, dict)} if listed else {}
+def situations(picture: Picture, state: dict[str, Any], before: dict[str, Any]) -> tuple[Situation, ...]:
+    """Each device that slices with processes share, by index.
+
+    `state` is nvcd's, `before` that of the picture before; {} if it does not answer.
+    """
+    known, old = ({str(one.get("uuid")).lower(): one for one in _objects(at, "devices")} for at in (state, before))
     shared: dict[str, list[tuple[SliceStatus, SliceDeviceStatus]]] = {}
     for tenant in picture.everybody:
         for device in tenant.devices:
@@ -36,18 +39,17 @@ def situations(picture: Picture, state: dict[str, Any]) -> tuple[Situation, ...]
                 shared.setdefault(device.uuid, []).append((tenant, device))
     found = []
     for uuid, pairs in shared.items():
-        of_nvcd = known.get(uuid.lower(), {})
+        of_nvcd, of_old = known.get(uuid.lower(), {}), old.get(uuid.lower(), {})
         device = pairs[0][1]
-        quantum = _number(of_nvcd.get("quantumNs"))
-        leases = policy_of(device.policy).leases
         found.append(
             Situation(
                 uuid=uuid,
                 index=device.index,
                 model=device.name,
                 policy=device.policy,
-                loads=tuple(_load(picture, tenant, one) for tenant, one in pairs),
-                quantum=quantum / 1e9 if quantum and leases else None,
+                loads=tuple(
+                    _load(picture, tenant, one, _step(tenant, of_nvcd, of_old)) for tenant, one in pairs
+                ),
                 busy=_number(of_nvcd.get("busyPercent")),
                 memory=_number(of_nvcd.get("used")),
                 not_enforced=device.not_enforced,
@@ -60,20 +62,45 @@ def _number(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
-def _load(picture: Picture, tenant: SliceStatus, device: SliceDeviceStatus) -> Load:
+def _objects(found: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    listed = found.get(name)
+    return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+
+
+def _step(tenant: SliceStatus, device: dict[str, Any], before: dict[str, Any]) -> float | None:
+    """Seconds for which a slice has the device each time, if it leaves it before its timeslice ends: it waits then.
+
+    `device` is nvcd's account of it, `before` an earlier one.
+    """
+    had = switches = 0
+    for sign, at in ((1, device), (-1, before)):
+        for one in _objects(at, "processes"):
+            if one.get("pid") in tenant.pids:
+                had += sign * (_number(one.get("hadNs")) or 0)
+                switches += sign * (_number(one.get("switches")) or 0)
+    mine = [one for one in _objects(device, "had") if one.get("key") == tenant.entry.key]
+    timeslice = (_number(mine[0].get("timesliceUs")) or 0) * 1000 if mine else 0
+    return had / switches / 1e9 if switches >= SOME and 0 < had < EARLY * timeslice * switches else None
+
+
+def _load(
+    picture: Picture, tenant: SliceStatus, device: SliceDeviceStatus, step: float | None
+) -> Load:
     had: Received | None = picture.received.get((tenant.entry.key, device.uuid))
     # Without nvcd and a cap, nothing is measured; otherwise, what was never used has no figures.
-    timed = policy_of(device.policy).leases or device.pace is not None
+    timed = policy_of(device.policy).timed or device.pace is not None
     measured = timed and not tenant.problem and device.timed
     return Load(
         name=tenant.name,
         share=(had.share if had else 0.0) if measured else None,
         waited=had.waited if had and measured else None,
+        step=step,
         cores=device.cores,
         weight=device.weight,
         used=None if tenant.problem else device.used,
         processes=len(tenant.accounts),
         server=tenant.entry.server == device.uuid,
+        first=any(one.uuid == device.uuid and one.asked_policy == FIRST for one in tenant.entry.devices),
     )
 
 
@@ -84,8 +111,7 @@ def text(advices: tuple[Advice, ...], width: int) -> str:
 
 def _one(advice: Advice, width: int) -> str:
     now = advice.situation
-    leases = f", quantum {now.quantum * 1000:.1f} ms" if now.quantum is not None else ""
-    head = f"GPU {now.index}  {now.model}  policy {enforced_text(now.policy, now.not_enforced)}{leases}"
+    head = f"GPU {now.index}  {now.model}  policy {enforced_text(now.policy, now.not_enforced)}"
     busy = f"busy {now.busy}% of the time" if now.busy is not None else "busy: not known"
     memory = f"{size_text(now.memory)} in use" if now.memory is not None else "memory in use: not known"
     rows: list[tuple[str, ...]] = [
@@ -153,7 +179,6 @@ def _document(advice: Advice) -> dict[str, Any]:
         "index": now.index,
         "name": now.model,
         "policy": policy_of(now.policy).name,
-        "quantum": now.quantum,
         "busyPercent": now.busy,
         "used": now.memory,
         "slices": [

@@ -36,7 +36,7 @@ HELP = """\
 q Esc Ctrl-C   quit               ? h   this help; any key goes back
 m   order by memory in use        a     show slices that are gone, or hide them
 t   by GPU time                   p     show processes, or hide them
-w   by time that launches waited  r     reverse the order
+w   by time in which it waited    r     reverse the order
 n   by name                       s     next order
 g   by GPU                        arrows, j k, Page Up, Page Down, Home, End
 o   by age, the oldest first            scroll
@@ -45,8 +45,8 @@ A memory bar is as long as the slice's limit. A time bar is all of the GPU's
 time; its mark is the slice's entitlement. In the lines of a GPU, the marks are
 the sums over its slices.
 
-STATE   busy     has the GPU             paused   launches are held back
-        waiting  for a lease             denied   the slice cannot use the GPU
+STATE   busy     has the GPU             paused   by an operator
+        waiting  has had its part        denied   the slice cannot use the GPU
         capped   has reached its cap     idle     launches nothing
         gone     no process is left      -        time is not measured:
                                                   no cap, no nvcd, or native"""
@@ -157,9 +157,9 @@ def _device(sums: DeviceSums, picture: Picture, chars: Characters, width: int, s
 
 
 def _policy(sums: DeviceSums) -> str:
-    """Slices with leases have one policy in force; beside them others may have `native` or `concurrent`."""
+    """Timed slices have one policy in force; beside them others may have `native` or `concurrent`."""
     known = [policy_of(row.device.policy) for row in sums.rows]
-    return max(known, key=lambda one: (one.leases, one.server)).name
+    return max(known, key=lambda one: (one.timed, one.server)).name
 
 
 def _fullness(part: float | None) -> str:

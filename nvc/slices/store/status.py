@@ -175,7 +175,7 @@ def enforced(found: tuple[SliceStatus, ...], known: Snapshot) -> tuple[tuple[Sli
             continue
         entitled = entitlements(force)
         for terms in force.terms:
-            policy = force.policy.number if terms.leased else terms.demand.policy
+            policy = force.policy.number if terms.timed else terms.demand.policy
             holds[terms.key, uuid] = policy, entitled.get(terms.key)
 
     def of(tenant: SliceStatus, device: SliceDeviceStatus) -> SliceDeviceStatus:
