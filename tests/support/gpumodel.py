@@ -83,7 +83,8 @@ class Context:
     @property
     def group(self) -> Group:
         """As a plan names it."""
-        return Group(self.client, self.handle, self.pid, 3, tuple(self.channels), self.serial, self.touched)
+        channels = tuple(self.channels)
+        return Group(self.client, self.handle, self.pid, 3, channels, self.serial, self.touched, self.pid)
 
 
 class Gpu:

@@ -26,6 +26,7 @@ RETRY = 100 * MS  # until a stop or start that failed is repeated
 ATTEMPTS = 3  # to read clock and timer at one moment
 TIDY = 10 * SECOND  # between two looks at which processes may be forgotten
 REOPEN = SECOND  # until the log is opened again
+SETTLED = 20 * MS  # after a stop, or a change of its channels, what a process has is not told of
 
 
 class SliceTime(Value):
@@ -36,7 +37,7 @@ class SliceTime(Value):
     doubtful_ns: int  # of which nobody knows whether it had them; they count for its cap
     stopped_ns: int
     stops: int
-    broke_ns: int  # that it had while it was stopped: somebody has started it
+    broke: tuple[tuple[int, int], ...]  # process, and what it had while it was stopped: somebody has started it
     refused: int  # stops and starts that the driver refused
 
 
@@ -55,6 +56,22 @@ class DeviceTime(Value):
     problem: str  # why slices are not held, or not exactly; "": they are
 
 
+Made = tuple[int, int, int, tuple[int, ...]]  # client, group, serial, channels
+
+
+def _made(plan: SlicePlan) -> dict[int, tuple[Made, ...]]:
+    """What each process has in the plan, if all of it is there: the tracer has seen its clients begin."""
+    found: dict[int, list[Group]] = {}
+    for group in plan.groups:
+        for pid in {group.pid, group.opener or group.pid}:
+            found.setdefault(pid, []).append(group)
+    return {
+        pid: tuple((one.client, one.handle, one.serial, one.channels) for one in few)
+        for pid, few in found.items()
+        if all(one.opener for one in few)
+    }
+
+
 class _Slice:
     """What the timekeeper knows of one slice."""
 
@@ -62,6 +79,8 @@ class _Slice:
         "plan",
         "cap",
         "pids",
+        "made",
+        "since",
         "had",
         "doubtful",
         "stopped",
@@ -76,7 +95,10 @@ class _Slice:
         self.plan = plan
         self.cap: Cap | None = None
         self.pids: dict[int, int] = {}  # its processes; when those that left are forgotten, else NEVER
-        self.had = self.doubtful = self.stopped = self.broke = self.refused = 0
+        self.made: dict[int, tuple[Made, ...]] = {}  # of each of its processes in the plan, as far as that is whole
+        self.since: dict[int, int] = {}  # when that last changed
+        self.broke: dict[int, int] = {}  # what each had since then while it was stopped
+        self.had = self.doubtful = self.stopped = self.refused = 0
         self.off = 0  # since when it is stopped; 0: it is not
         self.tried = 0  # until when a stop that failed is not repeated
         self.fresh = True  # never started by this timekeeper: an earlier one may have stopped it
@@ -159,6 +181,11 @@ class DeviceKeeper:
     def _take(self, known: _Slice, plan: SlicePlan, now: int) -> None:
         """Take what is new of a slice."""
         known.plan = plan
+        made = _made(plan)
+        for pid in [pid for pid in {*made, *known.made} if made.get(pid) != known.made.get(pid)]:
+            known.since[pid] = now
+            known.broke.pop(pid, None)
+        known.made = made
         present = {pid for group in plan.groups for pid in (group.pid, group.opener or group.pid)}
         for pid, until in known.pids.items():
             if pid not in present and until == NEVER:
@@ -267,7 +294,10 @@ class DeviceKeeper:
         for record in records:
             self.trace.append((self.uuid, record.time_ns, record.kind, record.pid))
         for known in self.slices.values():
+            broke = sum(known.broke.values())
             self._charge(known, doubtful, before, now)
+            if sum(known.broke.values()) > broke:
+                self.executor.stop(known.plan.groups, again=True)
         if now >= self.tidied + TIDY:
             self.tidied = now
             kept = frozenset(pid for known in self.slices.values() for pid in known.pids)
@@ -279,16 +309,18 @@ class DeviceKeeper:
         left = 0
         for pid, until in known.pids.items():
             had = accounts.had.get(pid, 0)
-            amount += had - credited.get(pid, 0)
+            own = had - credited.get(pid, 0)
+            amount += own
             credited[pid] = had
+            if own and known.off and self._broke(known, pid, before):
+                known.broke[pid] = known.broke.get(pid, 0) + own
             on = on or pid == accounts.on
             left += until < now
         if left:
+            known.since = {pid: at for pid, at in known.since.items() if known.pids.get(pid, 0) >= now}
             known.pids = {pid: until for pid, until in known.pids.items() if until >= now}
         known.had += amount
         cap = known.cap
-        if known.off and known.off < before:
-            known.broke += amount
         if cap is None:
             return
         if doubtful and cap.runs and cap.epoch != accounts.epoch:
@@ -296,6 +328,12 @@ class DeviceKeeper:
             known.doubtful += doubtful
             amount += doubtful
         cap.had(amount, now, on)
+
+    def _broke(self, known: _Slice, pid: int, since: int) -> bool:
+        """Whether all that a process could run on was stopped from then on."""
+        made = known.made.get(pid)
+        settled = max(known.off, known.since.get(pid, since)) + SETTLED <= since
+        return bool(made) and settled and self.executor.holds(pid, known.plan.groups)
 
     def report(self) -> DeviceTime:
         """What became of the time until the last look."""
@@ -309,7 +347,7 @@ class DeviceKeeper:
                 SliceTime(
                     key, known.had, known.doubtful,
                     known.stopped + (max(now - known.off, 0) if known.off else 0),
-                    known.cap.stops if known.cap else 0, known.broke, known.refused,
+                    known.cap.stops if known.cap else 0, tuple(known.broke.items()), known.refused,
                 )
                 for key, known in self.slices.items()
             ),

@@ -103,6 +103,15 @@ class Executor:
         self.off.update(one for one in wanted if one[0] in reached)
         return not refused
 
+    def holds(self, pid: int, groups: Iterable[Group]) -> bool:
+        """Whether all channels of a process were stopped, as they are now."""
+        return all(
+            self.off.get((group.client, channel)) == (group.serial, group.pid)
+            for group in groups
+            if pid in (group.pid, group.opener)
+            for channel in group.channels
+        )
+
     def start(self, groups: Iterable[Group]) -> bool:
         """Start the channels of some groups, also those that somebody else stopped. Whether all living ones run."""
         wanted = [(group.client, channel) for group in groups for channel in group.channels]

@@ -163,7 +163,7 @@ class Table:
         if pid in self._dead:
             others = (other for other in objects.values() if other.pid not in self._dead)
             pid, fd = next((other.pid, other.fd) for other in others)
-        opener = root.pid if root is not None and root.kind == CLIENT else pid
+        opener = root.pid if root is not None and root.kind == CLIENT else 0
         group = Group(
             one.client, one.handle, pid, fd if one.kind == GROUP else NO_DESCRIPTOR,
             tuple(sorted(channel.handle for channel in channels)),

@@ -44,7 +44,7 @@ def account_message(account: Account) -> dict[str, Any]:
         [
             one.uuid, one.instance, one.logged, one.pids,
             [
-                [each.key, each.had_ns, each.doubtful_ns, each.stopped_ns, each.stops, each.broke_ns, each.refused]
+                [each.key, each.had_ns, each.doubtful_ns, each.stopped_ns, each.stops, each.broke, each.refused]
                 for each in one.slices
             ],
             one.lost, one.jumps, one.calls, one.failed, one.problem,
@@ -179,8 +179,12 @@ def _device_time(value: object) -> DeviceTime:
 
 
 def _slice_time(value: object) -> SliceTime:
-    key, *numbers = _list(value, 7)
-    return SliceTime(_text(key), *(_number(one) for one in numbers))
+    key, had, doubtful, stopped, stops, broke, refused = _list(value, 7)
+    return SliceTime(
+        _text(key), _number(had), _number(doubtful), _number(stopped), _number(stops),
+        tuple((_number(a, 0, WORD), _number(b)) for a, b in (_list(one, 2) for one in _list(broke))),
+        _number(refused),
+    )  # fmt: skip
 
 
 def read_records(value: object) -> tuple[tuple[str, int, int, int], ...]:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from nvc.config import Config
     from nvc.daemon.io.loop import Loop
+    from nvc.daemon.keeper.device import SliceTime
     from nvc.daemon.keeper.plan import Group
     from nvc.daemon.keeper.wire import Account
     from nvc.daemon.schedule.slice_index import SliceIndex
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 SOON = SECOND // 500  # after news of channels: a context is made by some dozen calls
 LEAVE, STOP = "leave", "stop"  # what becomes of processes in no slice, on a GPU that slices share
 STRANGERS = "strangers"  # the key in the plan for all of them
+BROKE = SECOND // 100  # that a process had the GPU while it was stopped: somebody has started its channels
+SEEN = 2 * SECOND  # until the log has told all that came of a call which the tracer saw
 PINS = "bpf"  # below the runtime directory
 
 
@@ -63,8 +66,10 @@ class Timing:
         )
         self.instances: dict[str, int] = {}  # the driver's numbers of GPUs
         self.guarded: set[int] = set()
+        self._broke: dict[int, int] = {}  # what each process was acted on for, that it had while it was stopped
+        self._seen = 0  # when the tracer last saw somebody start or stop channels
         self.strangers: dict[str, tuple[int, ...]] = {}  # processes in no slice, by the GPU that they use
-        self.counts = {"killed": 0, "meddled": 0, "timeslice": 0}
+        self.counts = {"killed": 0, "meddled": 0, "timeslice": 0, "broke": 0}
         #: Of the last trace that was asked for; None: it is not there yet. And why there is none.
         self.records: Records | None = None
         self.records_problem = ""
@@ -157,6 +162,8 @@ class Timing:
         assert self.tracer is not None
         news = self.tracer.news()
         for one in news:
+            if one.kind in (KILLED, MEDDLED):
+                self._seen = now
             if one.kind == KILLED:
                 self.counts["killed"] += 1
                 self.log(f"killed process {one.pid} of a slice: it started or stopped channels, as only nvcd may")
@@ -165,6 +172,7 @@ class Timing:
                 self._meddled(one.pid)
             elif one.kind == EXITED:
                 self.guarded.discard(one.pid)
+                self._broke.pop(one.pid, None)
             elif one.kind == TIMESLICE:
                 self.counts["timeslice"] += 1
         if self.table.take(news) and not self._soon:
@@ -173,17 +181,39 @@ class Timing:
 
     def _meddled(self, pid: int) -> None:
         """A process that was not guarded has started or stopped channels: one of a slice is killed for it, too."""
+        if not self._kill(pid, "it started or stopped channels, as only nvcd may"):
+            self.log(f"process {pid}, which is in no slice, started or stopped channels of others")
+
+    def _kill(self, pid: int, why: str) -> bool:
+        """Kill a process of a slice. False: it is in none."""
         key = self.owners.of((*self.table.pids(), pid)).get(pid, STRANGER)
         if key == STRANGER:
-            self.log(f"process {pid}, which is in no slice, started or stopped channels of others")
-            return
+            return False
         try:
             signal_process(self.kernel, pid, start_of(f"/proc/{pid}"), signal.SIGKILL)
         except OSError as error:
-            self.log(f"process {pid} of slice {key} started or stopped channels, and cannot be killed: {error}")
-            return
+            self.log(f"process {pid} of slice {key} cannot be killed: {error}; {why}")
+            return True
         self.counts["killed"] += 1
-        self.log(f"killed process {pid} of slice {key}: it started or stopped channels, as only nvcd may")
+        self.log(f"killed process {pid} of slice {key}: {why}")
+        return True
+
+    def _look_at(self, found: SliceTime, now: int) -> None:
+        """Act on processes that the log has while they were stopped, where the tracer saw nobody start them.
+
+        A thread that changes a call while the tracer reads it hides the call, and not what comes of it.
+        """
+        for pid, had in found.broke:
+            more = had - min(self._broke.get(pid, 0), had)
+            if more < BROKE:
+                continue
+            self._broke[pid] = had
+            if now < self._seen + SEEN:
+                continue  # it was whoever the tracer saw
+            self.counts["broke"] += 1
+            text = f"it had the GPU for {more // 1_000_000} ms while it was stopped, so its channels were started"
+            if not self._kill(pid, text):
+                self.log(f"process {pid} is in no slice: {text}")
 
     def _planned(self, now: int) -> None:
         self._soon = False
@@ -200,6 +230,8 @@ class Timing:
             force = self.slices.force.get(raw_uuid(device.uuid))
             # Clients of a server are paced by the shim, which is not to be told that nvcd keeps their time.
             kept = not device.problem and (force is None or not force.policy.server)
+            for found in device.slices:
+                self._look_at(found, now)
             for key, had, waited in self.books.slices(device.uuid):
                 known = self.slices.by_key.get(key)
                 if known is not None:

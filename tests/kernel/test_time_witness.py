@@ -1,0 +1,99 @@
+"""Who runs though it is stopped: the driver's log tells what the tracer was kept from seeing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support import CLEAN_ENV, REPO, until
+from support.nvcd import Place, ask, eventually
+from support.simrm import Served
+from support.vgpucap import Worker
+
+pytestmark = [pytest.mark.usefixtures("shim"), pytest.mark.driver(gpus=1)]
+
+#: Starts all channels of one process, again and again. The tracer tells of that, or it does not: as of a tenant who
+#: changes the call while it is read.
+START = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from nvc.daemon.keeper.table import Table
+from nvc.kernel import rm
+from nvc.kernel.tracer import Tracer
+
+tracer, table, client = Tracer.open("/run/nvc/bpf"), Table(), rm.Rm.open(sys.argv[2])
+if sys.argv[4] == "hidden":
+    tracer.exempt(os.getpid())
+table.load(tracer.objects())
+mine = [one for groups in table.groups().values() for one in groups if one.pid == int(sys.argv[3])]
+channels = [(group.client, channel) for group in mine for channel in group.channels]
+gpu = client.subdevice(0)
+assert channels
+for _ in range(int(sys.argv[5])):
+    if gpu.start(channels):
+        break  # it was killed
+"""
+
+
+@pytest.fixture
+def stopped(
+    served: Served, place: Place, driver: str, launcher: str, busy: Callable[..., Worker]
+) -> Callable[[], tuple[Worker, int]]:
+    """Factory: a program that works in a slice which is paused, and its number."""
+
+    def start() -> tuple[Worker, int]:
+        place.start(f"--root={driver}")
+        worker, _ = (busy("--policy=weight", f"--name={name}", seconds=600) for name in ("one", "two"))
+        worker.started()
+        eventually(place, lambda s: bool(s["devices"]) and len(had_by(s)) == 2 and min(had_by(s).values()) > 10**8)
+        words = place.enter(launcher, f"--root={driver}", "vgpu", "pause", "one")
+        subprocess.run(words, env=CLEAN_ENV, check=True)
+        state = eventually(place, lambda s: max(one["stoppedNs"] for one in s["devices"][0]["had"]) > 3 * 10**8)
+        key = next(one["key"] for one in state["slices"] if one["program"] == "one")
+        (pid,) = next(one["pids"] for one in state["memory"] if one["key"] == key)
+        return worker, pid
+
+    return start
+
+
+def had_by(state: Any) -> dict[int, int]:
+    """What each process had."""
+    return {one["pid"]: one["hadNs"] for one in state["devices"][0]["processes"]}
+
+
+def meddle(place: Place, served: Served, pid: int, how: str, times: int) -> None:
+    words = place.enter(sys.executable, "-c", START, REPO, served.path, str(pid), how, str(times))
+    subprocess.run(words, env=CLEAN_ENV, check=True)
+
+
+def test_whoever_runs_while_it_is_stopped_is_killed(
+    stopped: Callable[[], tuple[Worker, int]], place: Place, served: Served
+) -> None:
+    worker, pid = stopped()
+    assert ask(place)["timekeeper"]["broke"] == 0
+    meddle(place, served, pid, "hidden", 10**9)
+    until(lambda: not os.path.exists(f"/proc/{pid}"))
+    worker.kill()
+    state = ask(place)
+    assert state["timekeeper"]["broke"] == state["timekeeper"]["killed"] == 1
+    assert place.daemon is not None
+    (line,) = [line for line in place.daemon.said().splitlines() if "while it was stopped" in line]
+    assert f"killed process {pid} of slice" in line and "so its channels were started" in line
+
+
+def test_whom_somebody_else_was_seen_to_start_is_only_stopped_again(
+    stopped: Callable[[], tuple[Worker, int]], place: Place, served: Served
+) -> None:
+    worker, pid = stopped()
+    meddle(place, served, pid, "seen", 1000)
+    state = ask(place)
+    assert state["timekeeper"]["meddled"] > 0 and state["timekeeper"]["broke"] == 0
+    before = had_by(state)[pid]
+    eventually(place, lambda s: s["now"] > state["now"] + 3 * 10**8)
+    after = eventually(place, lambda s: s["now"] > state["now"] + 6 * 10**8)
+    assert had_by(after)[pid] - before < 3 * 10**8
+    assert worker.process.poll() is None and ask(place)["timekeeper"]["broke"] == 0
