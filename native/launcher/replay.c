@@ -17,7 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define BEGINNING "nvc-replay 1 " NVC_VERSION " "
+#define BEGINNING "nvc-replay 2 " NVC_VERSION " "
 #define RECORD_MAX (1u << 20)
 #define SOURCES_MAX 4096
 #define WAITS 3 /* of a time-out, see nvc/configure.py */
@@ -252,19 +252,18 @@ static bool has_no_compat(int rootfs, const char *driver)
 }
 
 /* A record that does not hold any more is removed: Python writes another one. */
-static enum replay_look follow(const char *name, struct replay_record *record,
-                               const struct replay_container *container, struct nvc_report *report)
+static enum replay_look follow(struct replay_record *record, const struct replay_container *container,
+                               struct replay_change *change, struct nvc_report *report)
 {
     uint64_t kept, timeout_ms;
-    struct replay_change change = {name, -1, -1, -1};
 
     if (!replay_number(record, 16, ~0ULL, &kept) || !replay_number(record, 10, 3600000, &timeout_ms) ||
         !kept)
         return REPLAY_OTHER;
-    const char *driver = replay_field(record), *rules = replay_field(record), *block = replay_field(record);
-    if (!driver || !rules || !block)
+    const char *driver = replay_field(record), *block = replay_field(record);
+    if (!driver || !block)
         return REPLAY_OTHER;
-    if (!cdi_drop(kept) || (*rules && !replay_rules(container->proc, rules, block, &change)))
+    if (!cdi_drop(kept) || !replay_load(block, change))
         return REPLAY_UNKNOWN;
     cdi_set_deadline((long)(WAITS * timeout_ms / 1000) + 1);
     if (!has_no_compat(container->rootfs, driver))
@@ -272,32 +271,49 @@ static enum replay_look follow(const char *name, struct replay_record *record,
     if (!open_roots(record))
         return REPLAY_OTHER;
     enum replay_look look = all_looks(record, NULL);
-    return look == REPLAY_SAME ? do_again(record, container, &change, (int)timeout_ms, report) : look;
+    return look == REPLAY_SAME ? do_again(record, container, change, (int)timeout_ms, report) : look;
+}
+
+/* By the record for `words`, if there is one. */
+static enum replay_look run(const char *words, const struct replay_container *container,
+                            struct replay_change *change, struct nvc_report *report)
+{
+    struct replay_record record;
+    char file[64];
+    size_t size;
+    int base;
+
+    snprintf(file, sizeof(file), "replay-%016llx", (unsigned long long)hash_of(words));
+    char *bytes = read_record(file, &base, &size);
+    if (!bytes)
+        return REPLAY_UNKNOWN;
+    enum replay_look end =
+        !is_whole(bytes, size, words, &record) ? REPLAY_OTHER : follow(&record, container, change, report);
+    if (end == REPLAY_OTHER)
+        unlinkat(base, file, 0);
+    return end;
 }
 
 void replay_run(const char *name, char *words, size_t room, int pid, const char *rootfs)
 {
     struct replay_container container = {-1, -1, -1, -1};
-    struct replay_record record;
+    struct replay_change change = {name, -1, -1, -1}, none = change;
     struct nvc_report report = {.error = 0};
-    char file[64], *bytes, *rest = NULL;
-    size_t size;
-    int base;
+    char *rest = NULL;
 
-    if (strlen(words) + sizeof(TRAITS) / sizeof(TRAITS[0]) >= room || geteuid() != 0 ||
+    if (strlen(words) + sizeof(TRAITS) / sizeof(TRAITS[0]) + REPLAY_TAG >= room || geteuid() != 0 ||
         !cdi_is_host_root() || !cdi_drop(CDI_KEPT | MODULES))
         return;
     cdi_set_deadline(CDI_DEADLINE_S);
     if (replay_open(pid, rootfs, &container) && add_traits(container.rootfs, words) &&
         !cdi_interrupted(container.rootfs)) {
-        snprintf(file, sizeof(file), "replay-%016llx", (unsigned long long)hash_of(words));
-        bytes = read_record(file, &base, &size);
-        enum replay_look end = !bytes ? REPLAY_UNKNOWN
-                               : !is_whole(bytes, size, words, &record)
-                                   ? REPLAY_OTHER
-                                   : follow(name, &record, &container, &report);
-        if (end == REPLAY_OTHER)
-            unlinkat(base, file, 0);
+        char *tag = words + strlen(words);
+        enum replay_look end = REPLAY_UNKNOWN;
+        if (replay_rules(container.proc, tag, &change))
+            end = run(words, &container, &change, &report);
+        *tag = '\0'; /* a call that leaves device rules alone */
+        if (end == REPLAY_UNKNOWN)
+            end = run(words, &container, &none, &report);
         if (end == REPLAY_SAME) {
             for (char *line = strtok_r(report.warnings, "\n", &rest); line;
                  line = strtok_r(NULL, "\n", &rest))

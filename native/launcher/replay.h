@@ -42,9 +42,12 @@ bool replay_number(struct replay_record *record, int base, uint64_t most, uint64
 enum replay_look replay_look(const struct replay_record *record, const char *place, const char *answer,
                              int *kept);
 
-/* Loads what lets the cgroup of the process whose /proc directory is open as `proc` use the devices of `rules`, `block`
- * being the instructions for them in hexadecimal digits. False where that is Python's. */
-bool replay_rules(int proc, const char *rules, const char *block, struct replay_change *change);
+/* The kernel's tag of the device program of the cgroup of the process whose /proc directory is open as `proc`, "none"
+ * where it has none. False where its rules are Python's. */
+#define REPLAY_TAG 17
+bool replay_rules(int proc, char tag[REPLAY_TAG], struct replay_change *change);
+/* Loads the same program behind the instructions of `block`, hexadecimal digits. "": the program allows all of it. */
+bool replay_load(const char *block, struct replay_change *change);
 /* Puts it in the place of the old program. Nothing was changed where it returns false. */
 bool replay_allow(struct replay_change *change);
 /* Puts the old program back; a failure is told. */

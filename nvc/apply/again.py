@@ -8,6 +8,7 @@ from __future__ import annotations
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 
 from nvc.compat import DIRECTORY as COMPAT
+from nvc.plan.ops import AllowDevice
 from nvc.rundir import CONFIGURATIONS, SYSTEM
 from nvc.target import LOADERS, exists
 
@@ -54,7 +55,7 @@ class Call:
         """Note how the container at `target` got what it has, if that is not known yet and can be done again."""
         try:
             if self._is_fit(options, request, plan, target, outcome):
-                self._keep(kernel, options, request, plan, target)
+                self._keep(kernel, options, request, plan, target, outcome)
         except (
             Exception
         ):  # the container is complete: too late to fail, and the next start only takes longer
@@ -71,17 +72,32 @@ class Call:
         return known and container and plain and silent and ruled and options.inventory
 
     def _keep(
-        self, kernel: Kernel, options: DriverOptions, request: Request, plan: Plan, target: Target
+        self,
+        kernel: Kernel,
+        options: DriverOptions,
+        request: Request,
+        plan: Plan,
+        target: Target,
+        outcome: Outcome,
     ) -> None:
-        key = "\1".join((*self.words, traits(kernel, target.rootfs))).encode()
-        name = f"{PREFIX}{hash_of(key):016x}"
-        if os.access(f"{SYSTEM}/{name}", os.F_OK):  # the launcher removes one that does not hold any more
+        """Write a record for each device program that was judged: the launcher knows it by the kernel's tag."""
+        ruled = any(isinstance(op, AllowDevice) for op in plan.ops)
+        programs = (outcome.programs or ()) if ruled else (("", True),)
+        call = "\1".join((*self.words, traits(kernel, target.rootfs)))
+        names = {f"{PREFIX}{hash_of((call + tag).encode()):016x}": (tag, allows) for tag, allows in programs}
+        # The launcher removes one that does not hold any more.
+        new = {name: one for name, one in names.items() if not os.access(f"{SYSTEM}/{name}", os.F_OK)}
+        if not new:
             return
-        from nvc.apply.replay import record, store
+        from nvc.apply.replay import BLOCK, record, store
 
         content = record(kernel, options, request, plan, self.facts, self.configuration)
-        if self.configuration == tuple((path, _state(path)) for path, _ in self.configuration):
-            store(name, [key, *content])
+        if self.configuration != tuple((path, _state(path)) for path, _ in self.configuration):
+            return
+        block = content[BLOCK]
+        for name, (tag, allows) in new.items():
+            content[BLOCK] = b"" if allows else block
+            store(name, [(call + tag).encode(), *content])
 
 
 def traits(kernel: Kernel, rootfs: int) -> str:

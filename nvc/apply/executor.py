@@ -29,6 +29,7 @@ class Outcome(Value):
 
     changes: int
     warnings: tuple[str, ...]
+    programs: tuple[tuple[str, bool], ...] | None = None  # of the container's cgroup; see RuleChange
 
 
 def apply_plan(
@@ -67,7 +68,8 @@ def apply_plan(
     finally:
         journal.close()
     held.forget(last)
-    return Outcome(outcome.changes, (*plan.warnings, *sources.warnings, *outcome.warnings))
+    warnings = (*plan.warnings, *sources.warnings, *outcome.warnings)
+    return Outcome(outcome.changes, warnings, outcome.programs)
 
 
 def _key(kernel: Kernel, target: Target) -> str:
@@ -125,7 +127,8 @@ def _change(
     finally:
         allowed.close()
     done("mount")
-    return Outcome(report.changes, (*((allowed.warning,) if allowed.warning else ()), *report.warnings))
+    warnings = (*((allowed.warning,) if allowed.warning else ()), *report.warnings)
+    return Outcome(report.changes, warnings, allowed.programs)
 
 
 def _allow_devices(

@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from nvc.plan.ops import BindDevice, BindDeviceDirectory, BindFile, BindProc, BindSocket, Plan
     from nvc.request import DriverOptions, Request
 
-_FORMAT = "nvc-replay 1"
+_FORMAT = "nvc-replay 2"
+#: The field of `record` with the instructions that allow devices.
+BLOCK = 3
 _MOST = 64  # records that are kept
 _LARGEST = 1 << 20  # bytes of a record
 _MASK = (1 << 64) - 1
@@ -53,7 +55,10 @@ def record(
     facts: HostFacts | None,
     configuration: tuple[tuple[str, bytes], ...],
 ) -> list[bytes]:
-    """The fields of a record behind its key. Raises Unfit where the launcher cannot do it, OSError, NvcError."""
+    """The fields of a record behind its key, for a cgroup whose program denies the devices.
+
+    Raises Unfit where the launcher cannot do it, OSError, NvcError.
+    """
     if facts is None or facts.outer is not None or _names_compat(plan):
         raise Unfit
     kept = kept_looks(options, facts)
@@ -70,8 +75,7 @@ def record(
         f"{caps:x}",
         str(int(options.timeout * 1000)),
         facts.driver_version if wants_compat else "",
-        " ".join([f"{major}:{minor}" for major, minor in rules]),
-        encode(allow_block(rules)).hex(),
+        encode(allow_block(rules)).hex() if rules else "",
         *roots,
     ]
     looks: list[Look] = [("H", "f", path, state) for path, state in configuration]

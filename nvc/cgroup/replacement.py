@@ -20,7 +20,8 @@ class Replacement:
     """A program that is attached, the one that takes its place, and where. Owns both descriptors."""
 
     def __init__(self, directory: int, flags: int, old: int, old_id: int, new: int) -> None:
-        self.new_id = bpf.identify_program(new).id
+        identity = bpf.identify_program(new)
+        self.new_id, self.new_tag = identity.id, identity.tag
         self._directory = directory
         self._flags = flags
         self._old = old

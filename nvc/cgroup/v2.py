@@ -129,7 +129,9 @@ class ProgramChange(RuleChange):
 
     def _plan(self) -> None:
         above = list(self._effective())
+        self.programs = None
         if not above:
+            self.programs = (("none", True),)
             return
         alone = len(above) == 1
         self._plan_cgroup(self._cgroup.directory, self._cgroup.path, above, alone)
@@ -157,6 +159,7 @@ class ProgramChange(RuleChange):
                 code = readable(program)
                 if allows(code, self._rules):
                     self._allowing.add(program_id)
+                    self.programs = ((_text(program.tag), True),) if alone else None
                     return
             except Unreadable as problem:
                 code = problem
@@ -167,6 +170,8 @@ class ProgramChange(RuleChange):
             replacement = Replacement(directory, flags, old, program_id, new)
             self._allowing.add(replacement.new_id)
             self._pending.append(replacement)
+            if alone:
+                self.programs = ((_text(program.tag), False), (_text(replacement.new_tag), True))
             old = new = -1
         except Unreadable as problem:
             cause = f"device program {program_id} denies the nodes and cannot be extended: {problem.cause}"
@@ -236,3 +241,7 @@ class ProgramChange(RuleChange):
     def _failed(self, error: OSError) -> NvcError:
         hint = _HINT_RIGHTS + HINT_SKIP if error.errno == errno.EPERM else HINT_SKIP
         return MountError.of(STEP, self._cgroup.path, error, hint)
+
+
+def _text(tag: int) -> str:
+    return f"{tag:016x}"

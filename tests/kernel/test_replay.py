@@ -193,7 +193,7 @@ DAMAGES: dict[str, Callable[[str], Any]] = {
     "another's": lambda path: os.chown(path, 1, 1),
     "a link": lambda path: _link(path),
     "others may write beside it": lambda path: os.chmod("/run/nvc", 0o777),
-    "another version's": lambda path: _patch(path, b"nvc-replay 1 ", b"nvc-replay 2 "),
+    "another version's": lambda path: _patch(path, b"nvc-replay 2 ", b"nvc-replay 1 "),
 }
 
 
