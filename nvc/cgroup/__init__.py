@@ -35,8 +35,8 @@ class RuleChange:
     after it.
     """
 
-    #: The kernel's tag of each device program that was judged, and whether it allows the rules. The tag "none" stands
-    #: for no program. None where there are several, or it is of another cgroup.
+    #: The kernel's tag of each device program that was judged, and whether it allows the rules. The tag is "none"
+    #: where there is no program. None where there are several, or it is of another cgroup.
     programs: tuple[tuple[str, bool], ...] | None = None
 
     def __init__(self, warning: str = "") -> None:
