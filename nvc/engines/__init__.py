@@ -28,6 +28,8 @@ class Wanted(Value):
     config: str = ""  # in place of the engine's own file
     hook_dir: str = ""  # register the hook there, and no runtime
     hook_link: str = ""  # docker: a directory for a link under NVIDIA's name
+    drop_in: str = ""  # containerd: in place of the usual one
+    no_drop_in: bool = False  # containerd: into the file itself
 
 
 class Key(Value):
@@ -64,9 +66,17 @@ class EngineFiles(Value):
 
 
 def refuse_foreign(where: str, name: str, program: object) -> None:
-    """Raise EngineError if `program`, registered as `name`, is not ours: nothing of NVIDIA's is overwritten."""
+    """Raise EngineError if `program`, registered as `name`, is not ours: nothing of NVIDIA's is overwritten.
+
+    A link under one of NVIDIA's names that leads to ours is.
+    """
+    from nvc.engines.docker import on_path
+    from nvc.engines.link import leads_to
+
     text = program[0] if isinstance(program, list) and program else program
-    if isinstance(text, str) and text and text.rsplit("/", 1)[-1] != RUNTIME:
+    if not isinstance(text, str) or not text:
+        return
+    if text.rsplit("/", 1)[-1] != RUNTIME and not leads_to(text if "/" in text else on_path(text), RUNTIME):
         raise EngineError(
             "register runtime", where, f"{name} already exists: {text}",
             "choose another --runtime-name, or remove it with the tool that made it",

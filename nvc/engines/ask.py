@@ -31,20 +31,24 @@ def version(program: str) -> tuple[int, ...]:
     return tuple(map(int, match[1].split("."))) if match else ()
 
 
-def containerd(path: str) -> ContainerdState:
-    """containerd's own view, of the configuration in `path` if that exists. Raises EngineError."""
-    if shutil.which("containerd", path=PATH) is None:
+def containerd(path: str, program: str = "") -> ContainerdState:
+    """containerd's own view, of the configuration in `path` if that exists. Raises EngineError.
+
+    `program` is the path of containerd; "": the one of this host, if there is one.
+    """
+    name = program or "containerd"
+    if shutil.which(name, path=PATH) is None:
         return ContainerdState()
-    return ContainerdState(version("containerd"), effective(path))
+    return ContainerdState(version(name), effective(path, program=program))
 
 
-def effective(path: str, text: str | None = None, drop_in: str = "") -> dict[str, Any]:
+def effective(path: str, text: str | None = None, drop_in: str = "", program: str = "") -> dict[str, Any]:
     """What containerd makes of the configuration file `path`, or of `text` in its place.
 
-    `drop_in` is the content of one more file that `text` imports. Raises EngineError.
+    `drop_in` is the content of one more file that `text` imports; `program` is as above. Raises EngineError.
     """
-    program = shutil.which("containerd", path=PATH)
-    if program is None:
+    program = shutil.which(program or "containerd", path=PATH) or ""
+    if not program:
         return {}
     if text is None:
         if not os.path.exists(path):

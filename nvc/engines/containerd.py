@@ -39,7 +39,7 @@ class ContainerdState(Value):
 def files(wanted: Wanted) -> EngineFiles:
     """Where a registration is."""
     path = wanted.config or CONFIG
-    return EngineFiles(((drop_in(path), "toml"), (path, "toml")), advice=(RESTART,))
+    return EngineFiles(((wanted.drop_in or drop_in(path), "toml"), (path, "toml")), advice=(RESTART,))
 
 
 def drop_in(path: str) -> str:
@@ -53,8 +53,14 @@ def registration(wanted: Wanted, state: ContainerdState) -> Registration:
     document = document_of(path, "toml")
     version = _version(document, state, path)
     merges = version >= 3 and state.version >= (2, 1)
+    if wanted.drop_in and not merges:
+        raise EngineError(
+            "write drop-in", wanted.drop_in, "needs containerd 2.1 and version 3 of its configuration: "
+            "in others, a drop-in replaces all that the file says of the plugin", f"have {path} changed instead",
+        )  # fmt: skip
+    merges = merges and not wanted.no_drop_in
     plugin = ("plugins", PLUGINS[min(version, 3)])
-    into = drop_in(path) if merges else path
+    into = wanted.drop_in or (drop_in(path) if merges else path)
     keys = _runtime_keys(wanted, document, state, plugin, path)
     if not document or merges:
         keys.insert(0, Key(("version",), version))

@@ -18,6 +18,8 @@ HOOK_NAME = "nvidia-container-runtime-hook"
 CDI_NAME = "nvidia-cdi-hook"
 #: What `--gpus` ends with where dockerd finds neither.
 NO_VENDOR = "AMD CDI spec not found"
+#: What makes that name.
+LINK = "run `nvc-cli runtime configure --engine docker --hook-link DIR`"
 RESTART = "restart docker: systemctl restart docker"
 #: Where dockerd looks for it: the PATH of a systemd service.
 PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
@@ -60,11 +62,11 @@ def _advice_on_gpus(wanted: Wanted, version: tuple[int, ...]) -> list[str]:
     if found and link.leads_to(found, wanted.hook_path):
         return []
     if found:
-        text = f"uses {found}, which is not nvc's: add --hook-link DIR, earlier on dockerd's PATH"
+        text = f"uses {found}, which is not nvc's: {LINK}, earlier on dockerd's PATH"
     elif version >= (29,) and on_path(CDI_NAME):
         text = "uses CDI, and needs its specifications: nvc-cli cdi refresh"
     else:
-        text = f"needs {HOOK_NAME} on dockerd's PATH when it starts: add --hook-link DIR"
+        text = f"needs {HOOK_NAME} on dockerd's PATH when it starts: {LINK}"
         text += f'; without it, Docker 29 says "{NO_VENDOR}"' if version >= (29,) else ""
     return [f"`docker run --gpus` {text}"]
 

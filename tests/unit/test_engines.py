@@ -111,7 +111,7 @@ def test_docker_knows_the_link_of_the_package(etc: str, path: str) -> None:
 def test_docker_names_a_hook_that_is_not_ours(etc: str, path: str, target: str) -> None:
     """Also a link that leads to itself, and a file."""
     os.symlink(os.path.join(etc, target), path) if target else write(path, "")
-    assert f"`docker run --gpus` uses {path}, which is not nvc's: add --hook-link DIR" in advice(etc)
+    assert f"`docker run --gpus` uses {path}, which is not nvc's: {docker.LINK}" in advice(etc)
     with pytest.raises(EngineError, match="already exists"):
         link.state(path, HOOK)
 
