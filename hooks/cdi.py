@@ -10,7 +10,7 @@ USAGE = """Usage: nvc-cdi-hook [--quiet] [--debug] HOOK [OPTION...] [HOOK [OPTIO
 
 An OCI runtime calls it as a createContainer hook (limit-memory: createRuntime),
 with the container's state on standard input. It can also be called
-nvidia-cdi-hook. Unknown hooks are skipped with a warning.
+nvidia-cdi-hook, or nvidia-ctk hook. Unknown hooks are skipped with a warning.
 
 Hooks, whose options docs/cdi.md has:
 
@@ -19,6 +19,7 @@ Hooks, whose options docs/cdi.md has:
   update-application-profile
                           write an application profile for the container's GPUs
   update-ldcache          add the driver's libraries to the loader cache
+  create-soname-symlinks  the same: SONAME links come with the cache
   enable-cuda-compat      prefer the image's forward-compatibility libraries
   chmod                   set permission bits of the container's files
   disable-device-node-modification

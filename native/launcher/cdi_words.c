@@ -20,6 +20,7 @@ static const struct known KNOWN[] = {
     {"create-device-links", {"link"}, "link"},
     {"update-application-profile", {NULL}, NULL},
     {"update-ldcache", {"folder", "ldconfig-path"}, NULL},
+    {"create-soname-symlinks", {"folder", "ldconfig-path"}, NULL},
     {"enable-cuda-compat",
      {"host-driver-version", "host-cuda-version", "cuda-compat-container-root"},
      "host-driver-version"},

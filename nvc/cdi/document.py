@@ -61,6 +61,7 @@ class DocumentOptions(Value):
     #: Where the hook that makes slices looks for the driver, as its options.
     driver_arguments: tuple[str, ...] = ()
     own_hook: bool = False  # the program at `hook_path` is nvc-cdi-hook, whatever its name
+    ldconfig_path: str = ""  # for hooks of other programs: nvc's runs no ldconfig
 
 
 class NodeStatus(Value):
@@ -257,7 +258,9 @@ class _Writer:
             yield Step(COMPAT, (f"--host-driver-version={self.facts.driver_version}",))
         folders = dict.fromkeys(entry.path[: entry.path.rindex("/")] for entry in found.entries)
         if folders:
-            yield Step("update-ldcache", tuple(f"--folder={folder}" for folder in folders))
+            ldconfig = self.options.ldconfig_path
+            how = (f"--ldconfig-path={ldconfig}",) if ldconfig else ()
+            yield Step("update-ldcache", (*how, *(f"--folder={folder}" for folder in folders)))
         if not self.facts.simulated:
             yield Step("disable-device-node-modification")
         if graphics:

@@ -178,7 +178,7 @@ int nvc_steps_add(struct nvc_steps *s, const char *name, const struct nvc_steps_
             take = leave_link;
         for (size_t i = 0; i < count && !s->failed; i++)
             take_link(s, options[i].value, take);
-    } else if (strcmp(name, "update-ldcache") == 0) {
+    } else if (strcmp(name, "update-ldcache") == 0 || strcmp(name, "create-soname-symlinks") == 0) {
         for (size_t i = 0; i < count; i++)
             if (strcmp(options[i].name, "folder") == 0 && container_path(s, options[i].value, path))
                 rows_add(s, &s->folders, path, NULL, NULL);

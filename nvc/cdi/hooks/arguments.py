@@ -20,6 +20,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "create-device-links": ("link",),
     "update-application-profile": (),
     "update-ldcache": ("folder", "ldconfig-path"),
+    "create-soname-symlinks": ("folder", "ldconfig-path"),
     "enable-cuda-compat": ("host-driver-version", "host-cuda-version", "cuda-compat-container-root"),
     "chmod": ("mode", "path"),
     "disable-device-node-modification": (),
