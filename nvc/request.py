@@ -22,6 +22,7 @@ class DriverOptions(Value):
     mps_directory: str = "/tmp/nvidia-mps"
     library_directories: tuple[str, ...] = ()  # inside the root; given, the loader cache is not asked
     configuration: bytes = b""  # identity of the file that these come from: facts are kept apart for it
+    device_root: str = ""  # where /dev is; "": the driver root where that has device nodes, else /
 
 
 #: Where CUDA looks for the pipes of an MPS server if no variable names another place.

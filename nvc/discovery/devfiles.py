@@ -10,9 +10,22 @@ import stat
 
 from nvc.discovery.mig import CAPABILITIES, MINORS, parse_minors
 from nvc.discovery.nodes import CAPABILITIES as CAPABILITY_NODES
-from nvc.discovery.nodes import CONTROL, CONTROL_MINOR, MODESET, MODESET_MINOR, UVM, UVM_TOOLS, nvidia_major
+from nvc.discovery.nodes import (
+    CONTROL,
+    CONTROL_MINOR,
+    MODESET,
+    MODESET_MINOR,
+    NVIDIA_MAJOR,
+    UVM,
+    UVM_TOOLS,
+    has_nvidia_major,
+    majors_of_nodes,
+    nvidia_major,
+)
 from nvc.discovery.proc import PROC, char_majors, fields_of, proc_gpus
+from nvc.errors import InitializationError
 from nvc.kernel import O_PATH
+from nvc.model import DeviceNode
 from nvc.value import Value
 
 TYPE_CHECKING = False
@@ -22,6 +35,7 @@ if TYPE_CHECKING:
     from nvc.request import DriverOptions
 
 IMEX_NODES = "/dev/nvidia-caps-imex-channels"
+_BESIDE = ("nvidia-fs", "nvidia-nvswitch", "nvidia-nvlink")
 
 
 class Attributes(Value):
@@ -126,6 +140,70 @@ def wanted_nodes(host: Host, options: DriverOptions) -> tuple[WantedNode, ...]:
         for channel in options.imex_channels:
             found.append(WantedNode(f"{IMEX_NODES}/channel{channel}", major, channel, Attributes()))
     return tuple(node for node in found if node.attributes.modify)
+
+
+def control_nodes(host: Host) -> tuple[WantedNode, ...]:
+    """The nodes that belong to no GPU, also those that the driver's configuration does not let us make.
+
+    Raises InitializationError where the driver is not loaded.
+    """
+    majors = _majors(host)
+    general = _attributes(host.system.read_optional(PROC + "/params", 65536), "ModifyDeviceFiles")
+    return (
+        WantedNode(CONTROL, nvidia_major(majors), CONTROL_MINOR, general),
+        WantedNode(MODESET, nvidia_major(majors), MODESET_MINOR, general),
+        WantedNode(UVM, majors["nvidia-uvm"], 0, Attributes()),
+        WantedNode(UVM_TOOLS, majors["nvidia-uvm"], 1, Attributes()),
+    )
+
+
+def _majors(host: Host) -> dict[str, int]:
+    """The numbers of the driver's devices. Raises InitializationError where the driver is not loaded."""
+    if host.simulated:
+        majors = {"nvidia": NVIDIA_MAJOR, **majors_of_nodes(host.driver)}
+    else:
+        majors = char_majors(host.system.read_optional("/proc/devices") or b"")
+    if "nvidia-uvm" not in majors or not has_nvidia_major(majors):
+        raise InitializationError(
+            "find device numbers", "/proc/devices", "the driver's kernel modules are not loaded",
+            "add --load-kernel-modules",
+        )  # fmt: skip
+    return majors
+
+
+def possible_nodes(host: Host) -> tuple[DeviceNode, ...]:
+    """Every node that the driver could have for its GPUs, also of MIG devices that nobody has made yet.
+
+    Raises InitializationError where the driver is not loaded.
+    """
+    majors = _majors(host)
+    minors = [gpu.minor for gpu in proc_gpus(host.system) or () if gpu.minor >= 0]
+    found = [DeviceNode(node.path, node.major, node.minor) for node in control_nodes(host)]
+    found += [DeviceNode(f"/dev/nvidia{minor}", nvidia_major(majors), minor) for minor in minors]
+    if "nvidia-caps" in majors:
+        gpus = {f"gpu{minor}" for minor in minors}
+        for name, minor in parse_minors(host.system.read_optional(MINORS) or b"").items():
+            gpu, slash, _ = name.partition("/")
+            if not slash or gpu in gpus:
+                found.append(DeviceNode(f"{CAPABILITY_NODES}/nvidia-cap{minor}", majors["nvidia-caps"], minor))
+    return tuple(found)
+
+
+def existing_nodes(devices: HostRoot) -> tuple[DeviceNode, ...]:
+    """The driver's nodes below /dev; not those of services beside it, which containers do not get."""
+    found = []
+    for directory in ("/dev", CAPABILITY_NODES):
+        for name, _ in devices.entries(directory):
+            if not name.startswith("nvidia") or name.startswith(_BESIDE):
+                continue
+            try:
+                status = devices.stat(f"{directory}/{name}", follow=False)
+            except OSError:
+                continue
+            if stat.S_ISCHR(status.st_mode):
+                number = os.major(status.st_rdev), os.minor(status.st_rdev)
+                found.append(DeviceNode(f"{directory}/{name}", *number))
+    return tuple(found)
 
 
 def _capability_nodes(system: HostRoot, major: int) -> list[WantedNode]:

@@ -33,18 +33,19 @@ class Host:
         driver.patience = min(PATIENCE, options.timeout)  # a runtime waits for nvc-nri for 2 s
         simulated = driver.exists(SIMULATION)
         try:
-            if simulated or driver.path == "/":
-                return cls(driver, driver, driver, simulated)
-            system = HostRoot.at(kernel, "/")
+            system = driver if simulated or driver.path == "/" else HostRoot.at(kernel, "/")
+            devices = driver if system is driver or _has_nodes(driver) else system
+            if options.device_root and options.device_root != devices.path:
+                devices = HostRoot.at(kernel, options.device_root)
         except BaseException:
             driver.close()
             raise
-        return cls(driver, system, driver if _has_nodes(driver) else system, False)
+        return cls(driver, system, devices, simulated)
 
     def close(self) -> None:
         """Close the descriptors of the roots."""
-        self.driver.close()
-        self.system.close()
+        for root in (self.driver, self.system, self.devices):
+            root.close()
 
 
 def _has_nodes(root: HostRoot) -> bool:

@@ -62,6 +62,7 @@ def _choices(options: DriverOptions, extra: bytes) -> tuple[Any, ...]:
             options.search_path,
             options.mps_directory,
             options.library_directories,
+            options.device_root,
         ),
     )
 

@@ -27,6 +27,11 @@ MODESET = "/dev/nvidia-modeset"
 CAPABILITIES = "/dev/nvidia-caps"
 
 
+def has_nvidia_major(majors: dict[str, int]) -> bool:
+    """Whether the kernel's `majors` have the number of GPUs and control nodes."""
+    return any(name in majors for name in _NVIDIA_NAMES)
+
+
 def nvidia_major(majors: dict[str, int]) -> int:
     """The major number of GPUs and control nodes in the kernel's `majors`; NVIDIA_MAJOR if it is not there."""
     for name in _NVIDIA_NAMES:
