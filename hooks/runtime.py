@@ -1,6 +1,7 @@
 """What nvc-runtime runs in a child of its own before it becomes the low-level runtime: the editing of a bundle.
 
 The static program has found the bundle and passes two absolute paths: its directory, and that of its configuration.
+A third word is the mode of a name such as nvidia-container-runtime.cdi, in place of the configuration's.
 Standard error goes to that program, which puts the one line of a failure where engines look for it.
 """
 
@@ -34,8 +35,7 @@ def main(program: str = "nvc-runtime") -> NoReturn:
         if sys.argv[1:] == ["--version"]:  # after the low-level runtime's, in the form of its `spec:` line
             print_out(f"nvc: {nvc.__version__}\n")
         else:
-            bundle, path = sys.argv[1:]
-            run(bundle, path)
+            run(*sys.argv[1:])
         code = 0
     except Exception as error:
         if not isinstance(error, NvcError):
@@ -45,9 +45,11 @@ def main(program: str = "nvc-runtime") -> NoReturn:
     posix._exit(code)
 
 
-def run(bundle: str, path: str) -> None:
+def run(bundle: str, path: str, mode: str = "") -> None:
     """Edit the configuration `path` of `bundle`. Raises NvcError; nothing of it has changed then."""
     config = load()
+    if mode:
+        config = config.replace(mode=mode)
     log = open_log(config.runtime_debug or config.log)
     try:
         log.step(f"{path} with {config.path or 'the default configuration'}")

@@ -36,11 +36,22 @@ static const struct rule RULES[] = {
     /* Where a pod finds the API server. */
     {"KUBERNETES_SERVICE_HOST", TEXT, 256},
     {"KUBERNETES_SERVICE_PORT", WORD, 16},
+    /* Of nvidia-ctk. */
+    {"ROOT", DIRECTORY, 4096},
+    {"DRIVER_ROOT", DIRECTORY, 4096},
+    {"DEV_ROOT", DIRECTORY, 4096},
+    {"DEV_CHAR_PATH", DIRECTORY, 4096},
+    {"DRY_RUN", WORD, 16},
+    {"CREATE_ALL", WORD, 16},
+    {"CREATE_DEVICE_NODES", WORD, 16},
+    {"LOAD_KERNEL_MODULES", WORD, 16},
+    {"NVIDIA_DRIVER_ROOT", DIRECTORY, 4096},
+    {"NVIDIA_DEV_ROOT", DIRECTORY, 4096},
     {"_NVC_CLI_COMPLETE", WORD, 32},
     {"COMP_WORDS", TEXT, 16384},
     {"COMP_CWORD", TEXT, 4096}, /* a number, but in fish the word that was begun */
 };
-static const struct rule OWN_RULE = {"NVC_", TEXT, 4096};
+static const struct rule FAMILIES[] = {{"NVC_", TEXT, 4096}, {"NVIDIA_CTK_", TEXT, 4096}};
 
 static bool word(const char *text, size_t length)
 {
@@ -58,8 +69,11 @@ static const struct rule *rule_for(const char *name, size_t length)
     for (size_t i = 0; i < sizeof(RULES) / sizeof(RULES[0]); i++)
         if (strlen(RULES[i].name) == length && !memcmp(RULES[i].name, name, length))
             return &RULES[i];
-    if (length > 4 && length <= 64 && !memcmp(name, OWN_RULE.name, 4) && word(name, length))
-        return &OWN_RULE;
+    for (size_t i = 0; i < sizeof(FAMILIES) / sizeof(FAMILIES[0]); i++) {
+        size_t prefix = strlen(FAMILIES[i].name);
+        if (length > prefix && length <= 64 && !memcmp(name, FAMILIES[i].name, prefix) && word(name, length))
+            return &FAMILIES[i];
+    }
     return NULL;
 }
 

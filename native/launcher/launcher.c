@@ -1,4 +1,4 @@
-/* nvc-cli, nvc-hook, nvc-cdi-hook, nvc-runtime, nvcd, nvc-kubelet-plugin, nvc-nri: starts the Python program behind each name from a clean slate.
+/* nvc-cli, nvidia-ctk, nvc-hook, nvc-cdi-hook, nvc-runtime, nvcd, nvc-kubelet-plugin, nvc-nri: starts the Python program behind each name from a clean slate.
  *
  * A hook may inherit its environment, directory and descriptors from a container image, and an engine may start
  * nvc-cli with whatever it was itself given. A dynamically linked interpreter obeys LD_PRELOAD before its first
@@ -38,6 +38,7 @@ static const struct program PROGRAMS[] = {
     {"nvc-cli", "nvc-cli", "nvc_cli", "boot", false, false},
     /* Callers parse its messages, which begin with its name. */
     {"nvidia-container-cli", "nvidia-container-cli", "nvc_cli", "boot", false, false},
+    {"nvidia-ctk", "nvidia-ctk", "nvc_cli", "ctk", false, false},
     {"nvc-hook", "nvc-hook", "nvc_hooks", "boot", true, false},
     {"nvidia-container-runtime-hook", "nvc-hook", "nvc_hooks", "boot", true, false},
     {"nvidia-container-toolkit", "nvc-hook", "nvc_hooks", "boot", true, false}, /* its name before 1.6 */
@@ -45,6 +46,9 @@ static const struct program PROGRAMS[] = {
     {"nvidia-cdi-hook", "nvc-cdi-hook", "nvc_hooks", "boot", true, false},
     {"nvc-runtime", "nvc-runtime", "nvc_hooks", "runtime", true, false},
     {"nvidia-container-runtime", "nvc-runtime", "nvc_hooks", "runtime", true, false},
+    /* The word behind the dot is the mode, whatever the configuration says. */
+    {"nvidia-container-runtime.cdi", "nvc-runtime", "nvc_hooks", "runtime", true, false},
+    {"nvidia-container-runtime.legacy", "nvc-runtime", "nvc_hooks", "runtime", true, false},
     {"nvcd", "nvcd", "nvc_cli", "daemon", false, true},
     {"nvc-kubelet-plugin", "nvc-kubelet-plugin", "nvc_cli", "kubelet_plugin", false, false},
     {"nvc-nri", "nvc-nri", "nvc_cli", "nri", false, false},
@@ -293,6 +297,21 @@ static _Noreturn void start(const struct program *program, char **argv, char **e
     refuse(name, interpreter, strerror(errno));
 }
 
+/* Takes `hook` out of the words of nvidia-ctk: without it they are nvidia-cdi-hook's. Whether it was there, as in
+ * specifications of its earlier releases. */
+static bool take_hook(int *argc, char **argv)
+{
+    int at = 1;
+
+    while (at < *argc && argv[at][0] == '-')
+        at++;
+    if (at == *argc || strcmp(argv[at], "hook"))
+        return false;
+    memmove(argv + at, argv + at + 1, (size_t)(*argc - at) * sizeof(*argv));
+    --*argc;
+    return true;
+}
+
 static void edit(char **argv, char **envp)
 {
     start(program_called("nvc-runtime"), argv, envp);
@@ -306,13 +325,17 @@ int main(int argc, char **argv, char **envp)
         program = program_called((const char *)getauxval(AT_EXECFN));
     if (!program)
         program = &PROGRAMS[0];
+    if (!strcmp(program->name, "nvidia-ctk") && take_hook(&argc, argv))
+        program = program_called("nvc-cdi-hook");
     if (!strcmp(program->name, "nvc-cdi-hook"))
         cdi_run(program->name, argc, argv, settle_hook);
     if (!strcmp(program->name, "nvc-hook"))
         hook_run(program->name, argc, argv, settle_hook);
     if (!strcmp(program->package, "nvc_cli") && !strcmp(program->module, "boot"))
         replay_configure(program->name, argc, argv, envp, settle_hook);
-    if (!strcmp(program->module, "runtime"))
-        runtime_run(program->name, argc, argv, envp, edit);
+    if (!strcmp(program->module, "runtime")) {
+        const char *mode = strchr(program->called, '.');
+        runtime_run(program->name, mode ? mode + 1 : NULL, argc, argv, envp, edit);
+    }
     start(program, argv, envp);
 }

@@ -129,11 +129,11 @@ static int listen_to(pid_t child, int report, char *text, size_t room)
 
 /* Runs `edit` in a child, unless there is nothing to edit. What it says goes where engines look; if it fails, so does
  * the call. */
-static void edit_bundle(const struct call *call, const char *name, bool usual, char **envp,
+static void edit_bundle(const struct call *call, const char *name, const char *mode, bool usual, char **envp,
                         void (*edit)(char **arguments, char **envp))
 {
-    char here[PATH_MAX], bundle[PATH_MAX], config[PATH_MAX], text[4096], cause[64];
-    char own[] = "nvc-runtime", *arguments[] = {own, bundle, config, NULL};
+    char here[PATH_MAX], bundle[PATH_MAX], config[PATH_MAX], text[4096], cause[64], forced[16];
+    char own[] = "nvc-runtime", *arguments[] = {own, bundle, config, mode ? forced : NULL, NULL};
     struct sigaction standard = {.sa_handler = SIG_DFL}, given;
     int ends[2];
 
@@ -142,8 +142,9 @@ static void edit_bundle(const struct call *call, const char *name, bool usual, c
     if (!absolute(bundle, here, call->bundle ? call->bundle : ".") ||
         !absolute(config, bundle, call->config ? call->config : "config.json"))
         fail(call, name, "bundle", "the path is too long");
-    if (usual && asks_for_nothing(config))
+    if (usual && !mode && asks_for_nothing(config))
         return;
+    snprintf(forced, sizeof(forced), "%s", mode ? mode : "");
     if (!open_pipe(ends))
         fail(call, name, "pipe2", strerror(errno));
     /* With SIGCHLD ignored, which a caller may leave behind, there would be no status to wait for. */
@@ -201,7 +202,7 @@ static _Noreturn void show_version(const struct call *call, const char *name, co
     exit(1);
 }
 
-void runtime_run(const char *name, int argc, char **argv, char **envp,
+void runtime_run(const char *name, const char *mode, int argc, char **argv, char **envp,
                  void (*edit)(char **arguments, char **envp))
 {
     struct call call = call_read(argc, argv);
@@ -211,7 +212,7 @@ void runtime_run(const char *name, int argc, char **argv, char **envp,
     if (call.version)
         show_version(&call, name, runtime, argv, envp, edit);
     if (call.creates)
-        edit_bundle(&call, name, usual, envp, edit);
+        edit_bundle(&call, name, mode, usual, envp, edit);
     execve(runtime, argv, envp);
     fail(&call, name, runtime, strerror(errno));
 }

@@ -41,8 +41,9 @@ bool asks_for_nothing(const char *config);
 /* Appends one entry to the runtime's log, where engines read the cause of a failure. */
 void log_entry(const struct call *call, const char *level, const char *message);
 
-/* Edits the bundle where a container is created, then becomes the low-level runtime. */
-_Noreturn void runtime_run(const char *name, int argc, char **argv, char **envp,
+/* Edits the bundle where a container is created, then becomes the low-level runtime. `mode` replaces the configuration's
+ * unless it is NULL. */
+_Noreturn void runtime_run(const char *name, const char *mode, int argc, char **argv, char **envp,
                            void (*edit)(char **arguments, char **envp));
 
 /* nvc-hook for a container that asks for nothing: exits. Else it returns, with standard input as it was. `settle` prepares

@@ -73,14 +73,19 @@ def test_one_process_or_several_give_the_same(
         ["disable-device-node-modification"],
     ]
     found = []
-    for calls in ([[word for step in steps for word in step]], steps):
+    earlier = [["hook", "--quiet", *step] for step in (*steps, ["create-soname-symlinks", f"--folder={LIBS}"])]
+    for program, calls in (
+        ("nvidia-cdi-hook", [[word for step in steps for word in step]]),
+        ("nvidia-cdi-hook", steps),
+        ("nvidia-ctk", earlier),
+    ):
         bundle = runc_bundle(rootfs())
         add_libraries(bundle, driver, "libcuda", "libnvidia-ml")
         for words in calls:
-            add_hook(bundle, stage, *words, program="nvidia-cdi-hook")
+            add_hook(bundle, stage, *words, program=program)
         bundle.run("runc", "true")
         found.append(snapshot(bundle.rootfs))
-    assert found[0] == found[1]
+    assert found[0] == found[1] == found[2]
 
 
 def test_only_what_was_mounted_is_added(runc_bundle: Any, sim_root: Any, stage: str) -> None:

@@ -70,7 +70,7 @@ class Installation:
         os.makedirs(self.site)
         for package in ("nvc", "nvc_cli", "nvc_hooks"):
             os.makedirs(os.path.join(self.python, package))
-            for name, text in (("__init__.py", ""), ("boot.py", PROBE)):
+            for name, text in (("__init__.py", ""), ("boot.py", PROBE), ("ctk.py", PROBE)):
                 with open(os.path.join(self.python, package, name), "w", encoding="utf-8") as out:
                     out.write(text)
         with open(self.extension, "wb"):
