@@ -141,8 +141,8 @@ def generate_command(ctx: click.Context, /, output: str, slices: bool, **given: 
     It uses the lowest version of the format that can express it. A file is replaced atomically, and never by a
     specification without devices.
     """
-    form = given["form"] or ("yaml" if output.endswith((".yaml", ".yml")) else "json")
-    options, request, how = _asked(ctx, given)
+    form = form_of(given["form"], output)
+    options, request, how = asked(ctx, given)
     slicing = slicing_of(load_config()) if slices else None
     if slices and slicing is None:
         raise InputError("--slices", cause="the configuration has no [[nvc.vgpu]]", hint="see docs/vgpu.md")
@@ -151,8 +151,8 @@ def generate_command(ctx: click.Context, /, output: str, slices: bool, **given: 
     place = None if output == "-" else split_path(output)
     privileges.reduce("info", options.load_kmods)
     document, facts = generate(LinuxKernel(), options, request, how, slicing)
-    _tell(ctx, facts)
-    _put(document, form, place, check=True)
+    tell(ctx, facts)
+    put(document, form, place, check=True)
 
 
 @cdi.command("refresh", **examples(
@@ -175,7 +175,7 @@ def refresh_command(ctx: click.Context, /, output_dir: str, wait: float, **given
     """
     if not output_dir.startswith("/"):
         raise InputError("--output-dir", output_dir, "want an absolute path")
-    options, request, how = _asked(ctx, given)
+    options, request, how = asked(ctx, given)
     both = how.device_class != CLASS
     slicing = slicing_of(load_config()) if both else None
     privileges.reduce("info", options.load_kmods)
@@ -216,16 +216,21 @@ def transform_group() -> None:
 def root_command(old: str, new: str, source: str, output: str, relative_to: str, form: str | None) -> None:
     """Replace the root of the paths in a specification."""
     place = None if output == "-" else split_path(output)
+    document = specification(source)
+    put(transform_root(document, old, new, relative_to), form_of(form, output), place, check=False)
+
+
+def specification(source: str) -> dict[str, Any]:
+    """The valid document in a file, or in standard input (`-`). Raises CdiError."""
     path = "standard input" if source == "-" else source
-    document = parse_document(read_bytes(path, stdin=source == "-"), path)
+    document: dict[str, Any] = parse_document(read_bytes(path, stdin=source == "-"), path)
     wrong = problems(document)
     if wrong:
         raise CdiError("transform root", path, wrong[0], "nvc-cli cdi validate FILE lists everything")
-    form = form or ("yaml" if output.endswith((".yaml", ".yml")) else "json")
-    _put(transform_root(document, old, new, relative_to), form, place, check=False)
+    return document
 
 
-def _asked(ctx: click.Context, given: dict[str, Any]) -> tuple[DriverOptions, Request, DocumentOptions]:
+def asked(ctx: click.Context, given: dict[str, Any]) -> tuple[DriverOptions, Request, DocumentOptions]:
     """What the options of `_making` ask for. Raises InputError."""
     for name, problem in (
         ("vendor", vendor_problem(given["vendor"])),
@@ -271,7 +276,13 @@ def parse_capabilities(text: str) -> tuple[str, ...]:
     return tuple(name for name in CAPABILITIES if name in wanted)
 
 
-def _put(document: dict[str, Any], form: str, place: tuple[str, str] | None, check: bool) -> None:
+def form_of(form: str | None, path: str, usual: str = "json") -> str:
+    """The form of a file: as told, else by the suffix of its name."""
+    named = {".json": "json", ".yaml": "yaml", ".yml": "yaml"}.get(os.path.splitext(path)[1].lower())
+    return form or named or usual
+
+
+def put(document: dict[str, Any], form: str, place: tuple[str, str] | None, check: bool) -> None:
     """Write a document to a file, or to standard output where there is no `place`."""
     text = text_of(document, form)
     if place is None:
@@ -289,8 +300,9 @@ def _put(document: dict[str, Any], form: str, place: tuple[str, str] | None, che
         os.close(fd)
 
 
-def _tell(ctx: click.Context, facts: HostFacts) -> None:
+def tell(ctx: click.Context, facts: HostFacts) -> None:
+    """Tell what is to know of the host that a document describes."""
     if facts.simulated:
         text = f"simulated driver in {facts.driver_root}: these GPUs are not real"
-        output.say(program_of(ctx), text)
+        output.note(program_of(ctx), text)
     output.warn(program_of(ctx), facts.warnings)

@@ -189,7 +189,7 @@ def _items(offers: list[tuple[str, str]], begun: str) -> Items:
 
 
 def script(shell: str, program: str) -> str:
-    """What makes `shell` complete `program`."""
+    """What makes `shell` complete `program`, which is nvc-cli or nvidia-ctk by whatever name."""
     from nvc_cli.main import COMPLETE_VARIABLE, tree
 
     found = get_completion_class(shell)

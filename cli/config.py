@@ -148,7 +148,7 @@ def set_command(ctx: click.Context, name: str, text: str, dry_run: bool, named: 
     VALUE is TOML (true, 20, ["a", "b"]); anything else is a string. Invalid values are refused, and so is a change
     that makes the file invalid. Wrong values elsewhere in NVIDIA's tables are warnings.
     """
-    _change(ctx, named, name, dry_run, lambda old, path, keys: _assigned(old, path, keys, text))
+    _change(ctx, named, name, dry_run, lambda old, path, keys: assigned(old, path, keys, text))
 
 
 @config.command(**examples(
@@ -195,7 +195,7 @@ def _change(
     output.write(change.summary(edit, dry_run))
 
 
-def _assigned(old: str, path: str, keys: tuple[str, ...], text: str) -> str:
+def assigned(old: str, path: str, keys: tuple[str, ...], text: str) -> str:
     """The file with the value, of the first of its readings that is accepted: as TOML, then as a text."""
     key = (".".join(keys[:-1]), keys[-1])
     readings = [*tomltext.readings(text), text]

@@ -55,9 +55,14 @@ def run(program: str, line: CommandLine) -> int:
         argv.append(f"--{line.globals.show}")
     elif line.command:
         argv += [line.command, *([f"--{line.show}"] if line.show else line.globals.rest[1:])]
+    return call(tree, program, argv, line.command)
+
+
+def call(group: click.Group, program: str, argv: list[str], command: str = "") -> int:
+    """Run what `argv` says of `group`; the exit code is returned. Raises NvcError, for a wrong call too."""
     try:
         # What a command gave to `ctx.exit` comes back as a value.
-        code = tree.main(argv, prog_name=program, complete_var=COMPLETE_VARIABLE, standalone_mode=False)
+        code = group.main(argv, prog_name=program, complete_var=COMPLETE_VARIABLE, standalone_mode=False)
     except (click.exceptions.Exit, SystemExit) as end:
         code = end.exit_code if isinstance(end, click.exceptions.Exit) else end.code
         return code if isinstance(code, int) else 0
@@ -73,7 +78,7 @@ def run(program: str, line: CommandLine) -> int:
         output.write(error.ctx.get_help() + "\n")
         return 0
     except click.ClickException as error:
-        raise _refused(f"{program} {line.command}".strip(), error) from None
+        raise _refused(f"{program} {command}".strip(), error) from None
     return code if isinstance(code, int) else 0
 
 
@@ -167,8 +172,10 @@ class _ReaderGone(Exception):
     """A broken pipe, which click itself would make an exit with 1."""
 
 
-class _Tree(_Group):
-    """The commands of LAZY are imported when they are run; their summaries are known without that."""
+class LazyGroup(_Group):
+    """Commands that are imported when they are run; their summaries are known without that."""
+
+    lazy: dict[str, tuple[str, str, str]] = {}  # in the shape of LAZY
 
     def make_context(self, *words: Any, **more: Any) -> click.Context:
         try:
@@ -183,21 +190,36 @@ class _Tree(_Group):
             raise _ReaderGone from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*HOT, *LAZY]
+        return [*self.lazy]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in HOT:
-            return hot_command(cmd_name)
-        if cmd_name not in LAZY:
+        """Import a command."""
+        if cmd_name not in self.lazy:
             return None
-        module, name, _ = LAZY[cmd_name]
+        module, name, _ = self.lazy[cmd_name]
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [(name, HOT[name][2] if name in HOT else LAZY[name][2]) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
-            formatter.write_dl(rows)
+            formatter.write_dl([(name, self.summary(name)) for name in self.list_commands(ctx)])
+
+    def summary(self, name: str) -> str:
+        """The line of a command in the help."""
+        return self.lazy[name][2]
+
+
+class _Tree(LazyGroup):
+    lazy = LAZY
+
+    def summary(self, name: str) -> str:
+        return HOT[name][2] if name in HOT else super().summary(name)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*HOT, *LAZY]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return hot_command(cmd_name) if cmd_name in HOT else super().get_command(ctx, cmd_name)
 
 
 def parameter(option: Option) -> click.Option:

@@ -44,10 +44,20 @@ def say(program: str, text: object) -> None:
         pass
 
 
+#: Set by `nvidia-ctk --quiet`: standard error has errors alone.
+quiet = False
+
+
+def note(program: str, text: object) -> None:
+    """One line on standard error for somebody who looks on; no error."""
+    if not quiet:
+        say(program, text)
+
+
 def warn(program: str, warnings: tuple[str, ...]) -> None:
     """Each warning as a line on standard error."""
     for warning in warnings:
-        say(program, f"warning: {one_line(warning)}")
+        note(program, f"warning: {one_line(warning)}")
 
 
 def json_text(document: dict[str, Any]) -> str:

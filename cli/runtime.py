@@ -76,6 +76,10 @@ def runtime() -> None:
     metavar="DIR",
     help="docker: link nvc-hook in DIR under NVIDIA's name, as packages do.",
 )
+@click.option(
+    "--drop-in", default="", metavar="FILE",
+    help="containerd 2.1 and newer: the drop-in, if not conf.d/99-nvc.toml.",
+)
 @click.option("--cdi", is_flag=True, help="Have the engine read CDI specifications.")
 @click.pass_context
 def configure(ctx: click.Context, /, engine: str, dry_run: bool, remove: bool, **given: Any) -> None:
@@ -85,8 +89,8 @@ def configure(ctx: click.Context, /, engine: str, dry_run: bool, remove: bool, *
     or removes only these keys if the file has changed since. Files that cannot be parsed are not changed.
     """
     program = program_of(ctx)
-    wanted = _wanted(engine, remove, **given)
-    changes, link, advice = _removal(engine, wanted) if remove else _registration(engine, wanted)
+    asked = wanted(engine, remove, **given)
+    changes, link, advice = _removal(engine, asked) if remove else registration(engine, asked)
     for item in () if dry_run else changes:
         change.check_writable(item)
     output.write("".join(change.diff(item) for item in changes))
@@ -109,10 +113,11 @@ def configure(ctx: click.Context, /, engine: str, dry_run: bool, remove: bool, *
         output.say(program, line)
 
 
-def _wanted(engine: str, remove: bool, **given: Any) -> Wanted:
+def wanted(engine: str, remove: bool, **given: Any) -> Wanted:
     """The options as what is wanted. Raises InputError for those that do not go together."""
-    for option, engines in (("hook_dir", ("podman", "crio")), ("hook_link", ("docker",))):
-        if given[option] and engine not in engines:
+    only = (("hook_dir", ("podman", "crio")), ("hook_link", ("docker",)), ("drop_in", ("containerd",)))
+    for option, engines in only:
+        if given.get(option) and engine not in engines:
             name = "--" + option.replace("_", "-")
             raise InputError(name, engine, f"is for {' and '.join(engines)}", "leave it out")
     if remove and (given["default"] or given["cdi"]):
@@ -120,17 +125,18 @@ def _wanted(engine: str, remove: bool, **given: Any) -> Wanted:
     name = given["runtime_name"]
     if not name.replace("-", "").replace("_", "").replace(".", "").isalnum() or not name.isascii():
         raise InputError("--runtime-name", name, "want letters, digits, '-', '_' and '.'")
-    for option in ("config", "runtime_path", "hook_dir", "hook_link"):
-        if given[option] and (not given[option].startswith("/") or not given[option].isprintable()):
-            raise InputError("--" + option.replace("_", "-"), given[option], "want an absolute path")
-    programs = _programs()
+    for option in ("config", "runtime_path", "hook_dir", "hook_link", "drop_in"):
+        path = given.get(option)
+        if path and not (path.startswith("/") and path.isprintable()):
+            raise InputError("--" + option.replace("_", "-"), path, "want an absolute path")
+    programs = programs_directory()
     path = given.pop("runtime_path") or f"{programs}/{RUNTIME}"
     if not remove and not os.access(path, os.X_OK):
         raise InputError("--runtime-path", path, "is not a program", "install nvc, or name its nvc-runtime")
     return Wanted(runtime_path=path, hook_path=f"{programs}/nvc-hook", **given)
 
 
-def _programs() -> str:
+def programs_directory() -> str:
     """The directory of this installation's programs."""
     for entry in sys.path:
         if entry.endswith(_CODE):
@@ -138,31 +144,34 @@ def _programs() -> str:
     raise InputError("--runtime-path", cause="no installation around this code", hint="name nvc-runtime")
 
 
-def _registration(engine: str, wanted: Wanted) -> _Work:
-    """The changes that register nvc, the link (path and target), and advice for the user."""
+def registration(engine: str, wanted: Wanted, program: str = "") -> _Work:
+    """The changes that register nvc, the link (path and target), and advice for the user.
+
+    `program` is what to ask in place of the containerd of this host.
+    """
     found: Registration
     if engine == "docker":
         found = docker.registration(wanted, ask.version("dockerd"))
     elif engine == "containerd":
-        found = containerd.registration(wanted, ask.containerd(wanted.config or containerd.CONFIG))
+        found = containerd.registration(wanted, ask.containerd(wanted.config or containerd.CONFIG, program))
     else:
         found = (podman if engine == "podman" else crio).registration(wanted)
     changes = [change.configure(edit) for edit in found.edits]
     if engine == "containerd":
-        _check_containerd(wanted, changes)
+        _check_containerd(wanted, changes, program)
     if found.link[0]:
         links.state(*found.link)
     return changes, found.link, found.advice
 
 
-def _check_containerd(wanted: Wanted, changes: list[Change]) -> None:
+def _check_containerd(wanted: Wanted, changes: list[Change], program: str) -> None:
     """Raise EngineError if containerd would not use what is about to be written."""
     path = os.path.realpath(wanted.config or containerd.CONFIG)
     texts = {item.path: change.text_of(item.after, item.path) for item in changes}
     main = texts.pop(path, None)
     if main is None:
         main = change.text_of(change.read(path), path)
-    containerd.check_effective(wanted, ask.effective(path, main, "".join(texts.values())))
+    containerd.check_effective(wanted, ask.effective(path, main, "".join(texts.values()), program))
 
 
 def _removal(engine: str, wanted: Wanted) -> _Work:

@@ -1,6 +1,6 @@
 """Writes man pages and completion scripts. Usage: manpages.py DIRECTORY PYTHON_PATH...
 
-nvc-cli(1) and a page for each of its commands come from the command tree, so from the tables that parser and
+nvc-cli(1), a page for each of its commands, and nvidia-ctk(1) come from command trees, so from what parser and
 `--help` read; nvcd(8), nvc-kubelet-plugin(8), nvc-nri(8), nvc-hook(8), nvc-cdi-hook(8), first-container(8) and
 nvc-spin(1) from their usage texts; nvc-runtime(8), whose `--help` is that of another runtime, from the text here.
 """
@@ -127,13 +127,13 @@ def page(name: str, section: int, summary: str, version: str, body: str) -> str:
 
 
 def command_page(name: str, command: click.Command, context: click.Context, version: str, see: str) -> str:
-    """The page of nvc-cli, or of one of its commands."""
+    """The page of nvc-cli, of one of its commands, or of nvidia-ctk."""
     import click
 
     summary = (command.help or "").strip().split("\n")[0].lstrip("\b")
     body = f".SH SYNOPSIS\n{synopsis(command, context)}.SH DESCRIPTION\n{paragraphs(command.help or '')}"
     body += options(command, context)
-    if context.parent is None:
+    if name == "nvc-cli":
         assert isinstance(command, click.Group)
         body += ".SH COMMANDS\n"
         for inner in command.list_commands(context):
@@ -175,7 +175,7 @@ def main(directory: str, *path: str) -> None:
     import click
 
     import nvc
-    from nvc_cli import completion, daemon, kubelet_plugin, nri
+    from nvc_cli import completion, ctk, daemon, kubelet_plugin, nri
     from nvc_cli.main import tree
     from nvc_hooks import boot, cdi
 
@@ -190,6 +190,9 @@ def main(directory: str, *path: str) -> None:
         context = click.Context(command, root, name, **command.context_settings)
         text = command_page(f"nvc-cli-{name}", command, context, nvc.__version__, ".BR nvc\\-cli (1)\n")
         write(pages, f"nvc-cli-{name}.1", text)
+    tool = click.Context(ctk.tree, info_name="nvidia-ctk", **ctk.tree.context_settings)
+    see = ".BR nvc\\-cli (1),\n.BR nvc\\-cdi\\-hook (8)\n"
+    write(pages, "nvidia-ctk.1", command_page("nvidia-ctk", ctk.tree, tool, nvc.__version__, see))
     write(pages, "nvc-hook.8", usage_page("nvc-hook", boot.USAGE, nvc.__version__))
     write(pages, "nvc-cdi-hook.8", usage_page("nvc-cdi-hook", cdi.USAGE, nvc.__version__))
     write(pages, "nvc-runtime.8", usage_page("nvc-runtime", RUNTIME, nvc.__version__))
@@ -203,7 +206,8 @@ def main(directory: str, *path: str) -> None:
     usages = {"nvcd": daemon.USAGE, "nvc-spin": spin, "first-container": first}
     for shell, name in (("bash", "{}"), ("zsh", "_{}"), ("fish", "{}.fish")):
         place = os.path.join(directory, "completions", shell)
-        write(place, name.format("nvc-cli"), completion.script(shell, "nvc-cli"))
+        for program in ("nvc-cli", "nvidia-ctk"):
+            write(place, name.format(program), completion.script(shell, program))
         for program, usage in usages.items():
             write(place, name.format(program), complete.script(shell, program, usage))
 

@@ -12,6 +12,7 @@ import pytest
 from support import CLEAN_ENV, run
 from support.bundle import Bundle, Container
 from support.configure import BASIC, Configure
+from support.ctk import ctk, nvidia_ctk  # noqa: F401
 from support.hook import Hook
 from support.nvcd import Place
 from support.nvcd_programs import around, held, sliced  # noqa: F401

@@ -17,6 +17,7 @@ from nvc.plan.describe import VERBS, document
 from nvc.request import Request
 from nvc.selection import select
 from nvc.slices.build.calibration import Measurement
+from nvc_cli import ctk, ctk_cdi
 from nvc_cli.main import LAZY
 from nvc_cli.options import GLOBAL, HOT
 
@@ -46,6 +47,14 @@ def test_every_option(command: str) -> None:
 
 def test_every_command() -> None:
     assert {*HOT, *LAZY} <= CODE
+    assert all(f"`nvidia-ctk {name}" in TEXT for name in ctk.LAZY)
+
+
+def test_every_option_that_nvidia_ctk_refuses() -> None:
+    """With what it does of flags that ask for something else."""
+    options = {name for one in ctk_cdi.generate_command.params for name in one.opts if not one.expose_value}
+    assert options and all(f"`{name}`" in TEXT for name in options - {"--help"})
+    assert all(f"`{flag}`" in TEXT for flag in (*ctk_cdi.HOLDS, *ctk_cdi.TURNS_OFF))
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def typeset(path: str) -> str:
 
 def test_a_page_for_every_command(made: str) -> None:
     wanted = {f"nvc-cli-{name}.1" for name in (*HOT, *LAZY) if name != "help"}
-    wanted |= {"nvc-cli.1", "nvc-spin.1", *(f"{name}.8" for name in PROGRAMS)}
+    wanted |= {"nvc-cli.1", "nvc-spin.1", "nvidia-ctk.1", *(f"{name}.8" for name in PROGRAMS)}
     assert set(os.listdir(f"{made}/man")) == wanted
     for name in os.listdir(f"{made}/man"):
         text = typeset(f"{made}/man/{name}")

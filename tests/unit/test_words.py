@@ -10,7 +10,7 @@ import pytest
 from support import REPO
 from support.prose import CODE, blocks, helps, messages, pages, plain, read, sentences, sources, words
 
-from nvc_cli import daemon
+from nvc_cli import ctk, daemon
 from nvc_cli.main import tree
 from nvc_hooks import boot as hook_boot
 from nvc_hooks import cdi as hook_cdi
@@ -87,8 +87,9 @@ def prose(page: str) -> Iterator[str]:
 
 
 def help_texts() -> Iterator[tuple[str, str]]:
-    """Every help text of nvc-cli, and the usage of other programs."""
+    """Every help text of nvc-cli and nvidia-ctk, and the usage of other programs."""
     yield from helps(tree)
+    yield from helps(ctk.tree)
     for usage in (daemon.USAGE, hook_boot.USAGE, hook_cdi.USAGE):
         yield from ((usage.split()[1], plain(text)) for text in usage.split("\n\n")[1:] if text[0] != " ")
 

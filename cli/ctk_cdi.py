@@ -1,0 +1,205 @@
+"""`nvidia-ctk cdi`: specifications with NVIDIA's options, made as `nvc-cli cdi` makes them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import click
+
+from nvc import privileges
+from nvc.cdi.document import NONE, STRATEGIES
+from nvc.cdi.generate import generate
+from nvc.cdi.hookspec import NAMES
+from nvc.cdi.store import DIRECTORIES, split_path
+from nvc.cdi.transform import transform_root
+from nvc.config import load
+from nvc.errors import InputError
+from nvc.kernel import LinuxKernel
+from nvc_cli import completion, output
+from nvc_cli.cdi import DEFAULT_CAPABILITIES, FORMATS, asked, form_of, put, specification, tell
+from nvc_cli.cdi_inspect import list_command
+from nvc_cli.ctk import Flags, Text, Words, debug
+from nvc_cli.main import Commands, examples, program_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from nvc.cdi.document import DocumentOptions
+    from nvc.request import DriverOptions, Request
+
+#: What is made, and modes that nvc has no answer for, with why.
+MODES = ("auto", "nvml", "wsl")
+REFUSED = {
+    "csv": "no driver of Tegra systems is supported",
+    **dict.fromkeys(
+        ("gdrcopy", "gds", "imex", "management", "mofed", "nvswitch"),
+        "nvc makes specifications of GPUs and MIG devices only",
+    ),
+}
+#: Hooks that NVIDIA's specifications may have and nvc's never do: without them is what they are.
+ABSENT = ("chmod", "create-soname-symlinks")
+#: What a flag asks for holds already; or it names fields of the request, which it turns off; or it is refused.
+HOLDS = {"disable-nvsandboxutils", "disable-multiple-csv-devices", "no-additional-gids-for-device-nodes"}
+TURNS_OFF = {"disable-ipc-discoverer": ("persistenced", "fabricmanager")}
+NOT_MADE = {
+    "enable-coherent-annotations": "nvc writes no annotations: they need version 0.6.0 of the format",
+    "enable-explicit-driver-libraries": "nvc adds all libraries of the driver that it knows anyway, and no others",
+}
+_GENERATE = "NVIDIA_CTK_CDI_GENERATE_"
+
+
+@click.group(cls=Commands, **examples(
+    "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml", "nvidia-ctk cdi list",
+))
+def cdi() -> None:
+    """Describe GPUs in files that engines read (Container Device Interface)."""
+
+
+def _refuse(option: str, why: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    """What refuses an option, however it is given. Raises InputError."""
+
+    def callback(_: click.Context, __: click.Parameter, given: Any) -> None:
+        if given:
+            raise InputError(f"--{option}", cause=why, hint="leave it out")
+
+    return callback
+
+
+def _refused(option: str, variable: str, why: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """An option of NVIDIA's that makes no sense here."""
+    return click.option(
+        f"--{option}", multiple=True, metavar="VALUE", expose_value=False, envvar=_GENERATE + variable,
+        help=f"Refused: {why}.", callback=_refuse(option, why),
+    )  # fmt: skip
+
+
+@cdi.command("generate", cls=Flags, **examples(
+    "nvidia-ctk cdi generate", "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
+    "nvidia-ctk cdi generate --driver-root=/run/nvidia/driver --dev-root=/",
+))
+@click.option("--output", "path", default="", envvar="NVIDIA_CTK_CDI_OUTPUT_FILE_PATH", metavar="FILE",
+              help="Default: standard output.")
+@click.option("--format", "form", type=click.Choice(FORMATS, case_sensitive=False),
+              envvar=_GENERATE + "OUTPUT_FORMAT", help="Default: by the suffix of the file, else yaml.")
+@click.option("--mode", "--discovery-mode", default="auto", show_default=True, metavar="MODE",
+              envvar=_GENERATE + "MODE", help="auto or nvml; wsl, only under WSL. NVIDIA's others are refused.")
+@click.option("--driver-root", "root", default="", envvar="NVIDIA_CTK_DRIVER_ROOT", metavar="PATH",
+              help="The driver root. Default: as configured, or /.")
+@click.option("--dev-root", default="", envvar="NVIDIA_CTK_DEV_ROOT", metavar="PATH",
+              help="Where /dev is. Default: the driver root if it has device nodes, else /.")
+@click.option("--device-name-strategy", "strategies", multiple=True, type=Words(STRATEGIES),
+              envvar=_GENERATE + "DEVICE_NAME_STRATEGIES",
+              help="Names of devices; repeatable. Default: index and uuid.")
+@click.option("--device-id", "--device-ids", "--device", "--devices", "devices", multiple=True, type=Text(),
+              envvar=_GENERATE + "DEVICE_IDS", metavar="ID", shell_complete=completion.devices,
+              help="Only these devices; repeatable. `none`: a device without a GPU. Default: all.")
+@click.option("--no-all-device", is_flag=True, envvar=_GENERATE + "NO_ALL_DEVICE", help="No device named `all`.")
+@click.option("--vendor", "--cdi-vendor", default="nvidia.com", show_default=True, metavar="NAME",
+              envvar=_GENERATE + "VENDOR", help="First part of the device names.")
+@click.option("--class", "--cdi-class", "device_class", default="gpu", show_default=True, metavar="NAME",
+              envvar=_GENERATE + "CLASS", help="Second part of the device names.")
+@click.option("--nvidia-cdi-hook-path", "--nvidia-ctk-path", "hook_path", default="", metavar="PATH",
+              envvar="NVIDIA_CTK_CDI_HOOK_PATH", help="The program that the hooks call. Default: nvc-cdi-hook.")
+@click.option("--ldconfig-path", default="", metavar="PATH", envvar=_GENERATE + "LDCONFIG_PATH",
+              help="Named in the hook that updates the loader cache. nvc's own hook runs no ldconfig.")
+@click.option("--library-search-path", "libraries", multiple=True, type=Text(), metavar="PATH",
+              envvar=_GENERATE + "LIBRARY_SEARCH_PATHS",
+              help="The libraries' directory in the driver root, if the loader does not find them.")
+@click.option("--disable-hook", "--disable-hooks", "disabled", multiple=True, metavar="HOOK",
+              type=Words((*NAMES, *ABSENT, "all")), envvar=_GENERATE + "DISABLED_HOOKS",
+              help="Omit a hook, or `all`; repeatable.")
+@click.option("--enable-hook", "--enable-hooks", "enabled", multiple=True, metavar="HOOK", type=Words(NAMES),
+              envvar=_GENERATE + "ENABLED_HOOKS", help="Keep a hook that is disabled; repeatable.")
+@click.option("--feature-flag", "--feature-flags", "flags", multiple=True, metavar="FLAG",
+              type=Words((*sorted(HOLDS), *TURNS_OFF, *NOT_MADE)), envvar=_GENERATE + "FEATURE_FLAGS",
+              help=f"{', '.join((*sorted(HOLDS), *TURNS_OFF))}; repeatable.")
+@_refused("config-search-path", "CONFIG_SEARCH_PATHS", "the driver root says where its files are")
+@_refused("csv.file", "CSV_FILES", REFUSED["csv"])
+@_refused("csv.ignore-pattern", "CSV_IGNORE_PATTERNS", REFUSED["csv"])
+@_refused("csv.compat-container-root", "CSV_CONTAINER_COMPAT_ROOT", REFUSED["csv"])
+@click.pass_context
+def generate_command(ctx: click.Context, /, path: str, mode: str, **given: Any) -> None:
+    """Write the CDI specification of this host's devices.
+
+    It is the one that `nvc-cli cdi generate` writes, in YAML.
+    """
+    _check_mode(mode.lower())
+    form = form_of(given["form"], path, "yaml")
+    place = split_path(path) if path else None
+    if NONE in given["devices"] and not given["no_all_device"]:
+        output.warn(program_of(ctx), ("a specification with the device `none` has no device `all`",))
+        given["no_all_device"] = True
+    options, request, how = _translated(ctx, given)
+    debug(ctx, f"driver root {options.root}, hooks call {how.hook_path}, {form}")
+    privileges.reduce("info", options.load_kmods)
+    document, facts = generate(LinuxKernel(), options, request, how)
+    if mode.lower() == "wsl" and (facts.control is None or facts.control.path != "/dev/dxg"):
+        raise InputError("--mode", mode, "this is not WSL", "leave it out")
+    tell(ctx, facts)
+    put(document, form, place, check=True)
+    output.note(program_of(ctx), f"specification of version {document['cdiVersion']}: {path or 'standard output'}")
+
+
+def _check_mode(mode: str) -> None:
+    if mode not in MODES:
+        raise InputError("--mode", mode, REFUSED.get(mode, f"want {', '.join(MODES)}"))
+
+
+def _translated(ctx: click.Context, given: dict[str, Any]) -> tuple[DriverOptions, Request, DocumentOptions]:
+    """The options in nvc's words. Raises InputError."""
+    for flag in given["flags"]:
+        if flag in NOT_MADE:
+            raise InputError("--feature-flag", flag, NOT_MADE[flag], "leave it out")
+    for option in ("ldconfig_path", "dev_root"):
+        if given[option] and not given[option].startswith("/"):
+            raise InputError(f"--{option.replace('_', '-')}", given[option], "want an absolute path")
+    root = given["root"] or (load(ctx.obj["config"]).root if ctx.obj["config"] else "")
+    ctx.obj["globals"] = {"root": root} if root else {}
+    hook = given["hook_path"]
+    if hook and "/" not in hook:  # as a shell would find it
+        hook = shutil.which(hook) or hook
+    disabled = NAMES if "all" in given["disabled"] else given["disabled"]
+    options, request, how = asked(ctx, {
+        **given, "hook_path": hook, "capabilities": DEFAULT_CAPABILITIES, "requirements": (),
+        "additional_gids": False, "disabled": tuple(name for name in disabled if name not in given["enabled"]),
+    })  # fmt: skip
+    off = {field: False for flag in given["flags"] for field in TURNS_OFF.get(flag, ())}
+    return (
+        options.replace(device_root=given["dev_root"]),
+        request.replace(**off),
+        how.replace(ldconfig_path=given["ldconfig_path"]),
+    )
+
+
+@cdi.command("list", cls=Flags, **examples("nvidia-ctk cdi list", "nvidia-ctk cdi list --spec-dir=/etc/cdi"))
+@click.option("--spec-dir", "directories", multiple=True, metavar="PATH", type=Text(),
+              envvar="NVIDIA_CTK_CDI_SPEC_DIRS",
+              help=f"Directory of specifications; repeatable. Default: {' and '.join(DIRECTORIES)}.")
+@click.pass_context
+def list_devices(ctx: click.Context, directories: tuple[str, ...]) -> None:
+    """List the devices that engines know, one name a line."""
+    ctx.invoke(list_command, directories=directories, form="text")
+
+
+@cdi.group("transform", cls=Commands, **examples("nvidia-ctk cdi transform root --to /host"))
+def transform() -> None:
+    """Change a specification."""
+
+
+@transform.command("root", cls=Flags, **examples(
+    "nvidia-ctk cdi generate | nvidia-ctk cdi transform root --to /host",
+))
+@click.option("--from", "old", default="/", show_default=True, metavar="PATH", help="Their current root.")
+@click.option("--to", "new", default="/", show_default=True, metavar="PATH", help="Their new root.")
+@click.option("--input", "source", default="-", metavar="FILE", help="Default: standard input.")
+@click.option("--output", "path", default="", metavar="FILE", help="Default: standard output.")
+@click.option("--relative-to", default="host", show_default=True, type=click.Choice(("host", "container")),
+              help="Change paths on the host (sources) or in the container.")
+def root_command(old: str, new: str, source: str, path: str, relative_to: str) -> None:
+    """Replace the root of the paths in a specification."""
+    document = transform_root(specification(source), old or "/", new or "/", relative_to)
+    place = split_path(os.path.normpath(path)) if path else None
+    put(document, form_of(None, path, "yaml"), place, check=False)

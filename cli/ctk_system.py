@@ -1,0 +1,175 @@
+"""`nvidia-ctk system`: device nodes of the driver, links to them by number, and the loader cache."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from nvc.discovery import charlinks
+from nvc.discovery.devfiles import control_nodes, existing_nodes, missing_nodes, possible_nodes
+from nvc.discovery.host import Host
+from nvc.discovery.kmods import load_modules, missing_modules
+from nvc.discovery.ldcache import CACHE_LIMIT, parse_cache
+from nvc.errors import InitializationError, InputError, PermissionDenied
+from nvc.kernel import LinuxKernel
+from nvc.request import DriverOptions
+from nvc_cli import output
+from nvc_cli.ctk import Flags, debug, only
+from nvc_cli.main import Commands, examples, program_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.discovery.devfiles import WantedNode
+
+_DRIVER_ROOT = ("NVIDIA_DRIVER_ROOT", "DRIVER_ROOT")
+
+
+_DRY_RUN = click.option(
+    "--dry-run", is_flag=True, envvar="DRY_RUN", help="Tell what would be done, and do nothing."
+)
+
+
+@click.group(cls=Commands, **examples("nvidia-ctk system create-device-nodes --control-devices"))
+def system() -> None:
+    """Make device nodes of the driver, and links to them."""
+
+
+@system.command("create-device-nodes", cls=Flags, **examples(
+    "nvidia-ctk system create-device-nodes --control-devices --load-kernel-modules",
+))
+@click.option("--driver-root", "--root", "root", default="/", envvar=("ROOT", *_DRIVER_ROOT), metavar="PATH",
+              show_default=True, help="The driver root: its modprobe loads modules, its /dev gets nodes.")
+@click.option("--dev-root", default="", envvar=("NVIDIA_DEV_ROOT", "DEV_ROOT"), metavar="PATH",
+              help="Where /dev is. Default: the driver root.")
+@click.option("--control-devices", "control", is_flag=True,
+              help="Create nvidiactl, nvidia-modeset, nvidia-uvm and nvidia-uvm-tools.")
+@click.option("--load-kernel-modules", "load", is_flag=True, help="Load the driver's kernel modules first.")
+@_DRY_RUN
+@click.pass_context
+def create_device_nodes(
+    ctx: click.Context, root: str, dev_root: str, control: bool, load: bool, dry_run: bool
+) -> None:
+    """Create the driver's control device nodes that are missing, with owner and mode as the driver asks for."""
+    root = _absolute("driver-root", root)
+    options = DriverOptions(root=root, device_root=_absolute("dev-root", dev_root or root))
+    host = Host.open(LinuxKernel(), options)
+    try:
+        if load:
+            _load_modules(ctx, host, options, dry_run)
+        if control:
+            _make(ctx, host, control_nodes(host), dry_run)
+    finally:
+        host.close()
+
+
+@system.command("create-dev-char-symlinks", cls=Flags, **examples(
+    "nvidia-ctk system create-dev-char-symlinks --create-all",
+))
+@click.option("--dev-char-path", "directory", default="/dev/char", envvar="DEV_CHAR_PATH", metavar="PATH",
+              show_default=True, help="Where links MAJOR:MINOR are made.")
+@click.option("--driver-root", "root", default="/", envvar=_DRIVER_ROOT, metavar="PATH", show_default=True,
+              help="The driver root. Nodes are those in its /dev, if it has some, else those in /dev.")
+@click.option("--create-all", "everything", is_flag=True, envvar="CREATE_ALL",
+              help="Links for all nodes that the driver could have, not only for those that there are.")
+@click.option("--create-device-nodes", "nodes", is_flag=True, envvar="CREATE_DEVICE_NODES",
+              help="With --create-all: create the control device nodes first.")
+@click.option("--load-kernel-modules", "load", is_flag=True, envvar="LOAD_KERNEL_MODULES",
+              help="With --create-all: load the driver's kernel modules first.")
+@click.option("--watch", is_flag=True, help="Refused, as in NVIDIA's program since 1.17.")
+@_DRY_RUN
+@click.pass_context
+def create_dev_char_symlinks(
+    ctx: click.Context, directory: str, root: str, everything: bool, nodes: bool, load: bool, watch: bool,
+    dry_run: bool,
+) -> None:  # fmt: skip
+    """Create links in /dev/char to the driver's device nodes, by which systemd and runc find them by number.
+
+    Without them, GPUs are lost when systemd reads its units again. Links that are there stay as they are.
+    """
+    only("watch", watch, "old releases: have a udev rule or --create-all see to nodes that come later")
+    if not everything:
+        only("create-device-nodes", nodes, "calls with --create-all")
+        only("load-kernel-modules", load, "calls with --create-all")
+    _absolute("dev-char-path", directory)
+    options = DriverOptions(root=_absolute("driver-root", root))
+    host = Host.open(LinuxKernel(), options)
+    try:
+        if load:
+            _load_modules(ctx, host, options, dry_run)
+        if nodes:
+            _make(ctx, host, control_nodes(host), dry_run)
+        found = possible_nodes(host) if everything else existing_nodes(host.devices)
+        links = charlinks.links(host.devices.path, found)
+        program = program_of(ctx)
+        if not links:
+            output.note(program, f"no device nodes of the driver in {host.devices.path}")
+        elif not dry_run:
+            _check_root("make links", directory)
+        for name, target in links:
+            if problem := charlinks.problem(directory, name, target):
+                output.warn(program, (problem,))
+            elif not charlinks.is_there(directory, name):
+                if not dry_run:
+                    charlinks.make(directory, name, target)
+                output.note(program, f"{'would link' if dry_run else 'linked'} {directory}/{name} -> {target}")
+    finally:
+        host.close()
+
+
+@system.command("print-ldcache", cls=Flags, **examples("nvidia-ctk system print-ldcache"))
+@click.option("--driver-root", "root", default="/", envvar=_DRIVER_ROOT, metavar="PATH", show_default=True,
+              help="The driver root.")
+def print_ldcache(root: str) -> None:
+    """Print the libraries in the loader cache, one path a line."""
+    options = DriverOptions(root=_absolute("driver-root", root))
+    host = Host.open(LinuxKernel(), options)
+    try:
+        entries = parse_cache(host.driver.read(options.ldcache, CACHE_LIMIT))
+    except OSError as error:
+        raise InitializationError.of("read loader cache", options.ldcache, error) from None
+    finally:
+        host.close()
+    output.write("".join(f"{path}\n" for path in dict.fromkeys(path for _, _, path in entries)))
+
+
+def _absolute(option: str, path: str) -> str:
+    if not path.startswith("/") or "\0" in path:
+        raise InputError(f"--{option}", path, "want an absolute path")
+    return path
+
+
+def _check_root(step: str, path: str) -> None:
+    if os.geteuid() != 0:
+        raise PermissionDenied(step, path, "only root can")
+
+
+def _load_modules(ctx: click.Context, host: Host, options: DriverOptions, dry_run: bool) -> None:
+    """Load what is not loaded. Raises InitializationError, PermissionDenied."""
+    missing = missing_modules(host)
+    debug(ctx, f"kernel modules that are not loaded: {', '.join(missing) or 'none'}")
+    if dry_run:
+        for module in missing:
+            output.note(program_of(ctx), f"would load {module}")
+    elif missing:
+        _check_root("load kernel modules", missing[0])
+        warnings = load_modules(host, options)
+        if warnings:
+            raise InitializationError("load kernel modules", missing[0], "; ".join(warnings))
+
+
+def _make(ctx: click.Context, host: Host, wanted: tuple[WantedNode, ...], dry_run: bool) -> None:
+    """Make the nodes that are missing. Raises InitializationError, PermissionDenied."""
+    program, place = program_of(ctx), host.devices.path.rstrip("/")
+    for node in missing_nodes(host, wanted):
+        if not node.attributes.modify:
+            raise InitializationError(
+                "make device node", place + node.path, "the driver's parameter NVreg_ModifyDeviceFiles is 0"
+            )
+        if not dry_run:
+            _check_root("make device node", place + node.path)
+            try:
+                node.make(host.devices)
+            except OSError as error:
+                raise InitializationError.of("make device node", place + node.path, error) from None
+        output.note(program, f"{'would make' if dry_run else 'made'} {place}{node.path} {node.major}:{node.minor}")

@@ -1,0 +1,40 @@
+"""nvidia-ctk, the program under NVIDIA's name, as packages link it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+
+import pytest
+
+from . import CLEAN_ENV, run
+
+Ctk = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="session")
+def nvidia_ctk(launcher: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Its path."""
+    path = str(tmp_path_factory.mktemp("names") / "nvidia-ctk")
+    os.symlink(launcher, path)
+    return path
+
+
+@pytest.fixture
+def ctk(nvidia_ctk: str) -> Ctk:
+    """`ctk(*words, **variables)` runs nvidia-ctk; whatever it says of a simulated driver is left out."""
+
+    def call(*words: str, check: bool = True, **variables: str) -> subprocess.CompletedProcess[str]:
+        done = run(nvidia_ctk, *words, check=check, env={**CLEAN_ENV, **variables})
+        lines = done.stderr.splitlines(keepends=True)
+        done.stderr = "".join(line for line in lines if "these GPUs are not real" not in line)
+        return done
+
+    return call
+
+
+def refused(done: subprocess.CompletedProcess[str], words: str, code: int = 1) -> None:
+    """One line that says why."""
+    assert done.returncode == code and done.stdout == ""
+    assert words in done.stderr and done.stderr.count("\n") == 1, done.stderr
