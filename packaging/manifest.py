@@ -36,9 +36,13 @@ def finish(prefix: str, names: list[str]) -> None:
 
 
 def remove(prefix: str, names: list[str]) -> None:
-    """Remove these files, then these directories if they are empty."""
+    """Remove these files, then these directories if they are empty.
+
+    A file of NVIDIA's that has taken the place of a link stays.
+    """
     for name in names:
-        if not name.endswith("/"):
+        link = not name.startswith("bin/nvidia-") or os.path.islink(os.path.join(prefix, name))
+        if link and not name.endswith("/"):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(prefix, name))
     for name in sorted(names, reverse=True):

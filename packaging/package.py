@@ -26,6 +26,7 @@ import tree
 import wheels
 from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
+from names import NVIDIAS
 
 DESCRIPTION = os.path.join(tree.REPO, "packaging/nfpm.yaml")
 SCRIPTS = ("preinstall", "postinstall", "preremove", "postremove")
@@ -115,12 +116,14 @@ def glibc(root: str) -> str:
 
 
 def scripts(target: str) -> None:
-    """The maintainer scripts, with the names of the units that are enabled."""
+    """The maintainer scripts, with the names of the units that are enabled, and NVIDIA's names of programs."""
     units = [path for path in share.units() if b"\n[Install]\n" in share.read(path)]
     names = " ".join(os.path.basename(path) for path in units)
+    nvidias = " ".join(f"{theirs}:{ours}" for theirs, ours in NVIDIAS.items())
     for name in SCRIPTS:
         text = share.read(os.path.join(tree.REPO, "packaging/scripts", name))
-        share.write(os.path.join(target, name), text.replace(b"@UNITS@", names.encode()), 0o755)
+        text = text.replace(b"@UNITS@", names.encode()).replace(b"@NAMES@", nvidias.encode())
+        share.write(os.path.join(target, name), text, 0o755)
 
 
 def pack(directory: str, target_directory: str, root: str, machine: str, version: str) -> None:

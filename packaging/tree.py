@@ -1,6 +1,7 @@
 """Lays out an installation of nvc: PREFIX/bin and PREFIX/lib/nvc.
 
     bin/nvc-cli nvc-hook ...            the launcher, under each of its names
+    bin/nvidia-ctk ...                  links to it under NVIDIA's, those that no other program has
     bin/nvc-spin                        a program that loads a GPU
     lib/nvc/bin/                        nvc-hook and nvc-cdi-hook under NVIDIA's names, for nvc-runtime
     lib/nvc/launch.conf                 which interpreter, and where third-party code is
@@ -32,12 +33,15 @@ import sysconfig
 import manifest
 import share
 import shim
+from names import NVIDIAS
 
 REPO = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PACKAGES = {"nvc": "nvc", "nvc_cli": "cli", "nvc_hooks": "hooks"}
 PROGRAMS = ("nvc-cli", "nvc-hook", "nvc-cdi-hook", "nvc-runtime", "nvcd", "nvc-kubelet-plugin", "nvc-nri")
 #: By these names runtimes know hooks that give GPUs; links to the programs.
-NAMES = {"nvidia-container-runtime-hook": "nvc-hook", "nvidia-cdi-hook": "nvc-cdi-hook"}
+HOOKS = ("nvidia-container-runtime-hook", "nvidia-cdi-hook")
+#: Where a program of such a name is NVIDIA's own.
+PLACES = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 #: Nothing at run time parses C: of cffi only the compiled back end is needed.
 ONLY = {"cffi": "_cffi_backend"}
 #: Compiled for one version of Python.
@@ -122,8 +126,18 @@ def install_programs(launcher: str, spin: str, bin_directory: str, symbolic: boo
 
 def link_names(library: str) -> None:
     os.makedirs(os.path.join(library, "bin"), exist_ok=True)
-    for name, program in NAMES.items():
-        replace_link(f"../../../bin/{program}", os.path.join(library, "bin", name))
+    for name in HOOKS:
+        replace_link(f"../../../bin/{NVIDIAS[name]}", os.path.join(library, "bin", name))
+
+
+def free_names(bin_directory: str, places: tuple[str, ...]) -> list[str]:
+    """NVIDIA's names that no program has in these directories: links that lead to nvc's are nvc's."""
+
+    def is_taken(name: str, directory: str) -> bool:
+        path = os.path.join(directory, name)
+        return os.path.lexists(path) and os.path.basename(os.path.realpath(path)) not in PROGRAMS
+
+    return [name for name in NVIDIAS if not any(is_taken(name, place) for place in (bin_directory, *places))]
 
 
 def write_conf(library: str, interpreter: str, site: str) -> None:
@@ -220,7 +234,9 @@ def main() -> None:
         link_stage(prefix, options.simdriver)
         site = sysconfig.get_path("platlib")
     else:
-        names = [*(f"bin/{name}" for name in (*PROGRAMS, "nvc-spin")), *share.contents(options.prefix)]
+        free = free_names(os.path.join(prefix, "bin"), () if options.destdir else PLACES)
+        programs = (*PROGRAMS, "nvc-spin", *free)
+        names = [*(f"bin/{name}" for name in programs), *share.contents(options.prefix)]
         manifest.begin(prefix, names)
         copy_tree(prefix, options.simdriver, shims=options.shim)
         compile_bytecode(interpreter, library, options.destdir)
@@ -230,6 +246,8 @@ def main() -> None:
     link_names(library)
     install_programs(options.launcher, options.spin, os.path.join(prefix, "bin"))
     if not options.links:
+        for name in free:
+            replace_link(NVIDIAS[name], os.path.join(prefix, "bin", name))
         share.install(prefix, options.prefix)
         manifest.finish(prefix, names)
         close_to_others(library)
