@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+from collections.abc import Iterator
+from runpy import run_path
 
 import pytest
 from support import REPO
-from support.engines import DIRECT, PODMAN, Host
+from support.engines import DAEMON_JSON, DIRECT, PODMAN, Host
 
 GENERATIONS = ("debian", "sid", "newest")
 PAGES = ("cli", "docker", "podman", "containerd", "crio", "openshift", "runc", "simulated-driver")
 #: What must be seen in a page's output, each at least that many times.
 SEEN = {
     "cli": {'"version": ': 1, "slices": 1, "GPU-": 2, "libcuda.so.": 1, "NVC-1201": 1},
-    "docker": {"GPU 0: ": 5, "runtimeArgs": 2},
+    "docker": {"GPU 0: ": 6, "runtimeArgs": 2},
     "podman": {"GPU 0: ": 3},
     "containerd": {"GPU 0: ": 1},
     "crio": {"runtime_path": 2, '"nvc-hook"': 1},
@@ -50,6 +53,7 @@ def image_without_a_registry() -> str:
 def prepare(host: Host, page: str) -> None:
     """What a reader has before the page begins: no root file system, and no image but those of the pages."""
     host.sh("rm -rf /run/kept; [ ! -e /run/rootfs ] || mv /run/rootfs /run/kept")
+    host.sh("ln -sf nvc-cli /usr/local/bin/nvidia-ctk")  # as an installation has it
     if page == "docker":
         host.sh("systemctl start docker")
         host.sh(image_without_a_registry())
@@ -68,7 +72,7 @@ def prepare(host: Host, page: str) -> None:
 
 def restore(host: Host) -> None:
     """Give other tests their root file system back."""
-    host.sh("rm -rf /run/rootfs; [ ! -e /run/kept ] || mv /run/kept /run/rootfs")
+    host.sh("rm -rf /run/rootfs /usr/local/bin/nvidia-ctk; [ ! -e /run/kept ] || mv /run/kept /run/rootfs")
 
 
 def changed(host: Host) -> list[str]:
@@ -112,3 +116,40 @@ def test_a_page(host: Host, page: str) -> None:
         assert output.count(text) >= times, output
     host.sh("systemctl stop docker containerd; cd /usr/local/sbin; rm -f podman ctr /etc/docker/key.json")
     assert changed(host) == before, "a page takes back what it did"
+
+
+#: As NVIDIA's program leaves it.
+NVIDIAS_JSON = {**json.loads(DAEMON_JSON), "runtimes": {"nvidia": {"args": [], "path": "nvidia-container-runtime"}}}
+
+
+@pytest.fixture
+def named(host: Host) -> Iterator[Host]:
+    """The host with NVIDIA's names, as packages link them, its engines registered with NVIDIA's runtime."""
+    for theirs, ours in run_path(os.path.join(REPO, "packaging/names.py"))["NVIDIAS"].items():
+        host.sh(f"ln -s {ours} /usr/local/bin/{theirs}")
+    host.write("/etc/docker/daemon.json", json.dumps(NVIDIAS_JSON, indent=4) + "\n")
+    host.sh("systemctl start docker")
+    host.image()
+    for page in ("podman", "containerd"):
+        prepare(host, page)
+    host.sh("rm -f /run/ctr.log")
+    yield host
+    host.sh("systemctl stop docker containerd; cd /usr/local/sbin; rm -f podman ctr /usr/local/bin/nvidia-*")
+
+
+def test_replacing_nvidia_s_toolkit(named: Host) -> None:
+    files = "cat /etc/docker/daemon.json; [ ! -e /etc/containerd/config.toml ] || cat /etc/containerd/config.toml"
+    before = named.sh(files).stdout
+    install, docker, containerd, podman, back = commands("replace-nvidia")
+    said = named.sh(install).stdout
+    assert "Container Toolkit CLI version" in said and "GPU UUID:" in said and "[nvidia-container-cli]" in said
+    said = named.sh(docker).stdout
+    assert (said.count("GPU 0: "), said.count("GPU 1: ")) == (2, 1)
+    runtimes = json.loads(named.read("/etc/docker/daemon.json"))["runtimes"]
+    assert runtimes["nvidia"]["path"] == "/usr/local/bin/nvc-runtime"
+    assert named.sh(containerd).stdout.count("GPU 0: ") == 1
+    said = named.sh(podman).stdout
+    assert said.count("UUID: GPU-") == 2 and "nvidia.com/gpu=all\n" in said
+    named.sh(back)
+    assert named.sh(files).stdout == before
+    assert named.sh("ls /etc/docker /etc/containerd /etc/cdi").stdout.count("nvc") == 0
