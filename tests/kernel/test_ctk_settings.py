@@ -74,7 +74,8 @@ def test_config_refuses(ctk: Ctk, scratch: str, words: list[str], why: str) -> N
 def test_docker(ctk: Ctk, scratch: str, launcher: str) -> None:
     path = f"{scratch}/daemon.json"
     words = ("runtime", "configure", "--runtime=docker", f"--config={path}")
-    assert '"path": "/usr/bin/sh"' in ctk(*words, "--dry-run", "--runtime-path=sh").stdout, "as dockerd would find it"
+    found = ctk(*words, "--dry-run", "--runtime-path=sh").stdout
+    assert '"path": "/usr/bin/sh"' in found, "as dockerd would find it"
     shown = ctk(*words, "--dry-run").stdout
     assert not os.path.exists(path)
     done = ctk(*words)
