@@ -48,9 +48,9 @@ struct vgpu_quota_device {
     uint32_t flags;
     uint64_t
         pace; /* written by nvcd in one piece, without a change of `sequence`; 0: the time is not measured */
-    uint64_t former[3];   /* of no meaning any more */
-    uint32_t period_us;   /* of a cap; 0: 100,000 */
-    uint32_t share_class; /* these two are for nvcd */
+    uint64_t reserved[3];
+    uint32_t period_us; /* of a cap, for nvcd; 0: 100,000 */
+    uint32_t unused;
     /* Nanoseconds of the host's CLOCK_MONOTONIC. While that lies ahead, nvcd keeps time by the driver, and the shim holds
      * nothing back and measures nothing. Written by nvcd like `pace`, again and again; 0 where it does not. */
     uint64_t kept_until;

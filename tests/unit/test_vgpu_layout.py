@@ -13,7 +13,7 @@ HEADER = os.path.join(REPO, "native/vgpu/layout.h")
 FIELDS = {
     "vgpu_quota": "magic version size sequence device_count flags reserved",
     "vgpu_quota_device": "uuid memory_limit context_overhead module_overhead correction "
-    "cores weight policy flags pace former period_us share_class kept_until had waited",
+    "cores weight policy flags pace reserved period_us unused kept_until had waited",
     "vgpu_ledger_head": "magic version size slot_count high_water transfers shares_used reserved",
     "vgpu_slot": "pid generation claimed name reserved",
     "vgpu_amount": "changes taken tentative inherited",

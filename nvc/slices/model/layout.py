@@ -26,8 +26,8 @@ MPS_DIRECTORY = "nvc/mps"  # pipes of the MPS server that slices share
 #: magic, version, size, sequence, device count, flags, reserved.
 QUOTA_HEADER = struct.Struct("<QIIQII32x")
 #: uuid, memory limit, context overhead, module overhead, correction, cores, weight, policy, flags, pace,
-#: period of a cap in microseconds, share class, until when nvcd keeps time, what it had, how long it was stopped.
-QUOTA_DEVICE = struct.Struct("<16sQQQQIIIIQ24xIIQQQ")
+#: period of a cap in microseconds, until when nvcd keeps time, what it had, how long it was stopped.
+QUOTA_DEVICE = struct.Struct("<16sQQQQIIIIQ24xI4xQQQ")
 #: Words that nvcd writes in one piece: where they are in QUOTA_DEVICE.
 WORD = struct.Struct("<Q")
 PACE_OFFSET = 64

@@ -37,7 +37,6 @@ class QuotaDevice(Value):
     flags: int = 0
     pace: int = 0  # see layout.PACE_PERCENT; nvcd writes it, by `set_pace`
     period_us: int = 0  # of a cap, microseconds; 0: 100,000
-    share_class: int = 0
     kept_until: int = 0  # nanoseconds of the host's CLOCK_MONOTONIC; nvcd writes it and the next two, by `set_kept`
     had: int = 0  # nanoseconds of the device in all, by the driver's log
     waited: int = 0  # nanoseconds in which nvcd has stopped it
@@ -93,7 +92,7 @@ def pack(devices: tuple[QuotaDevice, ...], sequence: int) -> bytes:
         layout.QUOTA_DEVICE.pack_into(
             data, offset, uuid_bytes(device.uuid), device.memory_limit, device.context_overhead,
             device.module_overhead, device.correction, device.cores, device.weight, device.policy, device.flags,
-            device.pace, device.period_us, device.share_class, device.kept_until, device.had, device.waited,
+            device.pace, device.period_us, device.kept_until, device.had, device.waited,
         )  # fmt: skip
         offset += layout.QUOTA_DEVICE.size
     return bytes(data)
