@@ -1,4 +1,4 @@
-"""Bounded reading of engines' files. Nothing here raises for what a file holds, or for one that is not there."""
+"""Bounded reading of engines' files. Nothing here raises for what a file holds, or for what is not there."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def table(value: object) -> dict[str, Any]:
 
 
 def names_in(directory: str) -> list[str]:
-    """The names in a directory, none where it cannot be read."""
+    """The names in a directory, none where there is none. Raises OSError where it cannot be read."""
     found = []
     try:
         with os.scandir(directory) as entries:
@@ -66,6 +66,8 @@ def names_in(directory: str) -> list[str]:
                 found.append(entry.name)
                 if len(found) == DIRECTORY_MAX:
                     break
-    except (OSError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a path with a null character
         pass
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, directory) from None
     return sorted(found)

@@ -74,7 +74,7 @@ class Lookup:
             if found.name:
                 return found
         for root in self.where.storage:
-            for name in _drivers(root):
+            for name in _drivers(_seen(root)):
                 found = self._by_storage(f"{root}/{name}", id, table(None))
                 if found.name:
                     return found
@@ -90,9 +90,9 @@ class Lookup:
     def _bundles(self, id: str) -> list[str]:
         found = []
         for root in self.where.tasks:
-            found += [f"{root}/{TASKS}/{realm}/{id}" for realm in names_in(f"{root}/{TASKS}")]
+            found += [f"{root}/{TASKS}/{realm}/{id}" for realm in _seen(f"{root}/{TASKS}")]
         for root in self.where.storage:
-            found += [f"{root}/{name}/{id}/userdata" for name in _drivers(root)]
+            found += [f"{root}/{name}/{id}/userdata" for name in _drivers(_seen(root))]
         return [path for path in found if os.path.isdir(path)]
 
     def _by_bundle(self, id: str, bundle: str) -> ContainerName:
@@ -134,37 +134,55 @@ class Lookup:
             }  # fmt: skip
         return self._stored[directory]
 
-    def ids_of(self, name: str) -> list[str]:
+    def ids_of(self, name: str) -> tuple[list[str], OSError | None]:
         """Ids of the containers that an engine here knows by this name; also of rootless Podman.
 
         The sandbox of a pod, which holds its namespaces and is no container of a user's, comes after the others.
+        Other users' directories that cannot be read are left out, and the first error is returned. Raises OSError
+        for others, which may have a container of this name.
         """
         found: list[tuple[bool, str]] = []
+        unread: OSError | None = None
+
+        def names(directory: str, of_users: bool = False) -> list[str]:
+            nonlocal unread
+            try:
+                return names_in(directory)
+            except OSError as error:
+                if not of_users and not (isinstance(error, PermissionError) and os.geteuid()):
+                    raise
+                unread = unread or error
+                return []
 
         def add(id: str, known: ContainerName) -> None:
             if name in known.aliases:
                 found.append((bool(known.pod) and known.name in _OF_SANDBOXES, id))
 
         for root in self.where.docker:
-            for id in names_in(f"{root}/containers"):
+            for id in names(f"{root}/containers"):
                 add(id, _docker(f"{root}/containers/{id}", id))
         for root in self.where.tasks:
-            for realm in names_in(f"{root}/{TASKS}"):
-                for id in names_in(f"{root}/{TASKS}/{realm}"):
+            for realm in names(f"{root}/{TASKS}"):
+                for id in names(f"{root}/{TASKS}/{realm}"):
                     add(id, self._by_bundle(id, f"{root}/{TASKS}/{realm}/{id}"))
-        for root in (*self.where.storage, *_homes()):
-            for driver in _drivers(root):
-                for id in names_in(f"{root}/{driver}"):
+        homes = [f"/home/{user}/.local/share/containers/storage" for user in names("/home", True)]
+        for root in (*self.where.storage, *homes):
+            for driver in _drivers(names(root, root in homes)):
+                for id in names(f"{root}/{driver}", root in homes):
                     add(id, self._by_storage(f"{root}/{driver}", id, {}))
-        return list(dict.fromkeys(id for _, id in sorted(found, key=itemgetter(0))))
+        return list(dict.fromkeys(id for _, id in sorted(found, key=itemgetter(0)))), unread
 
 
-def _homes() -> list[str]:
-    return [f"/home/{user}/.local/share/containers/storage" for user in names_in("/home")]
+def _seen(directory: str) -> list[str]:
+    """The names in a directory, as far as it can be read: a container whose name is not found goes by its id."""
+    try:
+        return names_in(directory)
+    except OSError:
+        return []
 
 
-def _drivers(root: str) -> list[str]:
-    return [name for name in names_in(root) if name.endswith(STORED)]
+def _drivers(names: list[str]) -> list[str]:
+    return [name for name in names if name.endswith(STORED)]
 
 
 def _in_pod(keys: tuple[str, str, str, str], notes: dict[str, Any], id: str) -> ContainerName:

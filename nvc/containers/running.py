@@ -54,19 +54,26 @@ def resolve(name: str) -> RunningContainer:
 
     A name or a whole id comes before what only begins like it: cgroups of Kubernetes are called pod0e08c7e7-...
 
-    Raises InputError if no running container has that name, ContainerError if /proc cannot be read.
+    Raises InputError if no running container has that name, ContainerError if /proc cannot be read, or what may
+    have a container of that name.
     """
     if not name or not name.isprintable() or len(name) > 256 or "/" in name:
         raise InputError("find container", name, "neither a process id nor the id of a container")
     if name.isascii() and name.isdigit() and len(name) < 10 and os.path.exists(f"/proc/{name}"):
         return _with_state(RunningContainer(name, int(name)))
-    tries = [(id, True) for id in (*Lookup().ids_of(name), name)]
+    try:
+        ids, unread = Lookup().ids_of(name)
+    except OSError as error:
+        raise ContainerError.of("find container", error.filename, error, "give its process id") from None
+    tries = [(id, True) for id in (*ids, name)]
     if len(name) >= _SHORTEST:
         tries.append((name, False))
     for wanted, whole in tries:
         found = _by_state(name, wanted, whole) or _by_cgroup(name, wanted, whole)
         if found:
             return found
+    if unread is not None:
+        raise ContainerError.of("find container", unread.filename, unread, "give its process id")
     raise InputError(
         "find container", name, "no running container has this name",
         "give the process id of its first process: docker inspect -f {{.State.Pid}}, crictl inspect, runc state",

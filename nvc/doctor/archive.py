@@ -143,7 +143,12 @@ def _versions(context: Context) -> dict[str, Any]:
 def _driver_files(context: Context) -> Iterator[str]:
     places = [*DIRECTORIES.get(platform.machine(), ()), "/dev", "/dev/nvidia-caps", "/dev/char", "/usr/bin"]
     for directory in map(context.path, dict.fromkeys(places)):
-        for name in [name for name in names_in(directory) if "nvidia" in name or "libcuda" in name]:
+        try:
+            names = names_in(directory)
+        except OSError as error:
+            yield f"{directory}: {error.strerror}\n"
+            continue
+        for name in [name for name in names if "nvidia" in name or "libcuda" in name]:
             path = f"{directory}/{name}"
             try:
                 it = os.lstat(path)

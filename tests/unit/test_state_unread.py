@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 
 from nvc.cdi.hooks.slices import _is_there
+from nvc.containers.files import names_in
+from nvc.containers.lookup import Lookup, Trace
+from nvc.containers.places import Places
 from nvc.daemon import mps_records
 from nvc.daemon.audit.accountant import Accountant, User
 from nvc.daemon.io.identity import slice_of
@@ -94,6 +97,8 @@ RAISES: dict[str, tuple[Callable[[State], object], str]] = {
         "too many open",
     ),
     "a library in a container": (lambda s: _is_there(kernel, s.image, f"{LIBS}/libcuda.so.1"), "too many open"),
+    "containers by a name": (lambda s: Lookup(Places((s.base,), (), ())).ids_of("web"), "/containers: too many"),
+    "names in a directory": (lambda s: names_in(s.base), "/vgpu: too many open files"),
     "slice of a process": (lambda s: slice_of(kernel, os.getpid(), (s.entry,)), "/proc/"),
 }
 #: Whatever is not known counts: as living, as in use, as somebody's.
@@ -136,6 +141,13 @@ def test_all_of_it_is_sound_otherwise(state: State) -> None:
     }
     wanted = {"a first process": True, "a slice": True, **dict.fromkeys(dead, False)}
     assert {what: bool(COUNTS[what](state)) for what in wanted} == wanted
+
+
+def test_a_container_s_name_that_cannot_be_read_is_its_id(state: State) -> None:
+    lookup = Lookup(Places((state.base,), (state.base,), (state.base,)))
+    with no_descriptor_left():
+        found = lookup.of(Trace("d" * 64))
+    assert (found.id, found.name) == ("d" * 64, "")
 
 
 def test_a_library_that_cannot_be_looked_at(state: State) -> None:
