@@ -21,19 +21,27 @@ import time
 
 from nvc.daemon.io import helper
 from nvc.slices.build.confine import become_nobody, die_with
+from nvc.slices.build.nvml import (
+    LOST,
+    NAME_MAX,
+    NOT_TOLD,
+    SUCCESS,
+    gpus,
+    load,
+    memory_of,
+    mig_devices,
+    utilization_of,
+    uuid_of,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-GPUS_MAX, MIG_MAX = 64, 16
-NAME_MAX = 96
-SUCCESS, LOST = 0, 15  # nvmlReturn_t
 XID = 0x8  # nvmlEventTypeXidCriticalError
 UNCORRECTED, VOLATILE = 1, 0
 #: Milliseconds that one call waits for an Xid at most, and seconds that a round may take: then the process ends.
 WAIT_MS, ROUND_MAX = 1000, 30
-NOT_TOLD = -1
 
 
 class _Event(ctypes.Structure):
@@ -46,14 +54,6 @@ class _Event(ctypes.Structure):
         ("gpu_instance", ctypes.c_uint),
         ("compute_instance", ctypes.c_uint),
     ]
-
-
-class _Memory(ctypes.Structure):
-    _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
-
-
-class _Utilization(ctypes.Structure):
-    _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
 
 
 def start() -> tuple[int, socket.socket]:
@@ -94,11 +94,7 @@ def _write(fd: int, lines: list[str]) -> None:
 
 def _serve(library: str, fd: int, interval: float) -> None:
     signal.alarm(ROUND_MAX)
-    nvml: Any = ctypes.CDLL(library)
-    code = nvml.nvmlInit_v2()
-    if code:
-        _write(fd, [f"problem nvmlInit: error {code}", "end"])
-        return
+    nvml = load(library)
     events = ctypes.c_void_p()
     nvml.nvmlEventSetCreate(ctypes.byref(events))
     registered: set[str] = set()
@@ -115,7 +111,7 @@ def _serve(library: str, fd: int, interval: float) -> None:
                 continue
             wait = min(WAIT_MS, int(left * 1000) + 1)
             if nvml.nvmlEventSetWait_v2(events, ctypes.byref(event), wait) == SUCCESS:
-                uuid = names.get(event.device or 0) or _uuid(nvml, ctypes.c_void_p(event.device))
+                uuid = names.get(event.device or 0) or uuid_of(nvml, ctypes.c_void_p(event.device))
                 if event.kind == XID:
                     _write(fd, [f"xid {uuid} {event.data}"])
 
@@ -123,16 +119,13 @@ def _serve(library: str, fd: int, interval: float) -> None:
 def _look(nvml: Any, events: ctypes.c_void_p, registered: set[str], lines: list[str]) -> dict[int, str]:
     """All GPUs; their UUIDs by handle."""
     names: dict[int, str] = {}
-    count = ctypes.c_uint()
-    code = nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
-    if code:
-        lines.append(f"problem nvmlDeviceGetCount: error {code}")
+    try:
+        found = tuple(gpus(nvml))
+    except OSError as error:
+        lines.append(f"problem {error}")
         return names
-    for index in range(min(count.value, GPUS_MAX)):
-        device = ctypes.c_void_p()
-        if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)):
-            continue  # it is missing from the round, and that is how it counts
-        uuid = _uuid(nvml, device)
+    for device in found:  # one that is lost is missing from the round, and that is how it counts
+        uuid = uuid_of(nvml, device)
         if not uuid:
             continue
         names[device.value or 0] = uuid
@@ -149,11 +142,6 @@ def _look(nvml: Any, events: ctypes.c_void_p, registered: set[str], lines: list[
     return names
 
 
-def _uuid(nvml: Any, device: ctypes.c_void_p) -> str:
-    text = ctypes.create_string_buffer(NAME_MAX)
-    return "" if nvml.nvmlDeviceGetUUID(device, text, NAME_MAX) else text.value.decode("ascii", "replace")
-
-
 def _remapping(nvml: Any, device: ctypes.c_void_p) -> int:
     """0: none, 1: pending until a reset, 2: failed; -1: not told, as of GPUs before Ampere."""
     counts = [ctypes.c_uint() for _ in range(4)]
@@ -167,12 +155,8 @@ def _remapping(nvml: Any, device: ctypes.c_void_p) -> int:
 
 
 def _figures(nvml: Any, device: ctypes.c_void_p) -> list[int]:
-    memory, busy = _Memory(), _Utilization()
-    found = [NOT_TOLD] * 4
-    if nvml.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory)) == SUCCESS:
-        found[:2] = [memory.used, memory.total]
-    if nvml.nvmlDeviceGetUtilizationRates(device, ctypes.byref(busy)) == SUCCESS:
-        found[2:] = [busy.gpu, busy.memory]
+    total, used = memory_of(nvml, device)
+    found = [used, total, *utilization_of(nvml, device)]
     for call, words in (
         (nvml.nvmlDeviceGetTemperature, (0,)),
         (nvml.nvmlDeviceGetPowerUsage, ()),
@@ -187,13 +171,9 @@ def _figures(nvml: Any, device: ctypes.c_void_p) -> list[int]:
 def _profiles(nvml: Any, device: ctypes.c_void_p) -> list[str]:
     """The MIG devices, by whose names only a driver tells their profiles: `NVIDIA H100 80GB HBM3 MIG 1g.10gb`."""
     lines: list[str] = []
-    most = ctypes.c_uint()
-    if nvml.nvmlDeviceGetMaxMigDeviceCount(device, ctypes.byref(most)):
-        return lines
-    for number in range(min(most.value, MIG_MAX)):
-        part, name = ctypes.c_void_p(), ctypes.create_string_buffer(NAME_MAX)
-        if nvml.nvmlDeviceGetMigDeviceHandleByIndex(device, number, ctypes.byref(part)) == SUCCESS:
-            if nvml.nvmlDeviceGetName(part, name, NAME_MAX) == SUCCESS:
-                profile = name.value.decode("ascii", "replace").rpartition(" MIG ")[2]
-                lines.append(f"mig {_uuid(nvml, part)} {profile.split(' ')[0]}")
+    for part in mig_devices(nvml, device):
+        name = ctypes.create_string_buffer(NAME_MAX)
+        if nvml.nvmlDeviceGetName(part, name, NAME_MAX) == SUCCESS:
+            profile = name.value.decode("ascii", "replace").rpartition(" MIG ")[2]
+            lines.append(f"mig {uuid_of(nvml, part)} {profile.split(' ')[0]}")
     return lines

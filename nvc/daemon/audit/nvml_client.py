@@ -8,6 +8,7 @@ import signal
 from nvc.daemon.audit import nvml_process
 from nvc.daemon.io.loop import SECOND
 from nvc.errors import one_line
+from nvc.slices.build.nvml import NAME_MAX
 from nvc.value import Value
 
 TYPE_CHECKING = False
@@ -57,7 +58,7 @@ def parse(text: str) -> tuple[DeviceSeen, ...]:
             raise ValueError(line[8:200])
         uuid, *rest = words
         numbers = [int(word) for word in rest]
-        named = uuid.isascii() and 0 < len(uuid) <= nvml_process.UUID_MAX
+        named = uuid.isascii() and 0 < len(uuid) <= NAME_MAX
         if not named or not all(-1 <= number < NUMBER_MAX for number in numbers):
             raise ValueError(f"not understood: {line[:80]}")
         if kind == "device" and len(numbers) == 5:

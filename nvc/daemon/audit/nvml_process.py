@@ -18,27 +18,30 @@ import socket
 import time
 
 from nvc.daemon.io import helper
-from nvc.slices.build.calibrate import PROCESSES_MAX, Libraries, ProcessInfo
+from nvc.slices.build.calibrate import Libraries
 from nvc.slices.build.confine import become_nobody
+from nvc.slices.build.nvml import (
+    MISSING,
+    NOT_FOUND,
+    NOT_TOLD,
+    PROCESSES_MAX,
+    SUCCESS,
+    ProcessInfo,
+    gpus,
+    load,
+    memory_of,
+    mig_devices,
+    utilization_of,
+    uuid_of,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-GPUS_MAX = 64
-UUID_MAX = 96
-NOT_TOLD = (1 << 64) - 1  # NVML_VALUE_NOT_AVAILABLE
-SUCCESS, NOT_FOUND, MISSING = 0, 6, 13  # nvmlReturn_t; the last: the driver has no such function
+UNKNOWN = (1 << 64) - 1  # NVML_VALUE_NOT_AVAILABLE
 PLAIN, WITH_USE = b"?", b"u"  # what it is asked
 SAMPLES_SINCE = 5_000_000  # microseconds: what is older is of no interest, nor what is of another time
-
-
-class _Memory(ctypes.Structure):
-    _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
-
-
-class _Utilization(ctypes.Structure):
-    _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
 
 
 class _Sample(ctypes.Structure):
@@ -70,12 +73,7 @@ def _serve(library: str, fd: int) -> None:
     while asked := os.read(fd, 1):
         lines: list[str] = []
         try:
-            if nvml is None:
-                nvml = ctypes.CDLL(library)
-                code = nvml.nvmlInit_v2()
-                if code:
-                    nvml = None
-                    raise OSError(f"nvmlInit: error {code}")
+            nvml = nvml or load(library)
             _ask(nvml, lines, seen if asked == WITH_USE else None)
         except (OSError, AttributeError) as error:
             lines = [f"problem {str(error)[:200]}"]
@@ -86,37 +84,20 @@ def _serve(library: str, fd: int) -> None:
 
 
 def _ask(nvml: Any, lines: list[str], seen: dict[str, int] | None) -> None:
-    count = ctypes.c_uint()
-    code = nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
-    if code:
-        raise OSError(f"nvmlDeviceGetCount: error {code}")
-    for index in range(min(count.value, GPUS_MAX)):
-        device = ctypes.c_void_p()
-        if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)):
-            continue  # lost, or not ours to see
+    for device in gpus(nvml):
         _describe(nvml, device, lines, seen)
-        most = ctypes.c_uint()
-        if nvml.nvmlDeviceGetMaxMigDeviceCount(device, ctypes.byref(most)):
-            continue
-        for number in range(min(most.value, 16)):
-            part = ctypes.c_void_p()
-            if nvml.nvmlDeviceGetMigDeviceHandleByIndex(device, number, ctypes.byref(part)) == 0:
-                _describe(nvml, part, lines, seen)
+        for part in mig_devices(nvml, device):
+            _describe(nvml, part, lines, seen)
 
 
 def _describe(nvml: Any, device: ctypes.c_void_p, lines: list[str], seen: dict[str, int] | None) -> None:
-    uuid = ctypes.create_string_buffer(UUID_MAX)
-    memory, busy = _Memory(), _Utilization()
-    if nvml.nvmlDeviceGetUUID(device, uuid, UUID_MAX):
+    name = uuid_of(nvml, device)
+    if not name:
         return
-    name = uuid.value.decode("ascii", "replace")
-    known = nvml.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory)) == 0
-    sizes = (memory.total, memory.used) if known else (-1, -1)
-    known = nvml.nvmlDeviceGetUtilizationRates(device, ctypes.byref(busy)) == 0
-    rates = (busy.gpu, busy.memory) if known else (-1, -1)
     mode = ctypes.c_uint()
-    known = nvml.nvmlDeviceGetComputeMode(device, ctypes.byref(mode)) == 0
-    lines.append(f"device {name} {sizes[0]} {sizes[1]} {rates[0]} {rates[1]} {mode.value if known else -1}")
+    known = nvml.nvmlDeviceGetComputeMode(device, ctypes.byref(mode)) == SUCCESS
+    figures = (*memory_of(nvml, device), *utilization_of(nvml, device), mode.value if known else NOT_TOLD)
+    lines.append(f"device {name} {' '.join(map(str, figures))}")
     for kind in ("Compute", "Graphics"):
         count = ctypes.c_uint(PROCESSES_MAX)
         processes = (ProcessInfo * PROCESSES_MAX)()
@@ -124,7 +105,7 @@ def _describe(nvml: Any, device: ctypes.c_void_p, lines: list[str], seen: dict[s
         if ask(device, ctypes.byref(count), processes):
             continue
         for process in processes[: min(count.value, PROCESSES_MAX)]:
-            used = -1 if process.used == NOT_TOLD else process.used
+            used = NOT_TOLD if process.used == UNKNOWN else process.used
             lines.append(f"process {name} {process.pid} {used}")
     if seen is not None:
         _add_use(nvml, device, name, lines, seen)

@@ -13,6 +13,7 @@ import signal
 from nvc.errors import PermissionDenied
 from nvc.slices.build.calibration import CalibrationError, Measurement
 from nvc.slices.build.confine import fork_nobody
+from nvc.slices.build.nvml import PROCESSES_MAX, ProcessInfo, load
 from nvc.slices.model.slice import resolve
 from nvc.value import Value
 
@@ -26,20 +27,8 @@ if TYPE_CHECKING:
     from nvc.slices.model.slice import SliceDevice
 
 MIB = 1 << 20
-PROCESSES_MAX = 4096
 #: The smallest module there is: what loading any takes.
 PTX = b".version 6.0\n.target sm_50\n.address_size 64\n.visible .entry nothing()\n{\nret;\n}\n"
-
-
-class ProcessInfo(ctypes.Structure):
-    """nvmlProcessInfo_v2_t of nvml.h, which nvmlDeviceGetComputeRunningProcesses_v3 fills."""
-
-    _fields_ = [
-        ("pid", ctypes.c_uint),
-        ("used", ctypes.c_ulonglong),
-        ("gpu_instance", ctypes.c_uint),
-        ("compute_instance", ctypes.c_uint),
-    ]
 
 
 class Libraries(Value):
@@ -158,14 +147,14 @@ def _used_by(libraries: Libraries, device: SliceDevice, pid: int) -> int:
 
 def _ask(libraries: Libraries, device: SliceDevice, pid: int, reply: int) -> None:
     try:
-        nvml = ctypes.CDLL(libraries.nvml)
+        nvml = load(libraries.nvml)
     except OSError as error:
         os.write(reply, str(error).encode()[:256])
         return
     handle = ctypes.c_void_p()
     count = ctypes.c_uint(PROCESSES_MAX)
     processes = (ProcessInfo * PROCESSES_MAX)()
-    code = nvml.nvmlInit_v2() or nvml.nvmlDeviceGetHandleByUUID(device.uuid.encode(), ctypes.byref(handle))
+    code = nvml.nvmlDeviceGetHandleByUUID(device.uuid.encode(), ctypes.byref(handle))
     code = code or nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle, ctypes.byref(count), processes)
     if code:
         os.write(reply, f"NVML error {code}".encode())
