@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterator
 
@@ -130,6 +131,32 @@ def test_when_nvcd_ends_it_holds_caps_until_shims_do(nvcd: Nvcd) -> None:
         nvcd.client._unreaped.remove(first)
     assert KEPT_FOR - SECOND // 5 < time.monotonic_ns() - begun
     assert nvcd.count("stop") - before > 20 and nvcd.calls()[-1][0] == "start"
+
+
+def test_what_one_has_stopped_that_is_killed_after_nvcd_is_started(nvcd: Nvcd) -> None:
+    nvcd.second()
+    nvcd.set(one_slice(stopped=True))
+    nvcd.until(lambda: nvcd.count("stop"))
+    first, keeper = nvcd.client.pid, nvcd.client.keeper
+    nvcd.client.close()
+    os.kill(keeper, signal.SIGKILL)
+    if first in nvcd.client._unreaped:
+        assert os.waitpid(first, 0)[1] == 0
+        nvcd.client._unreaped.remove(first)
+    assert nvcd.calls()[-1][0] == "start" and nvcd.calls()[-1][1] != str(keeper)
+
+
+def test_one_that_fails_after_nvcd_has_ended_is_started_again(tmp_path: object) -> None:
+    def work(beat: object) -> None:
+        with open(f"{tmp_path}/tries", "a+b", buffering=0) as file:
+            file.write(b".")
+            assert file.tell() >= 5
+
+    ours, other = socket.socketpair()
+    ours.close()
+    with other:
+        process.supervise(other, work)
+    assert os.stat(f"{tmp_path}/tries").st_size == 5
 
 
 def test_one_that_is_killed_is_started_again_and_first_starts_what_the_plan_does_not_stop(

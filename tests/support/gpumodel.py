@@ -233,6 +233,10 @@ class Gpu:
                 found.off.discard(channel)
         return status
 
+    def let_go(self) -> None:
+        """Start everything."""
+        Subdevice(self).start([(one.client, channel) for one in self.contexts for channel in one.channels])
+
     def subdevice(self, uuid: str) -> Subdevice:
         """The one there is."""
         return Subdevice(self)

@@ -60,6 +60,9 @@ if TYPE_CHECKING:
         def borrow(self, pid: int, number: int) -> int:
             """That descriptor. Raises OSError, RmError."""
 
+        def let_go(self) -> None:
+            """Start all channels that compute, on all GPUs. Raises OSError, NvcError."""
+
 
 OK, GONE = 0, 0x21  # NV_OK, NV_ERR_INVALID_CHANNEL
 #: In place of a status: the call itself failed; the process or its descriptor is not there.

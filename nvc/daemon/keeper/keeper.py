@@ -55,12 +55,14 @@ class Keeper:
         self.clock = clock
         self.alive = alive
         self.began = clock()
+        self.planned = False
         self.devices: dict[str, DeviceKeeper] = {}
         self.closed: dict[str, _Closed] = {}
         self.trace: deque[tuple[str, int, int, int]] = deque(maxlen=TRACED)
 
     def apply(self, plan: Plan) -> None:
         """Take a whole plan."""
+        self.planned = True
         named = {one.uuid for one in plan.devices}
         for uuid in [uuid for uuid in self.devices if uuid not in named]:
             self.devices.pop(uuid).close()
@@ -115,6 +117,10 @@ class Keeper:
         since = {uuid: device.accounts.now - seconds * SECOND for uuid, device in self.devices.items()}
         return [one for one in self.trace if one[1] >= since.get(one[0], 0)]
 
+    def let_go(self) -> None:
+        """Start all there is: nvcd has ended, and a timekeeper that was killed too. Raises OSError, NvcError."""
+        (self.driver or self.make()).let_go()
+
     def close(self) -> None:
         """Start all that was stopped."""
         for device in self.devices.values():
@@ -146,7 +152,10 @@ class Service:
         try:
             while self.turn():
                 pass
-            self.outlast()
+            if self.keeper.planned:
+                self.outlast()
+            else:
+                self.keeper.let_go()
         finally:
             self.keeper.close()
 

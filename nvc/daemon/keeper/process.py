@@ -35,7 +35,7 @@ RIGHTS = privileges.PERMITTED["nvcd"] | privileges.mask(privileges.SYS_ADMIN)
 PR_SET_TIMERSLACK = 29
 RESTART, RESTART_MAX = 0.1, 30.0  # seconds until another one is started: at first, and at most
 SOUND = 60.0  # seconds after which a failure counts as the first again
-LAST = 3  # times that one is started once nvcd's end has closed, if each fails
+LAST = 8  # times that one is started once nvcd's end has closed, if each fails: in half a minute
 LOOK = 0.25  # seconds between two looks at whether it lives
 HUNG = 60_000_000_000  # nanoseconds in which it did nothing: a GPU that is tried out takes some
 PRIORITY = -15  # a quota that ends is late by as long as this process waits for a processor
@@ -63,7 +63,7 @@ def supervise(channel: socket.socket, work: Callable[[Callable[[], None]], None]
     `work` is handed a function to call each time that it does something: it is killed when it does not for long.
     """
     shared = mmap.mmap(-1, 8)
-    waiting, last = RESTART, LAST
+    waiting, last, gone = RESTART, LAST, False
     while last:
         begun = time.monotonic()
         pid = os.fork()
@@ -79,13 +79,13 @@ def supervise(channel: socket.socket, work: Callable[[Callable[[], None]], None]
             return
         if time.monotonic() - begun > SOUND:
             waiting = RESTART
+        last -= gone
         end = time.monotonic() + waiting
         waiting = min(2 * waiting, RESTART_MAX)
-        while (left := end - time.monotonic()) > 0:
-            if _closed(channel):
-                last -= 1  # what the one that ended has stopped is started by the next
-                break
+        while (left := end - time.monotonic()) > 0 and (gone or not _closed(channel)):
             time.sleep(min(left, LOOK))
+        if not gone and _closed(channel):  # what the one that ended has stopped is started by the next, at once
+            gone, waiting = True, RESTART
 
 
 def _beat(shared: mmap.mmap) -> None:
