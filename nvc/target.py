@@ -164,19 +164,25 @@ def unrecorded(rootfs: int) -> str:
     In every root file system it covers /proc/driver/nvidia, for the GPUs that are not selected.
     """
     base = os.readlink(f"/proc/self/fd/{rootfs}").replace(" ", "\\040") + "/"
-    fd = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
+    nvc = [place for place, kind, source in _mounts("/proc/self/mountinfo") if (kind, source) == ("tmpfs", "nvc")]
+    return next((place for place in nvc if place.startswith(base)), "")
+
+
+def _mounts(path: str, directory: int | None = None) -> list[tuple[str, str, str]]:
+    """Place, kind and source of each mount in a list of them (proc(5), mountinfo), as the kernel escapes them."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
     text = b""
     try:
         while part := os.read(fd, 65536):
             text += part
     finally:
         os.close(fd)
+    found = []
     for line in text.decode("utf-8", "surrogateescape").splitlines():
-        fields, _, source = line.partition(" - ")
-        place = fields.split(" ")[4]
-        if source.split(" ")[:2] == ["tmpfs", "nvc"] and place.startswith(base):
-            return place
-    return ""
+        fields, _, rest = line.partition(" - ")
+        kind, source = rest.split(" ")[:2]
+        found.append((fields.split(" ")[4], kind, source))
+    return found
 
 
 def shares_mount_namespace(kernel: Kernel, pid: int) -> bool:
@@ -227,6 +233,9 @@ def _open_rootfs(kernel: Kernel, target: Target) -> int:
         if whole:
             os.close(rootfs)
             raise InputError("invalid rootfs directory", target.rootfs_path, "leads to /")
+        if target.mount_namespace >= 0 and not kernel.is_mount_root(rootfs) and _has_other_root(target):
+            os.close(rootfs)
+            raise _not_its_rootfs(target, "is not a mount of its namespace")
         return rootfs
     try:
         same = _same(os.stat(root), os.stat(target.rootfs_path))
@@ -234,11 +243,25 @@ def _open_rootfs(kernel: Kernel, target: Target) -> int:
         same = False
     if not same:
         os.close(root)
-        raise ContainerError(
-            "open rootfs", target.rootfs_path, f"is not its root directory (pid {target.pid})",
-            "pid and rootfs must be of the same container; name the hook of gVisor nvidia-container-runtime-hook",
-        )  # fmt: skip
+        raise _not_its_rootfs(target, "is not its root directory")
     return root
+
+
+def _has_other_root(target: Target) -> bool:
+    """Whether the process will have another root directory: one that has a /proc, which is not on the host.
+
+    Runtimes that start containers by pivot_root(2) mount it before they call hooks. gVisor's does not.
+    """
+    own = {place for place, kind, _ in _mounts("/proc/self/mountinfo") if kind == "proc"}
+    its = {place for place, kind, _ in _mounts("mountinfo", target.proc) if kind == "proc"}
+    return any(place.endswith("/proc") for place in its - own)
+
+
+def _not_its_rootfs(target: Target, why: str) -> ContainerError:
+    return ContainerError(
+        "open rootfs", target.rootfs_path, f"{why} (pid {target.pid})",
+        "pid and rootfs must be of the same container; name the hook of gVisor nvidia-container-runtime-hook",
+    )  # fmt: skip
 
 
 def _same(one: os.stat_result, other: os.stat_result) -> bool:
