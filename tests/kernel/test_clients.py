@@ -197,3 +197,17 @@ def test_names_of_libraries_are_there_once(
     *gpus, count = bundle.run("runc", script).stdout.splitlines()
     assert len([line for line in gpus if line.startswith("GPU ")]) == 2
     assert ("libcuda.so.580.159.04" in gpus, count) == ((False, "2") if words else (True, "1"))
+
+
+@pytest.mark.parametrize("when", [1, 3])
+def test_two_hosts_at_the_same_moment(standalone: Standalone, when: int) -> None:
+    """A link that the other one has just made is no failure, and each writes a loader cache of its own."""
+    other = f"{standalone.rootfs}/etc/.nvc-ld.so.cache"
+    with open(other, "w", encoding="ascii") as out:
+        out.write("half of it")
+    before = os.stat(other)
+    standalone(head=inject(f"symlinkat:error=EEXIST:when={when}"))
+    assert os.stat(other) == before
+    assert [name for name in os.listdir(f"{standalone.rootfs}/etc") if "nvc" in name] == [os.path.basename(other)]
+    with open(f"{standalone.rootfs}/etc/ld.so.cache", "rb") as cache:
+        assert b"libcuda.so.1" in cache.read()

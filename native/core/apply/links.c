@@ -8,6 +8,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define AGAIN 1 /* somebody else works on the same name: what is there now decides */
+#define TRIES 10
+
 static int link_in(struct place *place, const char *text, const char *name)
 {
     int result = symlinkat(text, place->parent, name);
@@ -28,19 +31,40 @@ int link_replace(struct place *place, const char *text)
     return place_rename(place, temporary);
 }
 
+/* Makes the link at `place`, where nothing was. */
+static int make_link(struct applier *a, struct place *place, const char *text)
+{
+    size_t before = a->records.size;
+
+    if (record(a, RECORD_LINK, place->path, text) < 0)
+        return -1;
+    if (link_in(place, text, place->name) < 0) {
+        if (errno != EEXIST)
+            return fail(a, errno, "symlink creation failed", place->path);
+        withdraw(a, before);
+        return AGAIN;
+    }
+    a->report->changes++;
+    return 0;
+}
+
 /* Replaces the link at `place` (text `old`). */
 static int replace_link(struct applier *a, struct place *place, const char *text, const char *old)
 {
     char data[2 * NVC_PATH_MAX], temporary[NAME_MAX + 1], path[NVC_PATH_MAX + NAME_MAX];
-    size_t directory = strlen(place->path) - strlen(place->name);
+    size_t directory = strlen(place->path) - strlen(place->name), before = a->records.size;
 
     snprintf(temporary, sizeof(temporary), LINK_TEMPORARY, place->name);
     snprintf(path, sizeof(path), "%.*s%s", (int)directory, place->path, temporary);
     snprintf(data, sizeof(data), "%s\n%s", text, old);
     if (record(a, RECORD_TEMPORARY, path, "") < 0 || record(a, RECORD_RELINK, place->path, data) < 0)
         return -1;
-    if (link_replace(place, text) < 0)
-        return fail(a, errno, "replace link", place->path);
+    if (link_replace(place, text) < 0) {
+        if (errno != EEXIST && errno != ENOENT)
+            return fail(a, errno, "replace link", place->path);
+        withdraw(a, before);
+        return AGAIN;
+    }
     a->report->changes++;
     return 0;
 }
@@ -69,7 +93,7 @@ static int occupied(struct applier *a, struct op *op, struct place *place, const
     return cover_with_clone(a, place, bind->tree);
 }
 
-int op_symlink(struct applier *a, struct op *op)
+static int try_symlink(struct applier *a, struct op *op)
 {
     char old[NVC_PATH_MAX];
     struct place place;
@@ -81,13 +105,8 @@ int op_symlink(struct applier *a, struct op *op)
     if (fstatat(place.parent, place.name, &st, AT_SYMLINK_NOFOLLOW) < 0) {
         if (errno != ENOENT)
             fail(a, errno, "symlink creation failed", op->target);
-        else if (record(a, RECORD_LINK, place.path, op->first) == 0) {
-            result = link_in(&place, op->first, place.name);
-            if (result < 0)
-                fail(a, errno, "symlink creation failed", op->target);
-            else
-                a->report->changes++;
-        }
+        else
+            result = make_link(a, &place, op->first);
     } else if (S_ISLNK(st.st_mode)) {
         ssize_t size = readlinkat(place.parent, place.name, old, sizeof(old) - 1);
         old[size < 0 ? 0 : size] = '\0';
@@ -102,4 +121,13 @@ int op_symlink(struct applier *a, struct op *op)
     }
     place_close(&place);
     return result;
+}
+
+int op_symlink(struct applier *a, struct op *op)
+{
+    int result = AGAIN;
+
+    for (int i = 0; result == AGAIN && i < TRIES; i++)
+        result = try_symlink(a, op);
+    return result == AGAIN ? fail(a, EEXIST, "symlink creation failed", op->target) : result;
 }

@@ -10,11 +10,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #define ENTRIES_MAX 1024
+#define TEMPORARY_MAX (sizeof(CACHE_TEMPORARY) + 17)
 
 /* Decodes the entries of the operation; a malformed program is our bug, reported as EPROTO. */
 static int decode(const struct op *op, struct nvc_ldcache_entry *entries, size_t *count)
@@ -141,14 +143,34 @@ int undo_exchange(struct place *place, const char *data)
     return place_rename(place, CACHE_TEMPORARY) < 0 && errno != ENOENT ? -1 : 0;
 }
 
+/* Whether other hosts may do the same at this moment; but not where the old cache is kept for somebody to undo it. */
+static bool is_shared(const struct applier *a)
+{
+    return a->target->leave && !a->target->keep;
+}
+
+/* The name of the new file, of this run alone where the directory is shared. */
+static int name_temporary(const struct applier *a, char name[TEMPORARY_MAX])
+{
+    uint64_t number = 0;
+
+    if (is_shared(a) && getrandom(&number, sizeof(number), 0) != sizeof(number))
+        return -1;
+    snprintf(name, TEMPORARY_MAX, is_shared(a) ? CACHE_TEMPORARY "-%016llx" : CACHE_TEMPORARY,
+             (unsigned long long)number);
+    return 0;
+}
+
 static int replace_cache(struct applier *a, struct place *place, const uint8_t *bytes, size_t size)
 {
-    char path[NVC_PATH_MAX + sizeof(CACHE_TEMPORARY)];
+    char path[NVC_PATH_MAX + TEMPORARY_MAX], name[TEMPORARY_MAX];
     struct stat new;
     int directory = place->parent;
 
+    if (name_temporary(a, name) < 0)
+        return fail(a, errno, "write loader cache", place->path);
     snprintf(path, sizeof(path), "%.*s%s", (int)(strlen(place->path) - strlen(place->name)), place->path,
-             CACHE_TEMPORARY);
+             name);
     if (record(a, RECORD_TEMPORARY, path, "") < 0)
         return -1;
     if (faccessat(directory, ".", W_OK, AT_EACCESS) < 0 && errno == EROFS) {
@@ -156,9 +178,9 @@ static int replace_cache(struct applier *a, struct place *place, const uint8_t *
         if (directory < 0)
             return fail(a, EROFS, "write loader cache", place->path);
     }
-    if (unlinkat(directory, CACHE_TEMPORARY, 0) < 0 && errno != ENOENT)
+    if (unlinkat(directory, name, 0) < 0 && errno != ENOENT)
         return fail(a, errno, "write loader cache", path);
-    int fd = openat(directory, CACHE_TEMPORARY, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+    int fd = openat(directory, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
     if (fd < 0)
         return fail(a, errno, "write loader cache", path);
     int failed = write_all(fd, bytes, size) < 0 || fstat(fd, &new) < 0 ? errno : 0;
@@ -166,7 +188,11 @@ static int replace_cache(struct applier *a, struct place *place, const uint8_t *
         failed = errno;
     if (failed)
         return fail(a, failed, "write loader cache", place->path);
-    if (exchange(a, place, directory, &new) < 0)
+    /* Of hosts that do the same, the last one has its file there: the old one is nobody's to put back. */
+    if (is_shared(a)) {
+        if (renameat(directory, name, directory, place->name) < 0)
+            return fail(a, errno, "write loader cache", place->path);
+    } else if (exchange(a, place, directory, &new) < 0)
         return -1;
     a->report->changes++;
     return 0;
