@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
@@ -103,8 +104,15 @@ def test_alternatives(installed: str, scratch: str) -> None:
     with Debian(f"{scratch}/debian", installed) as debian:
         assert f"cli-version: {version()}" in debian.sh("nvidia-container-cli --version").stdout
         assert version() in debian.sh("nvidia-container-runtime-hook -version").stdout
-        said = debian.sh("nvidia-container-runtime --version; nvidia-cdi-hook --help").stdout
-        assert "runc version" in said
+        for runtime in ("", ".cdi", ".legacy"):
+            assert "runc version" in debian.sh(f"nvidia-container-runtime{runtime} --version").stdout
+        assert "nvc-cdi-hook" in debian.sh("nvidia-cdi-hook --help; nvidia-ctk hook --help").stdout
+        assert f"CLI version {version()}\n" in debian.sh("nvidia-ctk --version").stdout
+        debian.sh("nvidia-ctk runtime configure --runtime=docker")
+        runtimes = json.loads(debian.read("/etc/docker/daemon.json"))["runtimes"]
+        assert runtimes["nvidia"]["path"] == "/usr/bin/nvc-runtime"
+        debian.sh(f"{APT} remove -y nvc")
+        assert debian.sh("ls /usr/bin/nvidia-* /etc/alternatives/nvidia-*", check=False).stdout == ""
     with Debian(f"{scratch}/beside", installed) as debian:
         debian.sh(f"{APT} remove -y nvc")
         debian.write("/usr/bin/nvidia-container-cli", "#!/bin/sh\necho NVIDIA\n", 0o755)

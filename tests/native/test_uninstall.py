@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
+from runpy import run_path
 
 import pytest
-from support import REPO, run
+from support import CLEAN_ENV, REPO, run
 from support.builds import make
 
 
@@ -51,6 +53,23 @@ def test_what_was_there_before_stays(stage: str, scratch: str) -> None:
     mine = {"local prefix/share/nvc", "local prefix/share/nvc/mine"}
     assert tree(scratch).keys() - mine == before.keys()
     assert {name: facts for name, facts in tree(scratch).items() if name not in mine} == before
+
+
+@pytest.mark.nightly
+def test_nvidia_s_names(stage: str, scratch: str) -> None:
+    """Links, but not where NVIDIA's program is; and one that comes later stays as well."""
+    names = run_path(f"{REPO}/packaging/names.py")["NVIDIAS"]
+    write(f"{scratch}/bin/nvidia-ctk", "NVIDIA's")
+    make("install", f"PREFIX={scratch}")
+    taken = {"nvidia-ctk"} | {name for name in names if shutil.which(name, path=CLEAN_ENV["PATH"])}
+    for name, program in names.items():
+        path = f"{scratch}/bin/{name}"
+        assert os.path.islink(path) is (name not in taken) and (name in taken or os.readlink(path) == program)
+    os.unlink(f"{scratch}/bin/nvidia-cdi-hook")
+    write(f"{scratch}/bin/nvidia-cdi-hook", "NVIDIA's")
+    make("install", f"PREFIX={scratch}")
+    make("uninstall", f"PREFIX={scratch}")
+    assert sorted(os.listdir(f"{scratch}/bin")) == ["nvidia-cdi-hook", "nvidia-ctk"]
 
 
 @pytest.mark.nightly
