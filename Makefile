@@ -192,7 +192,7 @@ packages: stage man ## build/packages: deb and rpm for this machine; ARCH=all: f
 image: stage ## build/kubernetes/nvc.tar: the OCI image for Kubernetes nodes, without a container engine; IMAGE=registry.example/nvc
 	$(RUN) packaging/image.py $(BUILD)/kubernetes/nvc.tar $(if $(VERSION),--version "$(VERSION)") $(if $(IMAGE),--name "$(IMAGE)")
 
-tables: native ## write what is made from the code: docs/errors.md and docs/api.md, tables of docs, and the chart's schema
+tables: native ## write what is made from the code: docs/api.md, tables of docs, and the chart's schema
 	$(RUN) packaging/tables.py
 	$(RUN) packaging/apidoc.py > $(BUILD)/api.md
 	mv $(BUILD)/api.md docs/api.md

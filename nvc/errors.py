@@ -22,7 +22,7 @@
 The text has the shape `<stage> error: <step>: <path>: <cause>; <hint>`, on one line, which is what
 callers of nvidia-container-cli parse and what engines show. Exit code 1 for every handled failure, as there.
 
-Each class has a code that never changes its meaning: `nvc-cli explain CODE` says more (nvc/doctor/codes.py). The
+Each class has a code that never changes its meaning: `nvc-cli explain CODE` says more (docs/errors.md). The
 code, and the check of `nvc-cli doctor` that looks into such errors, follow the text where it reaches a person.
 """
 

@@ -1,6 +1,8 @@
-"""Writes docs/errors.md, the checks in docs/doctor.md, the variables in docs/hooks.md, the policies and what was
-measured of them in docs/sharing.md, and the policies and keys of config.toml in the schema of the chart's values.
-Needs `make native`."""
+"""Writes the checks in docs/doctor.md, the variables in docs/hooks.md, the policies and what was measured of them
+in docs/sharing.md, and the policies and keys of config.toml in the schema of the chart's values.
+
+Needs `make native`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,6 @@ sys.path.insert(0, REPO)
 from nvc.config import file  # noqa: E402
 from nvc.config.keys import KEYS  # noqa: E402
 from nvc.doctor.catalog import table  # noqa: E402
-from nvc.doctor.codes import page  # noqa: E402
 from nvc.environment import VARIABLES  # noqa: E402
 from nvc.slices.model import isolation, policy, time_settings  # noqa: E402
 from nvc.slices.policy import effects  # noqa: E402
@@ -42,8 +43,6 @@ WRITTEN = ("vgpu", "metrics")
 
 def main() -> None:
     """All of them, in place."""
-    with open(os.path.join(REPO, "docs/errors.md"), "w", encoding="utf-8") as out:
-        out.write(page())
     path = os.path.join(REPO, "docs/doctor.md")
     with open(path, encoding="utf-8") as there:
         text = there.read().partition(HEADING)[0]
