@@ -34,6 +34,9 @@ class Fact(SimpleNamespace):
     def __getattr__(self, name: str) -> Any:
         return ""
 
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name)
+
 
 @dataclass(frozen=True)
 class Row:
@@ -48,10 +51,9 @@ class Row:
 
     def of(self, fact: Fact) -> Finding:
         """The finding for this fact."""
-        names = vars(fact)
-        seen = *(line.format_map(names) for line in self.seen), *fact.seen
-        run = *(line.format_map(names) for line in self.run), *fact.run
-        return Finding(self.status, self.text.format_map(names), seen, run, self.advice.format_map(names))
+        seen = *(line.format_map(fact) for line in self.seen), *fact.seen
+        run = *(line.format_map(fact) for line in self.run), *fact.run
+        return Finding(self.status, self.text.format_map(fact), seen, run, self.advice.format_map(fact))
 
 
 @dataclass(frozen=True)

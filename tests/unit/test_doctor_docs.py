@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import glob
 import os
 import re
+from string import Formatter
 
 import click
+import pytest
 from support import REPO
+from support.sources import tree
 
 from nvc.doctor import OK, Check, Finding, Result, document, first
 from nvc.doctor.catalog import CHECKS, table
@@ -50,3 +55,27 @@ def test_every_option_and_key() -> None:
 def test_a_list_that_is_cut_says_how_much_is_left_out() -> None:
     assert first(["a", "b"], 2) == ("a", "b")
     assert first(str(number) for number in range(10)) == (*"01234567", "and 2 more")
+
+
+@functools.cache
+def facts_of(name: str) -> set[str]:
+    """The names that facts of a file have, and those of the files of doctor that it imports."""
+    imported = [str(node.module) for node in ast.walk(tree(name)) if isinstance(node, ast.ImportFrom)]
+    files = [f"{module.replace('.', '/')}.py" for module in imported if module.startswith("nvc.doctor.")]
+    found = {"seen", "run"}
+    for node in (node for file in (name, *files) for node in ast.walk(tree(file))):
+        if isinstance(node, ast.keyword):
+            found.add(node.arg or "")
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            found.add(node.attr)
+    return found
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_rows_use_what_facts_have(check: Check) -> None:
+    """What a fact does not have is empty: a name that no fact has is misspelled."""
+    known = facts_of(f"{check.facts.__module__.replace('.', '/')}.py")
+    for row in check.rows:
+        texts = (row.text, row.advice, *row.seen, *row.run)
+        used = {field.partition(".")[0] for text in texts for _, field, _, _ in Formatter().parse(text) if field}
+        assert used | set(row.when.__code__.co_names) <= known, row.text
