@@ -81,8 +81,13 @@ def _nvml(context: Context) -> Iterator[Fact]:
     elif error is not None:
         text = f"{error.step}: {': '.join(str(part) for part in (error.path, error.cause) if part)}"
         rights = os.geteuid() and isinstance(error, InitializationError) and "start the driver" in error.step
-        yield Fact(text=text, root=context.root, rights=rights or isinstance(error, PermissionDenied),
-                   late="timed out" in text, hint=AS_ROOT if rights else error.hint)  # fmt: skip
+        yield Fact(
+            text=text,
+            root=context.root,
+            rights=rights or isinstance(error, PermissionDenied),
+            hint=AS_ROOT if rights else error.hint,
+            run=["systemctl enable --now nvidia-persistenced", "dmesg | grep NVRM"] if "timed out" in text else [],
+        )
 
 
 def _gpus(context: Context) -> Iterator[Fact]:
@@ -219,8 +224,6 @@ LOADED = (
 ANSWERS = (
     Check("driver.nvml", "whether the driver answers, and how fast", _nvml, (
         Row(UNKNOWN, "the driver cannot be asked: {text}", lambda it: it.text and it.rights, advice="{hint}"),
-        Row(FAILED, "the driver cannot be asked: {text}", lambda it: it.late, seen=("driver root {root}",),
-            run=("systemctl enable --now nvidia-persistenced", "dmesg | grep NVRM"), advice="{hint}"),
         Row(FAILED, "the driver cannot be asked: {text}", lambda it: it.text, seen=("driver root {root}",),
             advice="{hint}"),
         Row(WARNING, "the driver took {seconds:.1f} s to answer: container starts wait as long",

@@ -6,6 +6,7 @@ import glob
 import os
 import shutil
 from collections.abc import Iterator
+from typing import Any
 
 from nvc.containers.files import names_in, read_json, table, text
 from nvc.containers.places import places
@@ -28,6 +29,7 @@ NAMES = (
 #: Runtimes that an engine knows without being told of; the first three are dockerd's.
 _BUILT_IN = ("", "runc", "io.containerd.runc.v2", "crun", "kata", "runsc", "youki", "krun")
 _OF_DOCKERD = _BUILT_IN[:3]
+_REGISTER = "then register again: nvc-cli runtime configure --engine docker --hook-link DIR"
 NO_GPUS_OPTION = (
     f"{docker.HOOK_NAME} is not on dockerd's PATH: dockerd 20.10 to 28 says: could not select device driver",
     f"dockerd 29 looks for {docker.CDI_NAME} as well, and says: {docker.NO_VENDOR}",
@@ -54,12 +56,10 @@ def _kinds(runtime: Runtime) -> set[str]:
 
 def _engine(engine: str, context: Context) -> Iterator[Fact]:
     found = registered(engine)
-    for error in found.problems:
-        yield Fact(problem=f"{error.path}: {error.step}: {error.cause}")
+    yield from (Fact(error=error) for error in found.problems)
     for runtime in found.runtimes:
         if not any(map(_which, runtime.programs)):
-            yield Fact(engine=engine, gone=runtime.programs[0], name=runtime.name, file=runtime.file,
-                       run=_remove(engine, runtime))  # fmt: skip
+            yield Fact(engine=engine, gone=runtime, file=runtime.file, run=_remove(engine, runtime))
     known = {runtime.name for runtime in found.runtimes}
     if found.default not in known and found.default not in _BUILT_IN and not _which(found.default):
         yield Fact(engine=engine, unregistered=found.default, file=found.file)
@@ -68,8 +68,8 @@ def _engine(engine: str, context: Context) -> Iterator[Fact]:
     fact = Fact(names=", ".join(names) or "none")
     if engine == "docker":
         yield from _links()
-        dockerd = _which("dockerd") and not any(map(docker.on_path, (docker.HOOK_NAME, docker.CDI_NAME)))
-        fact.lacks_gpus = dockerd
+        known_names = map(docker.on_path, (docker.HOOK_NAME, docker.CDI_NAME))
+        fact.lacks_gpus = _which("dockerd") and not any(known_names)
     if engine == "containerd":
         yield from _not_imported()
     yield fact
@@ -86,18 +86,20 @@ def _two_toolkits(engine: str, found: Registered) -> Iterator[Fact]:
     theirs = [runtime for runtime in found.runtimes if NVIDIAS in _kinds(runtime)]
     if ours and theirs:
         seen = [f"{one.name}: {one.programs[0]}, in {one.file}" for one in (*ours, *theirs)]
-        yield Fact(engine=engine, ours=ours[0].name, theirs=theirs[0].name, file=theirs[0].file,
-                   seen=[*seen, f"the default is {found.default or 'none of them'}"],
-                   run=_remove(engine, ours[0]))  # fmt: skip
+        seen.append(f"the default is {found.default or 'none of them'}")
+        yield Fact(engine=engine, ours=ours[0], theirs=theirs[0], seen=seen, run=_remove(engine, ours[0]))
 
 
-def _comes_back(path: str) -> bool:
-    """Whether a program of nvc's is named in a place of programs: an installation puts it back there.
+def _remedy(program: str, file: str, after: str) -> dict[str, Any]:
+    """What to do about a file that names a program which is not there.
 
+    One of nvc's in a place of programs comes back with an installation.
     The alternatives of a package lead there too.
     """
-    directory, name = os.path.split(os.path.realpath(path))
-    return name in PROGRAMS and directory in docker.PATH
+    directory, name = os.path.split(os.path.realpath(program))
+    if name in PROGRAMS and directory in docker.PATH:
+        return {"advice": REINSTALL}
+    return {"run": [aside(file)], "advice": after}
 
 
 def _links() -> Iterator[Fact]:
@@ -105,8 +107,8 @@ def _links() -> Iterator[Fact]:
     for directory in docker.PATH:
         path = f"{directory}/{docker.HOOK_NAME}"
         if os.path.islink(path) and not os.path.exists(path):
-            yield Fact(link=path, target=os.readlink(path), ends=os.path.realpath(path), ours=_comes_back(path),
-                       aside=aside(path))  # fmt: skip
+            yield Fact(link=path, target=os.readlink(path), ends=os.path.realpath(path),
+                       **_remedy(path, path, _REGISTER))  # fmt: skip
 
 
 def _not_imported() -> Iterator[Fact]:
@@ -136,7 +138,7 @@ def _hooks(_: Context) -> Iterator[Fact]:
         for path in [f"{directory}/{name}" for name in names_in(directory) if name.endswith(".json")]:
             program = value_at(read_json(path), ("hook", "path"))
             if not isinstance(program, str) or not _which(program):
-                yield Fact(path=path, program=program, ours=_comes_back(str(program)), aside=aside(path))
+                yield Fact(path=path, program=program, **_remedy(str(program), path, "or reinstall that program"))
             else:
                 first.setdefault(kind_of(program), path)
     if OURS in first and NVIDIAS in first:
@@ -174,21 +176,19 @@ def _given_to_dockerd() -> set[str]:
 
 _RESTART = "take it out of {file}; then restart {engine}"
 _ENGINE = (
-    Row(FAILED, "{problem}", lambda it: it.problem, advice="correct it: the engine cannot start with this file"),
-    Row(FAILED, "{engine}: runtime {name} of {file} is {gone}, which does not exist", lambda it: it.gone,
-        advice=f"install it, or {_RESTART}"),
+    Row(FAILED, "{error.path}: {error.step}: {error.cause}", lambda it: it.error,
+        advice="correct it: the engine cannot start with this file"),
+    Row(FAILED, "{engine}: runtime {gone.name} of {file} is {gone.programs[0]}, which does not exist",
+        lambda it: it.gone, advice=f"install it, or {_RESTART}"),
     Row(FAILED, "{engine}: the default runtime {unregistered} of {file} is not registered",
         lambda it: it.unregistered,
         run=("nvc-cli runtime configure --engine {engine} --runtime-name {unregistered}",),
         advice="or take the default out of {file}; then restart {engine}"),
-    Row(WARNING, f"{{engine}}: two toolkits are registered, {{ours}} ({OURS}) and {{theirs}} ({NVIDIAS})",
-        lambda it: it.theirs,
-        advice=f"keep one: the command takes {OURS} out; for the other, remove {{theirs}} from {{file}}"),
-    Row(FAILED, "{link} leads to {target}, which does not exist: docker run --gpus fails",
-        lambda it: it.link and it.ours, seen=("it ends at {ends}",), advice=REINSTALL),
+    Row(WARNING, f"{{engine}}: two toolkits are registered, {{ours.name}} ({OURS}) and {{theirs.name}} ({NVIDIAS})",
+        lambda it: it.theirs, advice=f"keep one: the command takes {OURS} out; for the other, remove "
+        "{theirs.name} from {theirs.file}"),
     Row(FAILED, "{link} leads to {target}, which does not exist: docker run --gpus fails", lambda it: it.link,
-        run=("{aside}",),
-        advice="then register again: nvc-cli runtime configure --engine docker --hook-link DIR"),
+        seen=("it ends at {ends}",), advice="{advice}"),
     Row(FAILED, "containerd does not read {unread}: {main} does not import it", lambda it: it.unread,
         run=("nvc-cli runtime configure --engine containerd", "systemctl restart containerd")),
     Row(OK, "runtimes for GPUs: {names}; docker run --gpus is not set up", lambda it: it.lacks_gpus,
@@ -209,12 +209,9 @@ CHECKS = (
             "options", advice="make all names belong to one toolkit: update-alternatives --config NAME"),
     )),
     Check("engines.hooks", "files of hooks.d: their programs, two toolkits", _hooks, (
-        Row(FAILED, "{path} is not a hook: it names no program", lambda it: it.path and not it.program,
-            run=("{aside}",)),
-        Row(FAILED, "{path} calls {program}, which does not exist: containers do not start",
-            lambda it: it.path and it.ours, advice=REINSTALL),
+        Row(FAILED, "{path} is not a hook: it names no program", lambda it: it.path and not it.program),
         Row(FAILED, "{path} calls {program}, which does not exist: containers do not start", lambda it: it.path,
-            run=("{aside}",), advice="or reinstall that program"),
+            advice="{advice}"),
         Row(FAILED, "two toolkits have a hook for every container: {one} and {other}", lambda it: it.one,
             run=("{aside}",), advice="keep one of the two files"),
         Row(FAILED, "{engine}: containers get GPUs twice, by {twice} and by the default runtime {runtime}",

@@ -15,20 +15,21 @@ from nvc.doctor.context import Context
 from nvc.rundir import STATE, SYSTEM
 
 _PLUGINS = "/var/lib/kubelet/device-plugins"
+_CORRECT = "correct it; docs/configuration.md has every key"
 
 
 def _file(context: Context) -> Iterator[Fact]:
     config, failure = context.config, context.config_error
     if failure is not None:
-        command = [failure.hint] if failure.hint.startswith("ch") else []
-        yield Fact(path=failure.path, step=failure.step, cause=failure.cause, whole=True, hint=failure.hint,
-                   run=command)  # fmt: skip
+        yield Fact(error=failure, means="no container starts while the file is invalid",
+                   advice=failure.hint or _CORRECT,
+                   run=[failure.hint] if failure.hint.startswith("ch") else [])  # fmt: skip
         return
     there = [path for path in PATHS if os.path.exists(path)]
     yield Fact(used=config.path, other=there[1] if len(there) > 1 else "")
     wrong = check_file(config.path)[1] if config.path else ()
     for one in wrong:
-        yield Fact(path=one.path, step=one.step, cause=one.cause)
+        yield Fact(error=one, means="programs that use this value do not start", advice=_CORRECT)
     for text in config.warnings:
         if not any(str(one.cause) in text for one in wrong):
             yield Fact(warning=text)
@@ -96,15 +97,10 @@ def _left(path: str) -> bytes:
         os.close(fd)
 
 
-_CORRECT = "correct it; docs/configuration.md has every key"
 FILE = (
     Check("config.file", "the configuration file: readable, valid, no unknown keys", _file, (
-        Row(FAILED, "{path}: {step}: {cause}", lambda it: it.whole and it.hint, advice="{hint}",
-            seen=("no container starts while the file is invalid",)),
-        Row(FAILED, "{path}: {step}: {cause}", lambda it: it.whole, advice=_CORRECT,
-            seen=("no container starts while the file is invalid",)),
-        Row(FAILED, "{path}: {step}: {cause}", lambda it: it.path, advice=_CORRECT,
-            seen=("programs that use this value do not start",)),
+        Row(FAILED, "{error.path}: {error.step}: {error.cause}", lambda it: it.error, seen=("{means}",),
+            advice="{advice}"),
         Row(WARNING, "{warning}", lambda it: it.warning, advice="see docs/configuration.md"),
         Row(WARNING, "{other} is not read, because there is {used}", lambda it: it.other,
             advice="put the settings in one of the two"),
