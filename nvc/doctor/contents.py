@@ -39,8 +39,10 @@ def _libraries(context: Context) -> Iterator[Fact]:
     if CONTROL not in inside.nodes():
         raise Blocked("container.nodes")
     given = {(one.identity.device, one.identity.inode) for one in context.facts.libraries}
-    for soname in LIBRARIES if computes(inside) else LIBRARIES[1:]:
+    for soname in LIBRARIES:
         file, how = inside.loaded(soname)
+        if file is None and soname == LIBRARIES[0] and not computes(inside):
+            continue
         fact = Fact(soname=soname, module=context.module, seen=[how] if how else [])
         if file is None:
             fact.searched, fact.run = ", ".join(DIRECTORIES), inside.found.inside("ldconfig")
