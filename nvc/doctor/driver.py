@@ -15,7 +15,7 @@ from nvc.discovery.wsl import wsl_node
 from nvc.doctor import AS_ROOT, FAILED, OK, UNKNOWN, WARNING, Blocked, Check, Fact, Row
 from nvc.doctor.context import Context, read_text
 from nvc.errors import InitializationError, PermissionDenied
-from nvc.kubernetes.health import UNTIL_RESET
+from nvc.kubernetes.health import OF_PROGRAMS, UNTIL_RESET
 
 _TEGRA = "/etc/nv_tegra_release"
 _PCI = "/sys/bus/pci/devices"
@@ -141,6 +141,7 @@ def _xid(context: Context) -> Iterator[Fact]:
             number=number,
             times=len(told),
             last=told[-1].partition(f"): {number}")[2].strip(" ,")[:80],
+            program=number in OF_PROGRAMS,
             fatal=number in UNTIL_RESET,
             answers=place.rpartition("PCI:")[2].partition(":")[2] in answering,
             seen=told[-3:],
@@ -184,7 +185,8 @@ def _line(record: bytes) -> str:
     return f"[{seconds:.3f}] {''.join(c if c.isprintable() else '?' for c in text or head)}"
 
 
-_RESET = "reset the GPU while nothing uses it, or reboot; NVIDIA's Xid catalogue says what it means"
+_MEANING = "NVIDIA's Xid catalogue says what it means"
+_RESET = f"reset the GPU while nothing uses it, or reboot; {_MEANING}"
 LOADED = (
     Check("driver.root", "the driver root of the configuration, or of --root", _root, (
         Row(FAILED, "the driver root {root} cannot be opened", lambda it: it.closed,
@@ -252,8 +254,10 @@ ANSWERS = (
     )),
     Check("driver.xid", "Xid errors in the kernel log", _xid, (
         Row(UNKNOWN, "the kernel log cannot be read: {unread}", lambda it: it.unread, advice=AS_ROOT),
-        Row(WARNING, "GPU {place} reported Xid {number}, {times} times: {last}", lambda it: not it.fatal,
+        Row(WARNING, "GPU {place} reported Xid {number}, {times} times: {last}", lambda it: it.program,
             advice="usually a bug of the program that the line names"),
+        Row(WARNING, "GPU {place} reported Xid {number}, {times} times: {last}", lambda it: not it.fatal,
+            advice=_MEANING),
         Row(WARNING, "GPU {place} reported Xid {number}, {times} times: {last}; it answers again",
             lambda it: it.answers, advice=f"if programs still fail: {_RESET}"),
         Row(FAILED, "GPU {place} reported Xid {number}, {times} times: {last}",

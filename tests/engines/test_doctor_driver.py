@@ -86,6 +86,8 @@ CASES = (
          "reported Xid 79, 1 times: GPU has fallen", "umount /dev/kmsg"),
     Case("driver.xid", f"echo '{XID.replace(':01:', ':1b:')}' > /run/kmsg; mount --bind /run/kmsg /dev/kmsg",
          "has fallen off the bus.; it answers again", "umount /dev/kmsg", status="warning"),
+    Case("driver.xid", f"echo '{XID.replace(': 79,', ': 154,')}' > /run/kmsg; mount --bind /run/kmsg /dev/kmsg",
+         "reported Xid 154, 1 times", "umount /dev/kmsg", status="warning"),
     Case("driver.services", "mount -t tmpfs none /proc/driver; mkdir -p /proc/driver/nvidia-nvswitch/devices/0",
          "its fabric manager does not run", FABRIC, "--root /",
          after="kill $(cat /run/fabric); umount /proc/driver; rm -r /run/nvidia-fabricmanager"),
