@@ -11,6 +11,7 @@ import signal
 from nvc.daemon.io.identity import signal_process
 from nvc.daemon.io.loop import SECOND
 from nvc.daemon.keeper import process
+from nvc.daemon.keeper.caps import NEVER
 from nvc.daemon.keeper.driver import opener
 from nvc.daemon.keeper.plan import DevicePlan, Plan, SlicePlan, plan
 from nvc.daemon.keeper.table import UNKNOWN, Table
@@ -172,7 +173,6 @@ class Timing:
                 self._meddled(one.pid)
             elif one.kind == EXITED:
                 self.guarded.discard(one.pid)
-                self._broke.pop(one.pid, None)
             elif one.kind == TIMESLICE:
                 self.counts["timeslice"] += 1
         if self.table.take(news) and not self._soon:
@@ -207,9 +207,10 @@ class Timing:
             more = had - min(self._broke.get(pid, 0), had)
             if more < BROKE:
                 continue
-            self._broke[pid] = had
             if now < self._seen + SEEN:
-                continue  # it was whoever the tracer saw
+                self._broke[pid] = had  # it was whoever the tracer saw
+                continue
+            self._broke[pid] = NEVER
             self.counts["broke"] += 1
             text = f"it had the GPU for {more // 1_000_000} ms while it was stopped, so its channels were started"
             if not self._kill(pid, text):
@@ -226,16 +227,19 @@ class Timing:
         if instances != self.instances:
             self.instances = instances
             self.refresh(now)
+        told: set[int] = set()
         for device in account.devices:
             force = self.slices.force.get(raw_uuid(device.uuid))
             # Clients of a server are paced by the shim, which is not to be told that nvcd keeps their time.
             kept = not device.problem and (force is None or not force.policy.server)
             for found in device.slices:
                 self._look_at(found, now)
+                told.update(pid for pid, _ in found.broke)
             for key, had, waited in self.books.slices(device.uuid):
                 known = self.slices.by_key.get(key)
                 if known is not None:
                     known.set_time(device.uuid, account.now if kept else 0, had, waited)
+        self._broke = {pid: had for pid, had in self._broke.items() if pid in told}
 
     def record(self, seconds: int, now: int) -> bool:
         """Have the timekeeper tell who had the GPUs in the last seconds. Whether there is one to ask."""

@@ -1,8 +1,12 @@
-"""Who runs though it is stopped: the driver's log tells what the tracer was kept from seeing."""
+"""Who is stopped stays so while nvcd lives, and goes on once it has ended, on a simulated resource manager.
+
+Of who runs all the same, the driver's log tells what the tracer was kept from seeing.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +17,9 @@ from support import CLEAN_ENV, REPO, until
 from support.nvcd import Place, ask, eventually
 from support.simrm import Served
 from support.vgpucap import Worker
+
+from nvc.sim.layout import STATE
+from nvc.sim.state import groups
 
 pytestmark = [pytest.mark.usefixtures("shim"), pytest.mark.driver(gpus=1)]
 
@@ -97,3 +104,25 @@ def test_whom_somebody_else_was_seen_to_start_is_only_stopped_again(
     after = eventually(place, lambda s: s["now"] > state["now"] + 6 * 10**8)
     assert had_by(after)[pid] - before < 3 * 10**8
     assert worker.process.poll() is None and ask(place)["timekeeper"]["broke"] == 0
+
+
+@pytest.mark.parametrize("too", [False, True], ids=["nvcd", "and its timekeeper"])
+def test_nobody_stays_stopped_once_nvcd_is_killed(
+    stopped: Callable[[], tuple[Worker, int]], place: Place, served: Served, too: bool
+) -> None:
+    """By the one that is left of its processes, and then again by the next nvcd."""
+
+    def off() -> int:
+        return sum(one.stopped for one in groups(os.path.join(served.root, STATE)))
+
+    stopped()
+    keeper = ask(place)["timekeeper"]["pid"]
+    assert off() and place.daemon is not None
+    place.daemon.kill()
+    if too:
+        os.kill(keeper, signal.SIGKILL)
+    else:
+        assert off(), "shims do not know yet"
+    until(lambda: not off())
+    place.start(*place.words)
+    until(off)
