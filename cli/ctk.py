@@ -42,10 +42,25 @@ def main(program: str = "nvidia-ctk") -> NoReturn:
 
 def _run(program: str, argv: list[str]) -> int:
     try:
-        return call(tree, program, argv)
+        return call(tree, program, own_first(argv))
     except UsageError as error:
         error.exit_code = NO_COMMAND
         raise
+
+
+def own_first(argv: list[str]) -> list[str]:
+    """The words with the program's own options in front: behind a command they mean the same."""
+    own: list[str] = []
+    rest: list[str] = []
+    words = iter(argv)
+    command = next((word for word in argv if word[:1] != "-"), "")
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if name == "--config" and command not in ("config", "runtime"):  # which have one themselves
+            own += [word, *([] if equals else [next(words, "")])]
+        else:
+            (own if name in ("--debug", "-d", "--quiet") else rest).append(word)
+    return own + rest
 
 
 class Flags(Examples):

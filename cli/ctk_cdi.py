@@ -35,7 +35,7 @@ MODES = ("auto", "nvml", "wsl")
 REFUSED = {
     "csv": "no driver of Tegra systems is supported",
     **dict.fromkeys(
-        ("gdrcopy", "gds", "imex", "management", "mofed", "nvswitch"),
+        ("gdrcopy", "gds", "imex", "management", "mig-caps", "mofed", "nvswitch"),
         "nvc makes specifications of GPUs and MIG devices only",
     ),
 }

@@ -87,7 +87,8 @@ def create_dev_char_symlinks(
 
     Without them, GPUs are lost when systemd reads its units again. Links that are there stay as they are.
     """
-    only("watch", watch, "old releases: have a udev rule or --create-all see to nodes that come later")
+    if watch:
+        raise InputError("--watch", cause="nvc does not wait for nodes", hint="add --create-all")
     if not everything:
         only("create-device-nodes", nodes, "calls with --create-all")
         only("load-kernel-modules", load, "calls with --create-all")
