@@ -47,7 +47,7 @@ def main(argv: list[str]) -> int:
         return 0
     if call.show or not (call.steps or call.unknown):
         boot.print_out(USAGE)
-        return 0 if call.show else boot.MISUSED
+        return 0  # as NVIDIA's program: a container starts without a hook that nobody names
     warnings = tuple(f"hook {name} is not known and left out" for name in call.unknown)
     if call.steps:
         from nvc.cdi.hookspec import LIMIT_STEP
