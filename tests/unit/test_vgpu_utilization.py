@@ -37,6 +37,7 @@ def test_a_clock_that_was_set_back_after_it_was_made() -> None:
     device = device.replace(budget=Budget(5 * SECOND, 0, 9))
     part = "50.0% of the time since its start"
     assert received_text(device, 10) == f"used 5.000 s, {part}; 9 launches, held back for 0.000 s"
+    assert received_text(device.replace(kept=True), 10) == f"used 5.000 s, {part}; stopped for 0.000 s"
     for seconds in (-3600, 0, 4):
         assert received_text(device, seconds) == "used 5.000 s; 9 launches, held back for 0.000 s"
 
@@ -73,6 +74,7 @@ def test_states() -> None:
         ("denied", {"denied": True, "paused": True}, had),
         ("gone", {"pids": ()}, had),
         ("-", {}, None),
+        ("idle", {"kept": True}, None),  # the driver's log tells
         ("-", {"cores": 30}, None),  # no cap holds under `native`
         ("idle", {"cores": 30, "policy": FIXED}, None),
         ("-", {"cores": 30, "policy": layout.POLICY_CONCURRENT}, None),  # a part of the multiprocessors

@@ -74,8 +74,9 @@ def state(tenant: SliceStatus, device: SliceDeviceStatus, had: Received | None) 
     if tenant.problem:
         return "?"
     if had is None:
-        measured = device.cores and policy_of(device.policy).timed
-        return "idle" if measured else "-"  # time is measured where it is bounded or taken in turns
+        # By the driver's log, or of a slice with a cap by the shim.
+        measured = device.kept or device.cores and policy_of(device.policy).timed
+        return "idle" if measured else "-"
     if had.waited > 0:
         return "capped" if device.cores and policy_of(device.policy).timed else "waiting"
     return "busy" if had.launches or had.share > 0 else "idle"

@@ -180,7 +180,7 @@ def time_text(device: SliceDeviceStatus) -> str:
 
 
 def received_text(device: SliceDeviceStatus, seconds: float) -> str:
-    """What the slice has had of the device's time since it was made, as its processes say."""
+    """What the slice has had of the device's time since it was made: by the driver, or as its processes say."""
     if not device.timed:
         return f"utilization is not measured: {device.not_enforced}"
     if device.budget is None:
@@ -189,4 +189,7 @@ def received_text(device: SliceDeviceStatus, seconds: float) -> str:
     had = budget.charged / 1e9
     # Files tell when it was made: not where the clock was set back after that.
     part = f", {percent(had / seconds)} of the time since its start" if seconds > max(had, 1e-3) else ""
-    return f"used {had:.3f} s{part}; {budget.launches} launches, held back for {budget.waited / 1e9:.3f} s"
+    waited = f"{budget.waited / 1e9:.3f} s"
+    if device.kept:
+        return f"used {had:.3f} s{part}; stopped for {waited}"
+    return f"used {had:.3f} s{part}; {budget.launches} launches, held back for {waited}"
