@@ -10,7 +10,6 @@ typedef struct nvmlDevice_st *nvmlDevice_t;
 
 enum {
     NVML_SUCCESS = 0,
-    NVML_ERROR_INVALID_ARGUMENT = 2,
     NVML_ERROR_INSUFFICIENT_SIZE = 7,
     NVML_ERROR_FUNCTION_NOT_FOUND = 13,
 };

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 START, END, RESET = 1, 2, 3
-#: `pid` of the kernel's own contexts (cl90cdfecs.h: NV_EVENT_BUFFER_KERNEL_PID).
-KERNEL_PID = 0xFFFFFFFF
 
 #: nvstatuscodes.h, what these calls can answer.
 STATUS = {

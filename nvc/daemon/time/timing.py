@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from nvc.kernel import Kernel
 
 SOON = SECOND // 500  # after news of channels: a context is made by some dozen calls
-LEAVE, STOP = "leave", "stop"  # what becomes of processes in no slice, on a GPU that slices share
+STOP = "stop"  # on-stranger: processes in no slice do not run on a GPU that slices share
 STRANGERS = "strangers"  # the key in the plan for all of them
 BROKE = SECOND // 100  # that a process had the GPU while it was stopped: somebody has started its channels
 SEEN = 2 * SECOND  # until the log has told all that came of a call which the tracer saw

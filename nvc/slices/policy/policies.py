@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nvc.slices.model.slice import SliceDevice
 
 NONE = -1
-INSTANCES_MAX = 64  # nvcd takes turns among so many
+INSTANCES_MAX = 64
 TOTAL_WEIGHT_MAX = 1 << 20
 QUANTUM_US = (1_000, 1_000_000)  # least and most
 FLOOR_US = (100, 20_000)  # likewise

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 START = 1  # as nvc/kernel/rm.py has it; whatever else ends a region
-KERNEL = 0xFFFFFFFF  # the driver's own contexts
+KERNEL = 0xFFFFFFFF  # the driver's own contexts (cl90cdfecs.h: NV_EVENT_BUFFER_KERNEL_PID)
 THOUSAND = 1000
 
 
