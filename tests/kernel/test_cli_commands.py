@@ -12,6 +12,7 @@ from collections.abc import Callable
 import pytest
 from support import CLEAN_ENV, PATIENCE, run
 from support.completion import offers as completed
+from support.completion import offers_in_fish, screen_of_zsh
 
 from nvc.slices.show.tables import LS
 
@@ -292,6 +293,16 @@ def test_a_driver_file_replaced_between_two_runs(
 )
 def test_completion(launcher: str, root: str, words: str, offers: list[str]) -> None:
     assert completed(launcher, words.replace("ROOT", root)) == offers
+
+
+def test_completion_in_fish(launcher: str) -> None:
+    assert offers_in_fish(launcher, "nvc-cli vgpu r") == ["report", "resume", "rm", "run"]
+    assert "--memory" in offers_in_fish(launcher, "nvc-cli vgpu run --me")
+
+
+def test_completion_in_zsh(launcher: str) -> None:
+    shown = screen_of_zsh(launcher, "nvc-cli vgpu r", "rm")
+    assert all(f"{word} " in shown for word in ("report", "resume", "run"))
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

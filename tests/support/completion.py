@@ -1,4 +1,4 @@
-"""What TAB offers: bash's own function, called with the words that bash would make of a line."""
+"""What TAB offers: bash's own function, called with the words that bash would make of a line; and fish, and zsh."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import functools
 import os
 import re
 import shlex
+import tempfile
 
-from . import run
+from . import need, run
 
 #: bash begins a new word at each of these (COMP_WORDBREAKS).
 BREAKS = re.compile(r"([=:])")
@@ -32,3 +33,29 @@ def offers(launcher: str, line: str) -> list[str]:
         printf '%s\\n' "${{COMPREPLY[@]}}"
     """
     return run("bash", "--norc", "-c", ask, "bash", *words).stdout.split()
+
+
+def offers_in_fish(launcher: str, line: str) -> list[str]:
+    """What fish offers at the end of `line`."""
+    ask = f"""
+        set -gx PATH {shlex.quote(os.path.dirname(launcher))} $PATH
+        nvc-cli completion fish | source
+        complete -C {shlex.quote(line)}
+    """
+    return [one.partition("\t")[0] for one in run(need("fish"), "--no-config", "-c", ask).stdout.splitlines()]
+
+
+def screen_of_zsh(launcher: str, line: str, last: str) -> str:
+    """What an interactive zsh shows after TAB at the end of `line`, up to the word `last`."""
+    ask = f"""
+        zmodload zsh/zpty
+        zpty shell zsh -f -i
+        zpty -w shell 'PATH={os.path.dirname(launcher)}:$PATH; autoload -Uz compinit; compinit -u -D
+            nvc-cli completion zsh > $TMPDIR/_nvc-cli; source $TMPDIR/_nvc-cli; print rea\\dy'
+        zpty -r shell shown '*ready*'
+        zpty -w -n shell {shlex.quote(line)}$'\\t\\t'
+        zpty -r shell shown '*{last}*'
+        print -r -- "$shown"
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        return run(need("zsh"), "-f", "-c", ask, env={**os.environ, "TMPDIR": directory}).stdout
