@@ -25,6 +25,8 @@ NAMES = (
     "nvidia-container-runtime-hook",
     "nvidia-container-toolkit",
     "nvidia-container-runtime",
+    "nvidia-ctk",
+    "nvidia-cdi-hook",
 )
 #: Runtimes that an engine knows without being told of; the first three are dockerd's.
 _BUILT_IN = ("", "runc", "io.containerd.runc.v2", "crun", "kata", "runsc", "youki", "krun")
