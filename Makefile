@@ -205,7 +205,8 @@ test-kubernetes: $(BUILD)/.packages-test stage ## a real cluster on this machine
 	$(if $(PODS),NVC_PODS="$(PODS)") $(PYTEST) $(or $(TESTS),tests/kubernetes)
 
 # Engines are made first, alone: a test's time has no room for that.
-test-engines: $(BUILD)/.packages-test stage $(BUILD)/.tests-read ## engines newer than the distribution's: Debian sid's, unpacked, and others that Go builds the first time, in a quarter of an hour
+test-engines: $(BUILD)/.packages-test $(BUILD)/.packages-engines stage $(BUILD)/.tests-read ## clients such as LXC, and engines newer than the distribution's: Debian sid's, unpacked, and others that Go builds the first time, in a quarter of an hour
+	dpkg-query -W $$(sed -n 's/^engines //p' packaging/apt-packages.txt) || true
 	cd tests && ../$(RUN) -m support.generations build
 	$(PYTEST) -n $(JOBS) --dist loadfile --no-loadscope-reorder -m engines tests/engines
 	$(PYTEST) tests/kubernetes/test_nri.py

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 
@@ -36,3 +37,15 @@ def test_no_feature_is_missing() -> None:
         ALIYUN_COM_GPU_SCHD_WEIGHT inst_ctl default_memsize max_inst free_weight meminfo memsize"""
     assert [name for name in names.split() if name not in TEXT] == []
     assert len(ROWS) > 70
+
+
+def test_every_client_has_its_rows() -> None:
+    """Each of its tests but the one of its version, which compares that with the page's."""
+    tests = set()
+    for path in glob.glob(os.path.join(REPO, "tests/engines/test_client_*.py")):
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        assert "as_the_page_says(" in text, path
+        found = re.findall(r"^def (test_\w+)\(", text, re.MULTILINE)
+        tests |= {f"`engines/{os.path.basename(path)}::{name}`" for name in found if name != "test_version"}
+    assert {row[2] for row in ROWS if "/test_client_" in row[2]} == tests
