@@ -8,9 +8,11 @@ from support.engines import Host
 
 pytestmark = pytest.mark.engines
 CONTAINER = "/srv/lxc/nvc-lxc"
+USER = "HOME=/srv/lxc setpriv --reuid 1001 --regid 1001 --clear-groups"
 MAP = "lxc.idmap = u 0 100000 65536\nlxc.idmap = g 0 100000 65536\n"
 HOOK = "/usr/share/lxc/hooks/nvidia"
 OWN = "/srv/hook"
+LOG = f"{CONTAINER}/log"
 CONFIG = """lxc.uts.name = nvc-lxc
 lxc.rootfs.path = dir:{container}/rootfs
 lxc.mount.auto = proc:mixed
@@ -34,24 +36,26 @@ set -- --no-cgroups --ldconfig=@/sbin/ldconfig --device=all --compute --utility
 exec nvidia-container-cli configure "$@" "$LXC_ROOTFS_MOUNT"
 """
 UVM = ["nvidia-uvm", "nvidia-uvm-tools"]
+BOTH = [*UVM, "nvidia0", "nvidia1", "nvidiactl", "1"]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def container(host: Host) -> None:
     named(host)
-    host.sh("echo root:100000:65536 | tee /etc/subuid > /etc/subgid")
+    host.sh("echo tenant:x:1001:1001::/srv/lxc:/bin/sh >> /etc/passwd")
+    host.sh("for who in root tenant; do echo $who:100000:65536; done | tee /etc/subuid > /etc/subgid")
     host.sh(f"mkdir -p {CONTAINER}; cp -a {host.rootfs()} {CONTAINER}/rootfs")
     host.write(f"{CONTAINER}/rootfs/look", LOOK, 0o755)
     host.write(OWN, CALL, 0o755)
 
 
-def start(host: Host, devices: str, hook: str = HOOK, mapped: bool = True) -> list[str]:
-    """The lines that init prints."""
+def start(host: Host, devices: str, hook: str = HOOK, mapped: bool = True, user: str = "") -> list[str]:
+    """The lines that init prints. `user` precedes LXC's program."""
     owner = 100000 if mapped else 0
     config = CONFIG.format(container=CONTAINER, devices=devices, hook=hook, map=MAP if mapped else "")
     host.write(f"{CONTAINER}/config", config)
     host.sh(f"chown -R {owner}:{owner} {CONTAINER}/rootfs; rm -f {CONTAINER}/rootfs/root/seen")
-    host.sh("lxc-start -P /srv/lxc -n nvc-lxc -F -l DEBUG -o /srv/lxc.log || { cat /srv/lxc.log; exit 1; }")
+    host.sh(f"{user} lxc-start -P /srv/lxc -n nvc-lxc -F -l DEBUG -o {LOG} || {{ cat {LOG}; exit 1; }}")
     return host.read(f"{CONTAINER}/rootfs/root/seen").splitlines()
 
 
@@ -76,10 +80,18 @@ def test_a_container_with_an_id_map(host: Host, devices: str) -> None:
     assert seen[-1] == "1", "the loader's cache has libcuda"
 
 
+def test_of_an_ordinary_user(host: Host) -> None:
+    """newuidmap gives the container the ids that /etc/subuid has for the user."""
+    host.sh(f"rm -f {LOG}; chown 1001:1001 /srv/lxc {CONTAINER}")
+    seen = start(host, "all", user=USER)
+    assert [line[:6] for line in seen[:2]] == ["GPU 0:", "GPU 1:"]
+    assert seen[2:] == BOTH
+
+
 def test_a_privileged_container(host: Host) -> None:
     """LXC's hook refuses to serve one before it calls anything; a hook of one's own can."""
     with pytest.raises(AssertionError, match="This hook currently only works in unprivileged mode"):
         start(host, "all", mapped=False)
     seen = start(host, "all", hook=OWN, mapped=False)
     assert [line[:6] for line in seen[:2]] == ["GPU 0:", "GPU 1:"]
-    assert seen[2:] == [*UVM, "nvidia0", "nvidia1", "nvidiactl", "1"]
+    assert seen[2:] == BOTH
