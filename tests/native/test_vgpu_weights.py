@@ -15,6 +15,7 @@ from support.vgpucap import Capped, Worker
 from support.virtual import World
 
 from nvc.daemon.schedule.pacer import HOLDS, Pacer
+from nvc.kernel.clocks import ahead
 from nvc.slices.model import layout, quota
 from nvc.slices.model.ledger import Budget
 from nvc.slices.policy.entitlement import Demand, in_force
@@ -99,16 +100,21 @@ class Gpu:
 
     def run(self, seconds: float) -> None:
         """Let time pass, in which nvcd does what it does."""
-        end = self.world.now_ns + round(seconds * 1e9)
-        while self.world.now_ns < end:
-            self.pacer.begin(self.world.now_ns)  # which nvcd does twice a second
-            following = min([due for due, _ in self.due] + [end, self.world.now_ns + 500_000_000])
-            self.world.run((following - self.world.now_ns) / 1e9)
-            now = self.world.now_ns
+        end = self.now + round(seconds * 1e9)
+        while self.now < end:
+            self.pacer.begin(self.now)  # which nvcd does twice a second
+            following = min([due for due, _ in self.due] + [end, self.now + 500_000_000])
+            self.world.run((following - self.now) / 1e9)
+            now = self.now
             ready = [work for due, work in self.due if due <= now]
             self.due = [(due, work) for due, work in self.due if due > now]
             for work in ready:
                 work(now)
+
+    @property
+    def now(self) -> int:
+        """CLOCK_MONOTONIC as nvcd and the programs read it: of this time namespace, nanoseconds."""
+        return self.world.now_ns + ahead("monotonic")
 
     def start(self, one: Capped, **arguments: object) -> Tenant:
         """A loop that the server has taken."""
@@ -128,9 +134,9 @@ class Gpu:
     def rates(self, tenants: list[Tenant], seconds: float = 4.0, settle: float = 1.5) -> list[float]:
         """Steps a second of each, once what has changed has settled."""
         self.run(settle)
-        begin = self.world.now
+        begin = self.now
         self.run(seconds)
-        return [one.rate(begin, self.world.now) for one in tenants]
+        return [one.rate(begin, self.now) for one in tenants]
 
 
 class Tenant:
@@ -142,17 +148,17 @@ class Tenant:
         self.said = worker.process.stdout.fileno()
         os.set_blocking(self.said, False)
         self.rest = b""
-        self.points: list[tuple[float, int]] = []  # seconds, and steps by then
+        self.points: list[tuple[int, int]] = []  # nanoseconds, and steps by then
 
-    def rate(self, begin: float, end: float) -> float:
+    def rate(self, begin: int, end: int) -> float:
         with contextlib.suppress(BlockingIOError):
             while part := os.read(self.said, 65536):
                 self.rest += part
         *lines, self.rest = self.rest.split(b"\n")
         words = [line.split() for line in lines]
-        self.points += [(float(at) / 1e3, int(count)) for at, count in words if at != b"start"]
+        self.points += [(int(float(at) * 1e6), int(count)) for at, count in words if at != b"start"]
         (first, before), *_, (last, after) = [one for one in self.points if begin <= one[0] <= end]
-        return (after - before) / (last - first)
+        return (after - before) * 1e9 / (last - first)
 
 
 @pytest.fixture
@@ -222,9 +228,9 @@ def test_without_nvcd_nobody_is_held_back_for_long(gpu: Gpu, world: World) -> No
     tenants = [gpu.start(heavy), gpu.start(light)]
     gpu.run(2)
     world.run(HOLDS / 1e9 + 0.1)
-    begin = world.now
+    begin = gpu.now
     world.run(1)
-    assert [one.rate(begin, world.now) for one in tenants] == approx([TWO, TWO], rel=0.01)
+    assert [one.rate(begin, gpu.now) for one in tenants] == approx([TWO, TWO], rel=0.01)
 
 
 def test_a_slice_that_lies_about_its_time(gpu: Gpu) -> None:
