@@ -41,6 +41,7 @@ SOON = SECOND // 500  # after news of channels: a context is made by some dozen 
 STOP = "stop"  # on-stranger: processes in no slice do not run on a GPU that slices share
 STRANGERS = "strangers"  # the key in the plan for all of them
 BROKE = SECOND // 100  # that a process had the GPU while it was stopped: somebody has started its channels
+BREAKS = 3  # how often that is seen until the process is killed: it is stopped again each time
 SEEN = 2 * SECOND  # until the log has told all that came of a call which the tracer saw
 PINS = "bpf"  # below the runtime directory
 
@@ -67,7 +68,9 @@ class Timing:
         )
         self.instances: dict[str, int] = {}  # the driver's numbers of GPUs
         self.guarded: set[int] = set()
-        self._broke: dict[int, int] = {}  # what each process was acted on for, that it had while it was stopped
+        #: What each process was acted on for, that it had while it was stopped; and how often.
+        self._broke: dict[int, int] = {}
+        self._breaks: dict[int, int] = {}
         self._seen = 0  # when the tracer last saw somebody start or stop channels
         self.strangers: dict[str, tuple[int, ...]] = {}  # processes in no slice, by the GPU that they use
         self.counts = {"killed": 0, "meddled": 0, "timeslice": 0, "broke": 0}
@@ -207,12 +210,16 @@ class Timing:
             more = had - min(self._broke.get(pid, 0), had)
             if more < BROKE:
                 continue
+            self._broke[pid] = had
             if now < self._seen + SEEN:
-                self._broke[pid] = had  # it was whoever the tracer saw
+                continue  # it was whoever the tracer saw
+            self.counts["broke"] += 1
+            self._breaks[pid] = times = self._breaks.get(pid, 0) + 1
+            text = f"it had the GPU for {more // 1_000_000} ms while it was stopped, so its channels were started"
+            if times < BREAKS:
+                self.log(f"process {pid} is stopped again: {text}; it is killed the third time")
                 continue
             self._broke[pid] = NEVER
-            self.counts["broke"] += 1
-            text = f"it had the GPU for {more // 1_000_000} ms while it was stopped, so its channels were started"
             if not self._kill(pid, text):
                 self.log(f"process {pid} is in no slice: {text}")
 
@@ -227,6 +234,8 @@ class Timing:
         if instances != self.instances:
             self.instances = instances
             self.refresh(now)
+        if self.tracer is not None:  # what it saw comes before what came of it
+            self._news(now)
         told: set[int] = set()
         for device in account.devices:
             force = self.slices.force.get(raw_uuid(device.uuid))
@@ -240,6 +249,7 @@ class Timing:
                 if known is not None:
                     known.set_time(device.uuid, account.now if kept else 0, had, waited)
         self._broke = {pid: had for pid, had in self._broke.items() if pid in told}
+        self._breaks = {pid: times for pid, times in self._breaks.items() if pid in told}
 
     def record(self, seconds: int, now: int) -> bool:
         """Have the timekeeper tell who had the GPUs in the last seconds. Whether there is one to ask."""
