@@ -75,7 +75,7 @@ def test_the_page_of_docker(installed: str, scratch: str) -> None:
             output = "".join(debian.sh(block).stdout for block in blocks)
         finally:
             debian.sh("systemctl stop docker", check=False)
-        assert output.count("GPU 0: ") == 5 and output.count("GPU 1: ") == 1, output
+        assert output.count("GPU 0: ") == 6 and output.count("GPU 1: ") == 1, output
         assert debian.read("/etc/docker/daemon.json") == before
 
 
