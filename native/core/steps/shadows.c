@@ -148,6 +148,15 @@ static bool is_covered(const struct search *in, const char *name)
     return false;
 }
 
+/* What the kernel says of an open directory; where it does not, that is a failure. */
+static bool status_of(struct nvc_steps *s, int fd, const char *path, struct stat *st)
+{
+    if (fstat(fd, st) == 0)
+        return true;
+    steps_fail(s, errno, "look into directory of the image", path);
+    return false;
+}
+
 /* Opens a directory that has not been seen by another name; -1: it has, or there is none. `flags` are open(2)'s. */
 static int open_unseen(struct search *in, const char *path, int flags)
 {
@@ -157,7 +166,7 @@ static int open_unseen(struct search *in, const char *path, int flags)
     if (fd < 0)
         return -1;
     uint64_t mount = mount_of(in->s, fd);
-    if (fstat(fd, &st) == 0 && !has_file(&in->seen, &st, mount)) {
+    if (status_of(in->s, fd, path, &st) && !has_file(&in->seen, &st, mount)) {
         if (in->seen.count == NVC_STEPS_SEARCHED_MAX)
             steps_fail(in->s, EOVERFLOW, "make a slice", path);
         else
@@ -250,7 +259,7 @@ static void hide_compat(struct search *in, const char *compat)
     int used = *compat ? look(s, s->rootfs, compat, O_PATH | O_DIRECTORY) : -1;
     int fd = look(s, s->rootfs, COMPAT_PARENT, O_RDONLY | O_DIRECTORY);
 
-    bool known = used >= 0 && fstat(used, &chosen) == 0;
+    bool known = used >= 0 && status_of(s, used, compat, &chosen);
     if (used >= 0)
         close(used);
     if (fd < 0)
@@ -263,8 +272,8 @@ static void hide_compat(struct search *in, const char *compat)
         fd = look(s, s->rootfs, base, O_PATH | O_DIRECTORY);
         if (fd < 0)
             continue;
-        bool same =
-            known && fstat(fd, &own) == 0 && own.st_dev == chosen.st_dev && own.st_ino == chosen.st_ino;
+        bool same = known && status_of(s, fd, base, &own) && own.st_dev == chosen.st_dev &&
+                    own.st_ino == chosen.st_ino;
         close(fd);
         for (size_t j = 0; !same && j < COUNT(BELOW); j++) {
             snprintf(path, sizeof(path), "%s%s", base, BELOW[j]);
