@@ -22,7 +22,7 @@ SEEN = {
     "logs first": "GPU 0: NVIDIA H100",
     "exec slice": "0MiB / 10240MiB",
     "vgpu ls": "default/slice/main",
-    "doctor --kubernetes": r"^checks: \d+ ok$",
+    "doctor --kubernetes": r"^(\d+) checks: \1 ok$",
     "quota gpus": "slice.gpu.nvc.dev.deviceclass.resource.k8s.io/devices",
     "logs sized": "0MiB / 10240MiB",
 }
