@@ -133,7 +133,7 @@ test-fresh: ## the README's commands in ROUNDS (3) containers that have just sta
 # What starts containers and engines, and reads clocks; of nvcd and slices one file. The tracer, and starts that the
 # launcher does again on cgroups of version 2, want the host's own process ids and cgroups: they have only the clocks.
 YOUNG     = $(wildcard tests/native/test_simrm*.py tests/kernel/test_simrm.py tests/kernel/test_tracer*.py)
-YOUNG    += $(wildcard tests/kernel/test_replay*.py) tests/kernel/test_selftest.py tests/kernel/test_nvcd_concurrent.py
+YOUNG    += $(wildcard tests/kernel/test_replay*.py) $(addprefix tests/kernel/test_,selftest.py nvcd_concurrent.py time_stopped.py)
 ELSEWHERE = tests/adversary/test_clocks.py tests/engines tests/kernel tests/native/test_launcher.py
 ELSEWHERE += -k 'not nvcd_ and not vgpu_' $(addprefix --ignore=,$(filter tests/kernel/%,$(YOUNG)))
 
