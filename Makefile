@@ -30,7 +30,7 @@ PARTS  = --launcher $(BUILD)/launcher --spin $(BUILD)/nvc-spin --simdriver $(BUI
 HARDEN := -fstack-protector-strong -D_FORTIFY_SOURCE=2 -Wl,-z,noexecstack
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build native tracer stubs stage man simdriver shim install uninstall demo test test-fresh test-elsewhere nightly nightly-shares nightly-builds nightly-packages nightly-explore nightly-faults bench bundle packages image chart tables test-kubernetes test-engines fuzz faults stress clean
+.PHONY: help setup build native tracer stubs stage man simdriver shim install uninstall demo test test-elsewhere nightly nightly-shares nightly-builds nightly-packages nightly-explore nightly-faults bench bundle packages image chart tables test-kubernetes test-engines fuzz faults stress clean
 
 # What cannot be made, for lack of rights, is said before anything is built.
 WHY_NOT := $(shell packaging/can-make "$(DESTDIR)$(PREFIX)" $(MAKECMDGOALS))
@@ -127,21 +127,12 @@ $(BUILD)/.tests-read: $(BUILD)/.packages-test $(shell find tests -name '*.py') |
 test: $(BUILD)/.packages-test stage $(BUILD)/.tests-read ## every quick check: style, types, C warnings, unit, kernel, native and engine tests
 	$(PYTEST) -n $(JOBS) --dist loadfile --no-loadscope-reorder $(TESTS)
 
-test-fresh: ## the README's commands in ROUNDS (3) containers that have just started, the last with busy processors
-	@$(PYTHON) tests/support/fresh.py --rounds $(or $(ROUNDS),3)
+# What the README and CONTRIBUTING.md begin with.
+ELSEWHERE := "make demo" "make test" "make test-kubernetes"
 
-# What starts containers and engines, and reads clocks; of nvcd and slices one file. The tracer, and starts that the
-# launcher does again on cgroups of version 2, want the host's own process ids and cgroups: they have only the clocks.
-YOUNG     = $(wildcard tests/native/test_simrm*.py tests/kernel/test_simrm.py tests/kernel/test_tracer*.py)
-YOUNG    += $(wildcard tests/kernel/test_replay*.py) $(addprefix tests/kernel/test_,selftest.py nvcd_concurrent.py time_stopped.py)
-ELSEWHERE = tests/adversary/test_clocks.py tests/engines tests/kernel tests/native/test_launcher.py
-ELSEWHERE += -k 'not nvcd_ and not vgpu_' $(addprefix --ignore=,$(filter tests/kernel/%,$(YOUNG)))
-
-test-elsewhere: $(BUILD)/.packages-test stage ## what depends on clocks and places, on a machine that has just started, from a path with a space below /srv; wants Go, as test-kubernetes does
-	since=$$(awk '{ print 100 - int($$1) }' /proc/uptime); \
-	    PYTHONDONTWRITEBYTECODE= unshare --time --monotonic=$$since --boottime=$$since $(RUN) -m pytest -q -n $(JOBS) --dist loadfile $(YOUNG)
-	@$(PYTHON) tests/support/fresh.py --rounds 1 --built "make test TESTS=\"$(ELSEWHERE)\"" \
-	    "make test-kubernetes TESTS=tests/kubernetes/test_whole.py"
+test-elsewhere: ## the quick checks in a clone below /srv, by clocks that have just begun; then again, with busy processors
+	@bash tests/support/elsewhere.sh $(ELSEWHERE)
+	@bash tests/support/elsewhere.sh --busy $(ELSEWHERE)
 
 nightly: $(BUILD)/.packages-test stage ## what takes long or measures wall time: shares, builds, packages, faults, fuzzing, stress; an hour at most
 	@$(MAKE) -j1 -k --no-print-directory nightly-shares nightly-packages nightly-explore stress fuzz nightly-faults
