@@ -5,31 +5,22 @@ from __future__ import annotations
 import os
 
 from nvc.cgroup import v1
-from nvc.cgroup.evaluate import verdict
+from nvc.cgroup.evaluate import allows
 from nvc.cgroup.extend import Unreadable, readable
 from nvc.cgroup.find import device_cgroup, read_all
 from nvc.kernel import O_PATH, bpf
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.cgroup.program import Instruction, Rule
+    from nvc.cgroup.program import Rule
     from nvc.kernel import Kernel
 
 
-class Judgement(Value):
-    """What a device cgroup says of some devices. What is in neither tuple is allowed."""
+def denied(kernel: Kernel, pid: int, rules: tuple[Rule, ...]) -> tuple[tuple[Rule, ...], str]:
+    """The `rules` that the cgroup of a process does not allow, and where that cgroup has its own.
 
-    place: str = ""  # where the cgroup has its rules; "" where nothing restricts the process
-    denied: tuple[Rule, ...] = ()
-    unknown: tuple[Rule, ...] = ()  # no program surely denies them, and one cannot be judged
-    cause: str = ""  # why one cannot be
-
-
-def judge(kernel: Kernel, pid: int, rules: tuple[Rule, ...]) -> Judgement:
-    """What the cgroup of a process says of `rules`.
-
-    Raises MountError or OSError where the cgroup itself cannot be read.
+    Programs that cannot be read count as such that allow. Raises MountError or OSError where the cgroup itself
+    cannot be read.
     """
     proc = os.open(f"/proc/{pid}", O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -37,45 +28,29 @@ def judge(kernel: Kernel, pid: int, rules: tuple[Rule, ...]) -> Judgement:
     finally:
         os.close(proc)
     if cgroup is None:
-        return Judgement()
+        return (), ""
     try:
         if cgroup.version == 1:
-            return _by_list(cgroup.directory, f"{cgroup.path}/devices.list", rules)
-        return _by_programs(cgroup.directory, cgroup.path, rules)
+            return _by_list(cgroup.directory, rules), f"{cgroup.path}/devices.list"
+        return _by_programs(cgroup.directory, rules), cgroup.path
     finally:
         cgroup.close()
 
 
-def _by_list(directory: int, place: str, rules: tuple[Rule, ...]) -> Judgement:
+def _by_list(directory: int, rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
     entries = v1.parse(read_all(os.open("devices.list", os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)))
     everything = any(entry[0] == "a" for entry in entries)
-    return Judgement(
-        place, tuple(rule for rule in rules if not everything and v1.lacking(entries, rule) is not None)
-    )
+    return tuple(rule for rule in rules if not everything and v1.lacking(entries, rule) is not None)
 
 
-def _by_programs(directory: int, place: str, rules: tuple[Rule, ...]) -> Judgement:
-    """Every program must allow a device: one that denies decides. One that cannot be judged leaves it open."""
-    programs: list[list[Instruction]] = []
-    cause = ""
+def _by_programs(directory: int, rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
+    programs = []
     for number in bpf.attached(directory, effective=True)[0]:
         fd = bpf.open_program(number)
         try:
             programs.append(readable(bpf.read_program(fd)))
-        except Unreadable as problem:
-            cause = f"device program {number}: {problem.cause}"
+        except Unreadable:
+            continue
         finally:
             os.close(fd)
-    denied, unknown = [], []
-    for rule in rules:
-        verdicts = [verdict(code, rule) for code in programs]
-        if False in verdicts:
-            denied.append(rule)
-        elif cause or None in verdicts:
-            unknown.append(rule)
-    return Judgement(
-        place,
-        tuple(denied),
-        tuple(unknown),
-        cause or "a device program has instructions that nvc does not know",
-    )
+    return tuple(rule for rule in rules if not all(allows(code, (rule,)) for code in programs))

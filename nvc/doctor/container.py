@@ -6,7 +6,7 @@ import os
 import stat
 from collections.abc import Iterator
 
-from nvc.cgroup.denied import judge
+from nvc.cgroup.denied import denied
 from nvc.containers.files import table, text
 from nvc.discovery.nodes import CONTROL, UVM
 from nvc.doctor import AS_ROOT, FAILED, OK, UNKNOWN, WARNING, Blocked, Check, Fact, Row, first
@@ -143,21 +143,19 @@ def _rules(context: Context) -> Iterator[Fact]:
         if path in expected and not path.startswith(_MIG)
     }
     try:
-        found = judge(context.kernel, inside.pid, tuple(numbers))
+        lacking, place = denied(context.kernel, inside.pid, tuple(numbers))
     except MountError as error:
         yield Fact(unread=error.cause)
         return
-    listed = found.place.endswith("devices.list")
-    allow = f"{os.path.dirname(found.place)}/devices.allow"
-    fact = Fact(place=found.place, count=len(numbers))
-    if found.denied or not found.unknown:
-        fact.denied = ", ".join(sorted(numbers[number] for number in found.denied))
-        fact.run = [f"echo 'c {n[0]}:{n[1]} rw' > {allow}" for n in sorted(found.denied) if listed and asked]
-        fact.again = "" if listed else f"; {AGAIN}"
-        yield fact
-    if found.unknown:
-        nodes = ", ".join(sorted(numbers[number] for number in found.unknown))
-        yield Fact(place=found.place, unknown=nodes, cause=found.cause)
+    listed = place.endswith("devices.list")
+    allow = f"{os.path.dirname(place)}/devices.allow"
+    yield Fact(
+        place=place,
+        count=len(numbers),
+        denied=", ".join(sorted(numbers[number] for number in lacking)),
+        run=[f"echo 'c {n[0]}:{n[1]} rw' > {allow}" for n in sorted(lacking) if listed and asked],
+        again="" if listed else f"; {AGAIN}",
+    )
 
 
 def _systemd(context: Context) -> Iterator[Fact]:
@@ -223,9 +221,6 @@ CHECKS = (
     )),
     Check("container.rules", "its device rules against its device nodes", _rules, (
         Row(UNKNOWN, "its device rules cannot be read: {unread}", lambda it: it.unread, advice=AS_ROOT),
-        Row(UNKNOWN, "whether its cgroup allows {unknown} is not known: {cause}", lambda it: it.unknown,
-            seen=("{place}",),
-            advice="open one in the container: `Operation not permitted` means that the cgroup denies it"),
         Row(FAILED, "its cgroup denies {denied}: programs get `Operation not permitted`, NVML `Unknown Error`",
             lambda it: it.denied, seen=("{place}",),
             advice="systemd was reloaded, or something else rewrote the rules: give devices by CDI{again}"),

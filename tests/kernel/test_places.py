@@ -3,25 +3,9 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Iterator
 
-import pytest
-from support import CLEAN_ENV, REPO, need, run
+from support import need, run
 from support.covered import uncover
-
-
-@pytest.fixture
-def elsewhere(request: pytest.FixtureRequest) -> Iterator[str]:
-    """This checkout in a directory of the one that the parameter names, in the mount namespace of these tests."""
-    with tempfile.TemporaryDirectory(prefix="nvc test ", dir=request.param) as directory:
-        path = f"{directory}/a checkout"
-        os.mkdir(path)
-        run("mount", "--bind", REPO, path)
-        try:
-            yield path
-        finally:
-            run("umount", "--lazy", path)
 
 
 def test_what_is_covered_comes_back(scratch: str) -> None:
@@ -39,11 +23,3 @@ def test_what_is_covered_comes_back(scratch: str) -> None:
     place = "./it's a place"
     names = [".", place, *(f"{place}/nvc{name}" for name in ("", "/build", "/build/made", "/file"))]
     assert said.splitlines() == names
-
-
-@pytest.mark.parametrize("elsewhere", ["/srv", "/dev/shm"], indirect=True)
-def test_a_fresh_container_of_a_checkout_that_it_covers(elsewhere: str) -> None:
-    words = (f"{elsewhere}/.venv/bin/python", f"{elsewhere}/tests/support/fresh.py", "--rounds=1")
-    said = run(*words, "git log -1 --format=%H; ls packaging/setup; pwd", env=CLEAN_ENV).stdout
-    head = run("git", "-C", REPO, "rev-parse", "HEAD").stdout
-    assert f"\n{head}packaging/setup\n/srv/some place/nvc\n" in said
