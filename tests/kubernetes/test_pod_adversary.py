@@ -23,7 +23,6 @@ from support.cluster.pods import Space
 from support.cluster.tenants import NODE, SHARED, TOOLS, Tenant, equip, small, tenant
 from support.on_quota import DENIED, ON_QUOTA
 from support.rootfs import LIBS
-from support.vgpushim import Process
 
 CAP, SECONDS, POINTS = 10, 6, 0.005
 BOTH = ("main", "side")
@@ -89,7 +88,9 @@ def share_of(shared: Tenant, way: Way) -> float:
     until(lambda: shared.busy() > before, lambda: f"{way.name} never ran")
     until(lambda: time.monotonic() - began >= SECONDS)
     share = (shared.busy() - before) / (time.monotonic() - began)
-    shared.space.run(shared.name, "killall -9 take_time || true")  # one of its children may have ended by itself
+    shared.space.run(
+        shared.name, "killall -9 take_time || true"
+    )  # one of its children may have ended by itself
     for process in running:
         process.wait(60)
     return share
@@ -105,16 +106,28 @@ def test_the_quota_stays_the_nodes(nvc: Cluster, shared: Tenant) -> None:
     before = quotas()
     for name, script in ON_QUOTA.items():
         done = subprocess.run(
-            shared.words("sh", "-c", script), env=nvc.state.environment, capture_output=True, text=True, check=False
+            shared.words("sh", "-c", script),
+            env=nvc.state.environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
-        assert done.returncode == 1 and DENIED.search(done.stderr), f"{name}: {done.returncode} {done.stderr}"
+        assert done.returncode == 1 and DENIED.search(done.stderr), (
+            f"{name}: {done.returncode} {done.stderr}"
+        )
         assert quotas() == before, name
     assert shared.start().code("alloc a 2g") == OUT_OF_MEMORY
 
 
 def warnings(cluster: Cluster, name: str) -> str:
     """What nvcd of the node has said of a slice."""
-    words = ("get", "pods", f"--field-selector=spec.nodeName={NODE}", "-l=app.kubernetes.io/name=nvc", "-o=name")
+    words = (
+        "get",
+        "pods",
+        f"--field-selector=spec.nodeName={NODE}",
+        "-l=app.kubernetes.io/name=nvc",
+        "-o=name",
+    )
     (daemon,) = cluster.kubectl("-n", "nvc", *words).stdout.split()
     said = cluster.kubectl("-n", "nvc", "logs", daemon, "-c", "nvcd", "--tail=50").stdout
     return "\n".join(line for line in said.splitlines() if name in line)
@@ -175,25 +188,6 @@ def first_process(space: Space, name: str) -> int:
     raise AssertionError(f"no process of {name}")
 
 
-def started(tenant: Tenant) -> Process:
-    """A process with a context, which may be denied at first.
-
-    nvcd cannot verify the ledger by the mounts of a process from elsewhere: it counts what NVML shows of it. So
-    the slice has too little for a moment after such a process has ended, until nvcd looks again.
-    """
-    made: list[Process] = []
-
-    def has_context() -> bool:
-        made.append(tenant.process().do("init"))
-        if made[-1].code("primary 0") == 0:
-            return True
-        made[-1].kill()
-        return False
-
-    until(has_context)
-    return made[-1]
-
-
 def test_a_pod_that_sees_the_processes_of_the_node(nvc: Cluster, shared: Tenant) -> None:
     """In the root directory of another pod it is of that one's slice: it has its limit of memory, and no launch.
 
@@ -206,7 +200,7 @@ def test_a_pod_that_sees_the_processes_of_the_node(nvc: Cluster, shared: Tenant)
     found = space.run("watcher", script)
     answers = [line.split()[0] for line in found.splitlines()[:-1]]
     assert answers == ["0", "0", "0", str(OUT_OF_MEMORY), "0", str(OPERATING_SYSTEM)], found
-    taker, other = started(shared), Tenant(space, "watcher").start()
+    taker, other = shared.start(), Tenant(space, "watcher").start()
     assert taker.code("alloc a 1g") == other.code("alloc a 1g") == 0
     assert taker.code("alloc b 1g") == other.code("alloc b 1g") == OUT_OF_MEMORY
     other.kill()

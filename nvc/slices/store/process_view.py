@@ -59,6 +59,24 @@ def is_quota(words: list[bytes], root: bytes, key: str, device: int) -> bool:
     return words[2] == number and words[3] == root + f"/{key}/quota".encode()
 
 
+def _held(entry: Entry, device: int, inode: int) -> str:
+    """The host's path of a file, if it is the very ledger that was made for the claim of the slice; else "".
+
+    That is in a tmpfs, whoever shows it. A process of another container that has the root directory of one of the
+    slice does not have its mounts in its list.
+    """
+    if not entry.claim:
+        return ""
+    from nvc.slices.store.registry import LEDGER
+
+    path = f"{entry.directory}/{LEDGER}/{layout.LEDGER_NAME}"
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return ""
+    return path if (status.st_dev, status.st_ino) == (device, inode) else ""
+
+
 class CpuLimit:
     """Bounds the processor time that this thread spends, in nanoseconds, on work that a tenant can make long."""
 
@@ -133,10 +151,14 @@ class ProcessView:
             status = os.fstat(before) if before >= 0 else None
             if status is not None and (status.st_dev, status.st_ino) == (found.device, found.inode):
                 return before
+            mode = os.O_RDWR if writable else os.O_RDONLY
+            held = _held(entry, found.device, found.inode)
+            if held:
+                return os.open(held, _OPEN | os.O_NOFOLLOW | mode)
             if status is None or status.st_dev != found.device:
                 self._check_kind(found.mount, path)
             try:
-                return os.open(f"/proc/self/fd/{fd}", _OPEN | (os.O_RDWR if writable else os.O_RDONLY))
+                return os.open(f"/proc/self/fd/{fd}", _OPEN | mode)
             except OSError as error:
                 if error.errno != errno.EROFS:
                     raise
