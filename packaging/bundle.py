@@ -42,7 +42,8 @@ NOTES = {
 SHIM_TOOL = {
     "tests/native": ("vgpu_tool*.[ch]", "vgpu_work.c", "vgpu_steps.c"),
     "tests/adversary": ("*.[ch]",),
-    "native/vgpu": ("real.h", "abi.h", "entries.def"),
+    "native/vgpu": ("abi.h", "entries.def"),
+    "native/vgpu/process": ("real.h",),
 }
 
 

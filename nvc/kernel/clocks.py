@@ -2,7 +2,7 @@
 
 The kernel adds an offset to CLOCK_MONOTONIC and CLOCK_BOOTTIME there, and to the start of a process in
 /proc/PID/stat. What others compare with clocks of their own is written in the host's time: quotas and ledgers. The
-shim does the same (native/vgpu/clock.c), and BPF programs know no other.
+shim does the same (native/vgpu/process/clock.c), and BPF programs know no other.
 """
 
 from __future__ import annotations

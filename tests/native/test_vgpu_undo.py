@@ -7,7 +7,7 @@ import os
 from support import REPO, need, run
 from support.simdriver import SANITIZE, WARN
 
-FILES = ("tests/native/vgpu_undo.c", "native/vgpu/vmm.c", "native/vgpu/items.c")
+FILES = ("tests/native/vgpu_undo.c", "native/vgpu/memory/vmm.c", "native/vgpu/charge/items.c")
 
 
 def test_what_stays_mapped_stays_charged(scratch: str) -> None:

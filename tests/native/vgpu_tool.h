@@ -2,7 +2,7 @@
 #ifndef NVC_VGPU_TOOL_H
 #define NVC_VGPU_TOOL_H
 
-#include "real.h"
+#include "process/real.h"
 
 /* What passes the shim, and the tool calls. */
 typedef CUresult (*type_cuMemcpyDtoDAsync_v2)(CUdeviceptr, CUdeviceptr, size_t, CUstream);

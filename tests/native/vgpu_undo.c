@@ -1,8 +1,8 @@
 /* cuMemMap of memory that does not fit, over a driver that takes it back or not: what stays mapped stays charged. */
-#include "charge.h"
-#include "descriptor.h"
-#include "log.h"
-#include "../../native/vgpu/vmm.h"
+#include "charge/charge.h"
+#include "memory/descriptor.h"
+#include "process/log.h"
+#include "memory/vmm.h"
 
 #include <stdio.h>
 #include <stdlib.h>

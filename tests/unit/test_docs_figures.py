@@ -24,14 +24,6 @@ MIB = 1 << 20
 
 IN_THE_WAY = executor._HINTS[errno.EEXIST].partition(";")[0]
 
-
-def shim(path: str, name: str) -> int:
-    """The number that a constant of the shim begins with."""
-    found = re.search(rf"\b{name}\b(?:\s|=|\()*(?:U?INT64_C\()?(\d+)", read(f"native/vgpu/{path}"))
-    assert found is not None, name
-    return int(found[1])
-
-
 FIGURES = (
     ("docs/daemon.md", f"by more than {verify.TOLERANCE / MIB:g} MiB plus 1 %"),
     ("docs/daemon.md", f"whose ledger `nvcd` cannot read for {verify.UNREAD / SECOND:g} s."),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 
 import pytest
-from support import REPO
 from support.prose import CODE, blocks, helps, messages, pages, plain, read, sentences, sources, words
+from support.sources import sources as files
 
 from nvc_cli import ctk, daemon
 from nvc_cli.main import tree
@@ -155,11 +154,7 @@ def test_every_abbreviation_is_common_or_in_the_glossary(page: str) -> None:
 def test_the_glossary_is_used() -> None:
     """Each term on another page, and those of nvc's own in the code."""
     others = " ".join(" ".join(prose(page)) for page in pages() if page != "docs/architecture.md").lower()
-    shim = [
-        f"native/vgpu/{name}"
-        for name in os.listdir(os.path.join(REPO, "native/vgpu"))
-        if name[-2:] in (".c", ".h")
-    ]
+    shim = [name for name in files(".c", ".h") if name.startswith("native/vgpu/")]
     code = " ".join(read(path) for path in (*sources("cli", "nvc"), *shim)).lower()
     terms = list(glossary())
     own = terms[: terms.index("bundle")]

@@ -1,4 +1,4 @@
-"""The ELF note that tells a shim from the driver's library (native/vgpu/note.c)."""
+"""The ELF note that tells a shim from the driver's library (native/vgpu/process/note.c)."""
 
 from __future__ import annotations
 

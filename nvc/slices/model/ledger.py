@@ -32,8 +32,8 @@ class Account(Value):
 class Budget(Value):
     """Time on one device that the processes of a slice had together; totals in nanoseconds.
 
-    They record it themselves only where the shim paces them: see native/vgpu/pacer.h. Where nvcd keeps time by the
-    driver, it is from the driver's log: see `QuotaDevice.kept`.
+    They record it themselves only where the shim paces them: see native/vgpu/time/pacer.h. Where nvcd keeps time by
+    the driver, it is from the driver's log: see `QuotaDevice.kept`.
     """
 
     charged: int = 0  # that they used the device

@@ -1,0 +1,227 @@
+#include "charge.h"
+
+#include "process/capture.h"
+#include "gauge.h"
+#include "code/local.h"
+#include "process/log.h"
+#include "slice/share.h"
+
+#include <string.h>
+
+enum { WAITS = 4 }; /* after so many, what was freed is taken for given back or kept on purpose */
+
+/* A MIG device has a UUID of its own, which the first version of the call does not tell. */
+static bool read_uuid(CUdevice ordinal, CUuuid *uuid)
+{
+    CUresult result = REAL(cuDeviceGetUuid_v2)(uuid, ordinal);
+    if (result == CUDA_ERROR_NOT_SUPPORTED)
+        result = REAL(cuDeviceGetUuid)(uuid, ordinal);
+    return result == CUDA_SUCCESS;
+}
+
+bool target_device(CUdevice ordinal, struct target *out)
+{
+    struct process *in = process();
+    CUuuid uuid;
+    *out = (struct target){.position = NO_POSITION, .ordinal = ordinal};
+    if (!in || ordinal < 0 || ordinal >= ORDINALS)
+        return read_uuid(ordinal, &uuid); /* no accounts: denied, if the driver knows the device at all */
+    uint8_t known = atomic_load_explicit(&in->positions[ordinal], memory_order_relaxed);
+    if (!known) {
+        if (!read_uuid(ordinal, &uuid))
+            return false;
+        int position = account_position(uuid.bytes);
+        if (position == NO_POSITION) {
+            LOG_ONCE("CUDA device %d is not in the quota: its memory cannot be allocated", ordinal);
+            return true;
+        }
+        known = (uint8_t)(position + 1);
+        atomic_store_explicit(&in->positions[ordinal], known, memory_order_relaxed);
+    }
+    out->position = known - 1;
+    return true;
+}
+
+/* Of the context, which is current. */
+static bool target_of(CUcontext context, struct target *out)
+{
+    CUdevice ordinal;
+    struct process *in = process();
+    struct item view;
+    if (REAL(cuCtxGetDevice)(&ordinal) != CUDA_SUCCESS || !target_device(ordinal, out))
+        return false;
+    out->context = (uint64_t)(uintptr_t)context;
+    if (in && atomic_load_explicit(&in->views, memory_order_relaxed) &&
+        item_get(ITEM_VIEW, out->context, &view))
+        out->context = view.other; /* what is made in a green context lives as long as the primary one */
+    return true;
+}
+
+bool target_current(struct target *out)
+{
+    CUcontext context;
+    return REAL(cuCtxGetCurrent)(&context) == CUDA_SUCCESS && context && target_of(context, out);
+}
+
+/* The three handles below 3 mean default streams of the current context; any other says itself which context it is of. */
+bool target_stream(CUstream stream, struct target *out)
+{
+    CUcontext context, current = NULL;
+    if ((uintptr_t)stream <= 2 || REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS)
+        return target_current(out);
+    if (REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS && current == context)
+        return target_of(context, out);
+    if (REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
+        return target_current(out);
+    bool found = target_of(context, out);
+    REAL(cuCtxPopCurrent_v2)(&context);
+    return found;
+}
+
+bool charge(int position, uint64_t bytes)
+{
+    enum verdict verdict = account_reserve(position, bytes);
+    if (verdict == ACCOUNT_FULL && reclaim(position))
+        verdict = account_reserve(position, bytes);
+    return verdict == ACCOUNT_GRANTED;
+}
+
+bool reclaim(int position)
+{
+    struct process *in = process();
+    int mode = capture_leave();
+    bool later = in && atomic_load(&in->later) && later_read(position);
+    bool closed = in && atomic_load(&in->exported) && exports_read(position);
+    bool shrank = gauges_read(position);
+    capture_return(mode);
+    return shrank || later || closed;
+}
+
+void reclaim_soon(void)
+{
+    struct process *in = process();
+    if (in)
+        atomic_store_explicit(&in->stale, WAITS, memory_order_relaxed);
+}
+
+void reclaim_after_wait(void)
+{
+    struct process *in = process();
+    uint32_t tries = in ? atomic_load_explicit(&in->stale, memory_order_relaxed) : 0;
+    if (!tries)
+        return;
+    atomic_store_explicit(&in->stale, tries - 1, memory_order_relaxed);
+    for (int position = 0; position < VGPU_DEVICES; position++)
+        if (in->own[position].committed)
+            reclaim(position);
+}
+
+bool charge_foreign(CUdeviceptr address, uint64_t bytes, struct item *item)
+{
+    struct target to = {.position = NO_POSITION};
+    CUdeviceptr base;
+    size_t size;
+    int ordinal = -1;
+    if (!bytes && REAL(cuMemGetAddressRange_v2)(&base, &size, address) == CUDA_SUCCESS) {
+        bytes = share_largest();
+        bytes = bytes > size ? bytes : size;
+    }
+    if (REAL(cuPointerGetAttribute)(&ordinal, CU_POINTER_ORDINAL, address) != CUDA_SUCCESS || ordinal < 0 ||
+        !target_device(ordinal, &to))
+        return true; /* not of a device */
+    bytes = round_capped(bytes, PAGE);
+    if (!charge(to.position, bytes))
+        return false;
+    account_commit(to.position, bytes);
+    item->position = (uint8_t)to.position;
+    item->bytes = bytes;
+    item->imported = 0;
+    return true;
+}
+
+/* One small allocation less in its chunk, which goes with its last. */
+static void leave_chunk(const struct item *item)
+{
+    bool later = item->kind == ITEM_LATER;
+    uint64_t bytes = 0, size = later ? item->mark : item->other;
+    items_lock();
+    struct item *chunk = item_find(ITEM_CHUNK, (later ? item->inode : item->key) / PAGE);
+    if (chunk) {
+        chunk->other -= size;
+        atomic_fetch_add(&process()->small_room[item->position], (int64_t)size);
+        if (--chunk->count == 0) {
+            bytes = chunk->bytes;
+            atomic_fetch_sub(&process()->small_room[item->position], (int64_t)bytes);
+            item_remove(chunk);
+        }
+    }
+    items_unlock();
+    if (bytes)
+        account_release(item->position, bytes);
+}
+
+void refund(const struct item *item)
+{
+    if (item->small && item->share)
+        share_give_up(item->share); /* who has it open keeps its chunk, whatever else lies there */
+    if (item->kind == ITEM_BOUND)
+        memory_drop(item->other);
+    else if (item->small && item->kind == ITEM_ARRAY)
+        array_leave_small(item);
+    else if (item->small)
+        leave_chunk(item);
+    else if (item->imported)
+        share_leave(item->share);
+    else {
+        if (item->share)
+            share_give_up(item->share); /* an importer that has it bears it from here on */
+        if (item->bytes)
+            account_release(item->position, item->bytes);
+    }
+}
+
+static void rename_context(uint64_t from, uint64_t to)
+{
+    items_lock();
+    for (uint64_t slot = 0; slot < item_slots(); slot++) {
+        struct item *item = item_at(slot);
+        if (item && item->context == from)
+            item->context = to;
+    }
+    items_unlock();
+}
+
+/* Handles are addresses of structures, so their lowest bit is free. */
+void context_doom(uint64_t context)
+{
+    rename_context(context, context | 1);
+}
+
+void context_spare(uint64_t context)
+{
+    rename_context(context | 1, context);
+}
+
+void context_bury(uint64_t context)
+{
+    local_forget();
+    for (uint64_t slot = 0; slot < item_slots();) {
+        struct item item = {0};
+        items_lock();
+        struct item *at = item_at(slot);
+        if (at && at->context == (context | 1)) {
+            item = *at;
+            item_remove(at); /* another may have moved here */
+        }
+        items_unlock();
+        if (item.kind == ITEM_FREE) {
+            slot++;
+            continue;
+        }
+        if (item.kind == ITEM_CONTEXT || item.kind == ITEM_PRIMARY)
+            atomic_fetch_sub(&process()->contexts, 1);
+        if (item.kind == ITEM_LATER) /* its event went with the context */
+            atomic_fetch_sub(&process()->later, 1);
+        refund(&item);
+    }
+}

@@ -1,0 +1,81 @@
+/* Between a wrapper and the accounts: which device is charged, how much, and what is freed up before it is refused. */
+#ifndef NVC_VGPU_CHARGE_H
+#define NVC_VGPU_CHARGE_H
+
+#include "slice/account.h"
+#include "items.h"
+#include "process/real.h"
+
+#define MIB UINT64_C(0x100000)
+#define PAGE (2 * MIB)
+#define POOL_STEP (32 * MIB)
+
+/* Rounded up to `unit`; what overflows is more than any limit. */
+static inline uint64_t round_capped(uint64_t value, uint64_t unit)
+{
+    return value > UINT64_MAX - unit ? UINT64_MAX : ROUND_UP(value, unit);
+}
+
+/* UINT64_MAX: it does not fit. */
+static inline uint64_t multiply_capped(uint64_t a, uint64_t b)
+{
+    uint64_t product;
+    return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;
+}
+
+/* Whose memory a call takes. */
+struct target {
+    int position; /* NO_POSITION: a device that the quota does not list, and so may not be used */
+    CUdevice ordinal;
+    uint64_t context;
+};
+
+/* False: the driver does not know either, and the call is for it to refuse. */
+bool target_current(struct target *out);
+bool target_device(CUdevice ordinal, struct target *out);
+bool target_stream(CUstream stream, struct target *out);
+
+/* Reserves, after giving back what can be; false: the driver's own CUDA_ERROR_OUT_OF_MEMORY is due. */
+bool charge(int position, uint64_t bytes);
+
+/* Refunds what the driver has freed on its own. True: there was something. */
+bool reclaim(int position);
+
+/* The driver will free something at one of the next synchronisations. */
+void reclaim_soon(void);
+
+/* After a synchronisation: reclaims on all devices if reclaim_soon() was called. */
+void reclaim_after_wait(void);
+
+/* Gives back what an item bears, its part of a chunk too. */
+void refund(const struct item *item);
+
+/* Refunds what was exported and whose descriptor is closed by now; true: there was some. */
+bool exports_read(int position);
+
+/* Linear memory that a stream is to free counts until it has: `item` is that of the memory. */
+void later_free(const struct item *item, CUstream stream, bool per_thread);
+bool later_read(int position); /* true: some was freed */
+
+/* Charges what another container's process exports and this one has mapped: its exporter may go, and then it is this
+ * one's alone. `bytes` 0: what the driver says, but no less than the largest memory that this container has exported, as a
+ * program can change what is in a handle. False: it does not fit. */
+bool charge_foreign(CUdeviceptr address, uint64_t bytes, struct item *item);
+
+/* Memory of a pool was freed, which may have been exported. */
+void pool_freed(CUdeviceptr address);
+
+/* One reference less to what cuMemCreate made; its charge goes with the last. */
+void memory_drop(uint64_t number);
+
+/* The memory that a sparse array was given is no longer held by it. */
+void bound_drop(uint64_t resource);
+
+void array_leave_small(const struct item *item);
+
+/* Refunds and removes what ends with a context. */
+void context_doom(uint64_t context);  /* first, so that a new context at its address is not taken for it */
+void context_spare(uint64_t context); /* the driver did not end it */
+void context_bury(uint64_t context);
+
+#endif

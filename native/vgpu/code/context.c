@@ -1,0 +1,279 @@
+/* A context takes some hundred MiB when it is made: an amount that the host has measured, reserved before. */
+#include "charge/charge.h"
+#include "local.h"
+#include "time/pacer.h"
+
+static uint64_t overhead_of(int position)
+{
+    struct vgpu_quota_device device;
+    return account_device(position, &device) ? device.context_overhead : 0;
+}
+
+static uint64_t key_of(CUcontext context)
+{
+    return (uint64_t)(uintptr_t)context;
+}
+
+struct making {
+    struct target to;
+    uint64_t bytes;
+    bool charged;
+};
+
+/* False: it does not fit. */
+static bool begin(CUdevice ordinal, struct making *making)
+{
+    *making = (struct making){0};
+    if (!target_device(ordinal, &making->to))
+        return true; /* for the driver to refuse */
+    making->bytes = overhead_of(making->to.position);
+    making->charged = charge(making->to.position, making->bytes);
+    return making->charged;
+}
+
+static void end(const struct making *making, enum kind kind, uint64_t key, CUcontext context,
+                CUresult result)
+{
+    struct item item = {.kind = (uint8_t)kind,
+                        .key = key,
+                        .position = (uint8_t)making->to.position,
+                        .context = key_of(context),
+                        .bytes = making->bytes};
+    if (!making->charged)
+        return;
+    items_lock();
+    bool enters = result == CUDA_SUCCESS && !item_find(kind, key);
+    if (enters)
+        item_insert(&item); /* where there is no room for it, it counts for as long as the process lives */
+    items_unlock();
+    if (enters) {
+        atomic_fetch_add(&process()->contexts, 1);
+        local_forget(); /* what was loaded in the others is not in this one */
+    }
+    if (enters)
+        account_commit(making->to.position, making->bytes);
+    else
+        account_withdraw(making->to.position, making->bytes);
+}
+
+static CUresult answer(const struct making *making, CUcontext *out, CUcontext made, CUresult result)
+{
+    end(making, ITEM_CONTEXT, key_of(made), made, result);
+    if (result == CUDA_SUCCESS)
+        *out = made;
+    return result;
+}
+
+#define CREATE(name, parameters, arguments)                                                                 \
+    CU_API CUresult name parameters                                                                         \
+    {                                                                                                       \
+        struct making making;                                                                               \
+        if (!begin(device, &making))                                                                        \
+            return CUDA_ERROR_OUT_OF_MEMORY;                                                                \
+        CUcontext made = NULL, *place = out ? &made : NULL; /* another thread may change the program's */   \
+        CUresult result = REAL(name) arguments;                                                             \
+        return answer(&making, out, made, result);                                                          \
+    }
+
+CREATE(cuCtxCreate, (CUcontext * out, unsigned int flags, CUdevice device), (place, flags, device))
+CREATE(cuCtxCreate_v2, (CUcontext * out, unsigned int flags, CUdevice device), (place, flags, device))
+CREATE(cuCtxCreate_v3, (CUcontext * out, void *list, int count, unsigned int flags, CUdevice device),
+       (place, list, count, flags, device))
+CREATE(cuCtxCreate_v4, (CUcontext * out, void *more, unsigned int flags, CUdevice device),
+       (place, more, flags, device))
+CREATE(cuGLCtxCreate, (CUcontext * out, unsigned int flags, CUdevice device), (place, flags, device))
+CREATE(cuGLCtxCreate_v2, (CUcontext * out, unsigned int flags, CUdevice device), (place, flags, device))
+CREATE(cuVDPAUCtxCreate, (CUcontext * out, unsigned int flags, CUdevice device, unsigned int v, void *f),
+       (place, flags, device, v, f))
+CREATE(cuVDPAUCtxCreate_v2, (CUcontext * out, unsigned int flags, CUdevice device, unsigned int v, void *f),
+       (place, flags, device, v, f))
+
+/* All that was made in a context ends with it. */
+static CUresult destroy(CUcontext context, CUresult (*call)(CUcontext))
+{
+    if (!context)
+        return call(context);
+    pacer_forget(key_of(context));
+    context_doom(key_of(context));
+    CUresult result = call(context);
+    if (result == CUDA_SUCCESS)
+        context_bury(key_of(context));
+    else
+        context_spare(key_of(context));
+    return result;
+}
+
+CU_API CUresult cuCtxDestroy_v2(CUcontext context)
+{
+    return destroy(context, REAL(cuCtxDestroy_v2));
+}
+
+CU_API CUresult cuCtxDestroy(CUcontext context)
+{
+    return destroy(context, REAL(cuCtxDestroy));
+}
+
+/* The old reference counts: cuCtxAttach may have added one, and only the last ends the context. */
+CU_API CUresult cuCtxDetach(CUcontext context)
+{
+    unsigned int version;
+    pacer_forget(key_of(context));
+    CUresult result = REAL(cuCtxDetach)(context);
+    if (result == CUDA_SUCCESS && context && REAL(cuCtxGetApiVersion)(context, &version) != CUDA_SUCCESS) {
+        context_doom(key_of(context));
+        context_bury(key_of(context));
+    }
+    return result;
+}
+
+static bool is_active(CUdevice ordinal)
+{
+    unsigned int flags;
+    int active = 0;
+    return REAL(cuDevicePrimaryCtxGetState)(ordinal, &flags, &active) == CUDA_SUCCESS && active;
+}
+
+/* What the driver does to a device's primary context and what the books say of it are one step: else one thread counts
+ * the end of a context that another has just made. The driver holds a lock of its own for as long. */
+static __attribute__((noinline)) void enter_primary(CUdevice device)
+{
+    if (device >= 0 && device < ORDINALS)
+        turn_take(offsetof(struct process, primaries[device]));
+}
+
+static __attribute__((noinline)) CUresult leave_primary(CUdevice device, CUresult result)
+{
+    if (device >= 0 && device < ORDINALS)
+        turn_drop(offsetof(struct process, primaries[device]));
+    return result;
+}
+
+/* A primary context is one for all who retain it. */
+static CUresult retain_primary(CUcontext *out, CUdevice device)
+{
+    struct making making = {0};
+    struct item item;
+    uint64_t key = (uint64_t)device + 1;
+    if (item_get(ITEM_PRIMARY, key, &item) && is_active(device))
+        return REAL(cuDevicePrimaryCtxRetain)(out, device);
+    if (!begin(device, &making))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUcontext made = NULL; /* another thread may change what the program has */
+    CUresult result = REAL(cuDevicePrimaryCtxRetain)(out ? &made : NULL, device);
+    end(&making, ITEM_PRIMARY, key, made, result);
+    if (result == CUDA_SUCCESS)
+        *out = made;
+    return result;
+}
+
+CU_API CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
+{
+    enter_primary(device);
+    return leave_primary(device, retain_primary(out, device));
+}
+
+static CUresult end_primary(CUdevice device, CUresult (*call)(CUdevice))
+{
+    struct item item;
+    if (!item_get(ITEM_PRIMARY, (uint64_t)device + 1, &item))
+        return call(device);
+    pacer_forget(item.context);
+    context_doom(item.context);
+    CUresult result = call(device);
+    if (result == CUDA_SUCCESS && !is_active(device)) {
+        context_bury(item.context);
+        reclaim(item.position);
+    } else {
+        context_spare(item.context);
+    }
+    return result;
+}
+
+#define END_PRIMARY(name)                                                                                   \
+    CU_API CUresult name(CUdevice device)                                                                   \
+    {                                                                                                       \
+        enter_primary(device);                                                                              \
+        return leave_primary(device, end_primary(device, REAL(name)));                                      \
+    }
+
+END_PRIMARY(cuDevicePrimaryCtxRelease)
+END_PRIMARY(cuDevicePrimaryCtxRelease_v2)
+END_PRIMARY(cuDevicePrimaryCtxReset)
+END_PRIMARY(cuDevicePrimaryCtxReset_v2)
+
+/* A green context is a part of the primary one, which it makes if need be. */
+static CUresult create_green(CUgreenCtx *out, void *resources, CUdevice device, unsigned int flags)
+{
+    struct making making = {0};
+    struct item item;
+    uint64_t key = (uint64_t)device + 1;
+    if (!item_get(ITEM_PRIMARY, key, &item) && !is_active(device) && !begin(device, &making))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUgreenCtx made = NULL; /* another thread may change what the program has */
+    CUresult result = REAL(cuGreenCtxCreate)(out ? &made : NULL, resources, device, flags);
+    CUcontext primary = NULL;
+    /* The primary context's handle is had by retaining it, which changes nothing: it is active now. */
+    if (result == CUDA_SUCCESS && making.charged && is_active(device) &&
+        REAL(cuDevicePrimaryCtxRetain)(&primary, device) == CUDA_SUCCESS)
+        REAL(cuDevicePrimaryCtxRelease_v2)(device);
+    end(&making, ITEM_PRIMARY, key, primary, primary ? result : CUDA_ERROR_OUT_OF_MEMORY);
+    if (result == CUDA_SUCCESS) {
+        item =
+            (struct item){.kind = ITEM_GREEN, .key = (uint64_t)(uintptr_t)made, .other = (uint64_t)device};
+        item_put(&item);
+        *out = made;
+    }
+    return result;
+}
+
+CU_API CUresult cuGreenCtxCreate(CUgreenCtx *out, void *resources, CUdevice device, unsigned int flags)
+{
+    enter_primary(device);
+    return leave_primary(device, create_green(out, resources, device, flags));
+}
+
+CU_API CUresult cuCtxFromGreenCtx(CUcontext *out, CUgreenCtx green)
+{
+    struct item item, primary;
+    CUcontext made = NULL; /* another thread may change what the program has */
+    CUresult result = REAL(cuCtxFromGreenCtx)(out ? &made : NULL, green);
+    if (result != CUDA_SUCCESS)
+        return result;
+    *out = made;
+    if (!item_get(ITEM_GREEN, (uint64_t)(uintptr_t)green, &item) ||
+        !item_get(ITEM_PRIMARY, item.other + 1, &primary))
+        return result;
+    struct item view = {.kind = ITEM_VIEW, .key = key_of(made), .other = primary.context};
+    item.bytes = view.key;
+    item_put(&item);
+    if (item_put(&view))
+        atomic_store(&process()->views, 1);
+    return result;
+}
+
+static CUresult destroy_green(CUgreenCtx context, CUdevice device)
+{
+    struct item item;
+    CUresult result = REAL(cuGreenCtxDestroy)(context);
+    if (result == CUDA_SUCCESS && item_get(ITEM_PRIMARY, (uint64_t)device + 1, &item) &&
+        !is_active(device)) {
+        context_doom(item.context);
+        context_bury(item.context);
+    }
+    return result;
+}
+
+CU_API CUresult cuGreenCtxDestroy(CUgreenCtx context)
+{
+    struct item item;
+    if (!item_take(ITEM_GREEN, (uint64_t)(uintptr_t)context, &item))
+        return REAL(cuGreenCtxDestroy)(context);
+    enter_primary((CUdevice)item.other);
+    CUresult result = leave_primary((CUdevice)item.other, destroy_green(context, (CUdevice)item.other));
+    struct item view;
+    if (result == CUDA_SUCCESS && item.bytes)
+        item_take(ITEM_VIEW, item.bytes, &view);
+    if (result != CUDA_SUCCESS)
+        item_put(&item);
+    return result;
+}

@@ -1,0 +1,32 @@
+/* Loading of modules, and of libraries, which are modules in each context that uses them. */
+#ifndef NVC_VGPU_MODULE_H
+#define NVC_VGPU_MODULE_H
+
+#include "charge/charge.h"
+#include "image.h"
+#include "charge/measured.h"
+
+struct loading {
+    struct target to;
+    struct image image;
+    struct measured before; /* unless the image is exact */
+    uint64_t bytes;         /* of the module itself */
+    uint64_t first;         /* of the process's first */
+    bool known;
+};
+
+/* What an image takes in a context. */
+struct image module_data(const void *image);
+
+/* What is charged for so many bytes. */
+uint64_t module_bytes(uint64_t bytes);
+
+/* Before and after the driver loads one, in the current context; false: it does not fit, and is to be unloaded. */
+bool module_begin(struct image image, struct loading *loading);
+bool module_end(struct loading *loading, uint64_t key, bool loaded, bool library);
+
+/* A kernel is to run in a context; false: its library does not fit there. `lasting`: it never needs to be asked again
+ * while there is no other context. */
+bool library_allows_kernel(CUfunction kernel, const struct target *to, bool *lasting);
+
+#endif

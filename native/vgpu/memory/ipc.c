@@ -1,0 +1,116 @@
+/* cuIpc*: charged once, to the exporter for as long as it has the memory, then to an importer that still has it. */
+#include "charge/charge.h"
+#include "slice/share.h"
+#include "vmm.h"
+
+static CUresult export(CUipcMemHandle *out, CUdeviceptr address)
+{
+    struct item item;
+    CUdeviceptr base;
+    size_t size;
+    CUipcMemHandle own; /* another thread may change what the program has */
+    CUresult result = REAL(cuIpcGetMemHandle)(out ? &own : NULL, address);
+    if (result == CUDA_SUCCESS)
+        *out = own;
+    if (result == CUDA_SUCCESS && REAL(cuMemGetAddressRange_v2)(&base, &size, address) == CUDA_SUCCESS)
+        address = base; /* the handle is of all of it */
+    if (result != CUDA_SUCCESS || !item_get(ITEM_LINEAR, address, &item) || item.share)
+        return result;
+    /* A small one's chunk stays whole for whoever has it open. */
+    uint32_t share = share_export(own.reserved, item.position, item.small ? PAGE : item.bytes);
+    items_lock();
+    struct item *same = item_find(ITEM_LINEAR, address);
+    if (same)
+        same->share = share;
+    items_unlock();
+    return result;
+}
+
+CU_API CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr address)
+{
+    handles_begin();
+    return handles_end(export(out, address));
+}
+
+/* Whether this process has the same import open once more. */
+static bool is_open_elsewhere(uint32_t share)
+{
+    bool found = false;
+    items_lock();
+    for (uint64_t slot = 0; slot < item_slots() && !found; slot++) {
+        const struct item *item = item_at(slot);
+        found = item && item->kind == ITEM_IMPORT && item->share == share;
+    }
+    items_unlock();
+    return found;
+}
+
+static CUresult enter(CUdeviceptr address, const CUipcMemHandle *handle)
+{
+    struct target to;
+    struct item item = {.kind = ITEM_IMPORT, .key = address, .imported = 1, .count = 1};
+    items_lock();
+    struct item *again = item_find(ITEM_IMPORT, address);
+    if (again)
+        again->count++;
+    items_unlock();
+    if (again)
+        return CUDA_SUCCESS;
+    item.share = share_import(handle->reserved, false);
+    if (!item.share && !charge_foreign(address, 0, &item)) {
+        REAL(cuIpcCloseMemHandle)(address);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if ((item.share || item.bytes) && target_current(&to)) {
+        item.context = to.context;
+        item_put(&item);
+    }
+    return CUDA_SUCCESS;
+}
+
+CU_API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *out, CUipcMemHandle handle, unsigned int flags)
+{
+    CUdeviceptr at; /* another thread may change what the program has */
+    handles_begin();
+    CUresult result = REAL(cuIpcOpenMemHandle_v2)(out ? &at : NULL, handle, flags);
+    if (result == CUDA_SUCCESS)
+        result = enter(at, &handle);
+    if (result == CUDA_SUCCESS)
+        *out = at;
+    return handles_end(result);
+}
+
+CU_API CUresult cuIpcOpenMemHandle(CUdeviceptr *out, CUipcMemHandle handle, unsigned int flags)
+{
+    CUdeviceptr at;
+    handles_begin();
+    CUresult result = REAL(cuIpcOpenMemHandle)(out ? &at : NULL, handle, flags);
+    if (result == CUDA_SUCCESS)
+        result = enter(at, &handle);
+    if (result == CUDA_SUCCESS)
+        *out = at;
+    return handles_end(result);
+}
+
+static void leave(CUdeviceptr address)
+{
+    struct item item = {0};
+    items_lock();
+    struct item *import = item_find(ITEM_IMPORT, address);
+    if (import && --import->count == 0) {
+        item = *import;
+        item_remove(import);
+    }
+    items_unlock();
+    if (item.kind != ITEM_FREE && (!item.share || !is_open_elsewhere(item.share)))
+        refund(&item);
+}
+
+CU_API CUresult cuIpcCloseMemHandle(CUdeviceptr address)
+{
+    handles_begin();
+    CUresult result = REAL(cuIpcCloseMemHandle)(address);
+    if (result == CUDA_SUCCESS)
+        leave(address);
+    return handles_end(result);
+}

@@ -1,0 +1,249 @@
+/* cuMemAlloc and its kin. The driver packs up to 1 MiB into chunks of 2 MiB, in which the address shows the chunk, and
+ * rounds what is larger up to 2 MiB (measured on driver 580). */
+#include "charge/charge.h"
+#include "charge/holes.h"
+
+/* What a request may take at most. */
+static uint64_t most_of(uint64_t size)
+{
+    return round_capped(size, PAGE);
+}
+
+/* Whether a small request may fit where small ones are already. */
+static bool may_fit_chunk(const struct target *to, uint64_t size)
+{
+    struct process *in = process();
+    return in && to->position != NO_POSITION &&
+           atomic_load_explicit(&in->small_room[to->position], memory_order_relaxed) >= (int64_t)size;
+}
+
+/* Enters a small allocation; true: its chunk is a new one. */
+static bool enter_chunk(const struct item *item)
+{
+    items_lock();
+    struct item *chunk = item_find(ITEM_CHUNK, item->key / PAGE);
+    bool fresh = !chunk;
+    struct item made = {
+        .kind = ITEM_CHUNK, .key = item->key / PAGE, .position = item->position, .bytes = PAGE};
+    if (fresh && item_insert(&made))
+        chunk = item_find(ITEM_CHUNK, item->key / PAGE);
+    if (chunk) {
+        chunk->count++;
+        chunk->other += item->other;
+        atomic_fetch_add(&process()->small_room[item->position],
+                         (int64_t)(fresh ? PAGE : 0) - (int64_t)item->other);
+    }
+    item_insert(item);
+    items_unlock();
+    return fresh;
+}
+
+/* Books what the driver gave. `reserved`: bytes that were asked for; 0: there may be room in a chunk. */
+static CUresult book(const struct target *to, CUdeviceptr address, uint64_t size, uint64_t reserved)
+{
+    struct item item = {.kind = ITEM_LINEAR,
+                        .key = address,
+                        .position = (uint8_t)to->position,
+                        .context = to->context,
+                        .other = size,
+                        .small = size <= MIB};
+    if (!item.small) {
+        item.bytes = round_capped(size, PAGE);
+        account_commit(to->position, reserved);
+        item_put(&item);
+        return CUDA_SUCCESS;
+    }
+    if (!enter_chunk(&item)) {
+        if (reserved)
+            account_withdraw(to->position, reserved);
+        return CUDA_SUCCESS;
+    }
+    if (reserved || charge(to->position, reserved = PAGE)) {
+        account_commit(to->position, reserved);
+        return CUDA_SUCCESS;
+    }
+    /* It came to lie in a chunk of its own, for which there is no room. */
+    account_force(to->position, PAGE);
+    if (item_take(ITEM_LINEAR, address, &item) && REAL(cuMemFree_v2)(address) == CUDA_SUCCESS)
+        refund(&item);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* The three ways to ask, and what they ask with. */
+struct request {
+    size_t size;
+    size_t *pitch;
+    size_t width, height;
+    unsigned int element;
+    bool managed;
+    unsigned int flags;
+};
+
+static CUresult ask_driver(CUdeviceptr *out, const struct request *request)
+{
+    if (request->managed)
+        return REAL(cuMemAllocManaged)(out, request->size, request->flags);
+    if (request->pitch)
+        return REAL(cuMemAllocPitch_v2)(out, request->pitch, request->width, request->height,
+                                        request->element);
+    return REAL(cuMemAlloc_v2)(out, request->size);
+}
+
+/* A pitch may turn out wider than thought. */
+static CUresult book_pitch(const struct target *to, CUdeviceptr address, const struct request *request,
+                           uint64_t reserved)
+{
+    uint64_t size = multiply_capped(*request->pitch, request->height);
+    uint64_t bytes = size <= MIB ? PAGE : round_capped(size, PAGE);
+    if (bytes > reserved && (reserved || size > MIB)) {
+        if (!charge(to->position, bytes - reserved)) {
+            REAL(cuMemFree_v2)(address);
+            if (reserved)
+                account_withdraw(to->position, reserved);
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        reserved = bytes;
+    } else if (bytes < reserved) {
+        account_withdraw(to->position, reserved - bytes);
+        reserved = bytes;
+    }
+    return book(to, address, size, reserved);
+}
+
+/* What the driver answers goes to a place of the shim's: another thread may change what the program has. */
+static CUresult allocate(CUdeviceptr *out, struct request *request)
+{
+    struct target to;
+    CUdeviceptr at;
+    size_t pitch = 0, *pitch_out = request->pitch;
+    if (!out || !request->size || !target_current(&to))
+        return ask_driver(out, request);
+    if (pitch_out)
+        request->pitch = &pitch;
+    uint64_t reserved = most_of(request->size);
+    bool small = request->size <= MIB && !request->managed;
+    if (small && may_fit_chunk(&to, request->size))
+        reserved = 0; /* the common case: nothing is asked for */
+    else if (!charge(to.position, reserved))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = ask_driver(&at, request);
+    if (result != CUDA_SUCCESS) {
+        if (reserved)
+            account_withdraw(to.position, reserved);
+        return result;
+    }
+    /* Managed memory may be resident in full at any time, and is never packed. */
+    result = pitch_out
+                 ? book_pitch(&to, at, request, reserved)
+                 : book(&to, at, request->managed && request->size <= MIB ? PAGE : request->size, reserved);
+    if (result == CUDA_SUCCESS)
+        *out = at;
+    if (result == CUDA_SUCCESS && pitch_out)
+        *pitch_out = pitch;
+    return result;
+}
+
+CU_API CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t size)
+{
+    return allocate(out, &(struct request){.size = size});
+}
+
+CU_API CUresult cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, size_t height,
+                                   unsigned int element)
+{
+    if (!pitch)
+        return REAL(cuMemAllocPitch_v2)(out, pitch, width, height, element);
+    return allocate(out, &(struct request){.size = multiply_capped(round_capped(width, 512), height),
+                                           .pitch = pitch,
+                                           .width = width,
+                                           .height = height,
+                                           .element = element});
+}
+
+CU_API CUresult cuMemAllocManaged(CUdeviceptr *out, size_t size, unsigned int flags)
+{
+    return allocate(out, &(struct request){.size = size, .managed = true, .flags = flags});
+}
+
+/* What was not booked here is the driver's to judge, and may be a pool's. */
+static CUresult release(CUdeviceptr address, CUresult (*call)(CUdeviceptr))
+{
+    struct item item, pooled;
+    bool known = item_take(ITEM_LINEAR, address, &item);
+    bool in_pool = !known && item_take(ITEM_POOLED, address, &pooled);
+    CUresult result = call(address);
+    if (in_pool && result == CUDA_SUCCESS)
+        hole_make(&pooled, NULL, true);
+    else if (in_pool)
+        item_put(&pooled);
+    if (known && result == CUDA_SUCCESS)
+        refund(&item);
+    else if (known)
+        item_put(&item);
+    else {
+        if (result == CUDA_SUCCESS) {
+            pool_freed(address);
+            reclaim_soon();
+        }
+        reclaim_after_wait();
+    }
+    return result;
+}
+
+static CUresult free_wide(CUdeviceptr address)
+{
+    return REAL(cuMemFree_v2)(address);
+}
+
+CU_API CUresult cuMemFree_v2(CUdeviceptr address)
+{
+    return release(address, free_wide);
+}
+
+/* The first versions, with addresses of 32 bits. */
+static CUresult free_narrow(CUdeviceptr address)
+{
+    return REAL(cuMemFree)((unsigned int)address);
+}
+
+CU_API CUresult cuMemFree(unsigned int address)
+{
+    return release(address, free_narrow);
+}
+
+static CUresult allocate_narrow(unsigned int *out, unsigned int size, unsigned int *pitch,
+                                unsigned int width, unsigned int height, unsigned int element)
+{
+    struct target to;
+    uint64_t reserved = most_of(pitch ? multiply_capped(round_capped(width, 512), height) : size);
+    unsigned int at = 0;
+    bool known = out && reserved && target_current(&to);
+    if (known && !charge(to.position, reserved))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    unsigned int *place = known ? &at : out;
+    CUresult result =
+        pitch ? REAL(cuMemAllocPitch)(place, pitch, width, height, element) : REAL(cuMemAlloc)(place, size);
+    if (!known)
+        return result;
+    if (result != CUDA_SUCCESS) {
+        account_withdraw(to.position, reserved);
+        return result;
+    }
+    result = book(&to, at, pitch ? reserved : size, reserved);
+    if (result == CUDA_SUCCESS)
+        *out = at;
+    return result;
+}
+
+CU_API CUresult cuMemAlloc(unsigned int *out, unsigned int size)
+{
+    return allocate_narrow(out, size, NULL, 0, 0, 0);
+}
+
+CU_API CUresult cuMemAllocPitch(unsigned int *out, unsigned int *pitch, unsigned int width,
+                                unsigned int height, unsigned int element)
+{
+    if (!pitch)
+        return REAL(cuMemAllocPitch)(out, pitch, width, height, element);
+    return allocate_narrow(out, 0, pitch, width, height, element);
+}

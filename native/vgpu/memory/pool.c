@@ -1,0 +1,363 @@
+/* Memory in stream order. A pool is charged for what it has reserved, which it takes 32 MiB at a time, and gives back at
+ * synchronisations (measured on driver 580). */
+#include "process/capture.h"
+#include "charge/charge.h"
+#include "charge/gauge.h"
+#include "charge/holes.h"
+
+static uint64_t key_of(CUmemoryPool pool)
+{
+    return (uint64_t)(uintptr_t)pool;
+}
+
+static uint64_t attribute(CUmemoryPool pool, int which)
+{
+    uint64_t value = 0;
+    return REAL(cuMemPoolGetAttribute)(pool, which, &value) == CUDA_SUCCESS ? value : 0;
+}
+
+/* One request, by whichever of the four entries it came. */
+struct request {
+    size_t size;
+    CUmemoryPool pool; /* NULL: the current one of the stream's device */
+    CUstream stream;
+    bool per_thread;
+};
+
+static CUresult ask_driver(CUdeviceptr *out, const struct request *request, bool named)
+{
+    if (named)
+        return request->per_thread
+                   ? REAL(cuMemAllocFromPoolAsync_ptsz)(out, request->size, request->pool, request->stream)
+                   : REAL(cuMemAllocFromPoolAsync)(out, request->size, request->pool, request->stream);
+    return request->per_thread ? REAL(cuMemAllocAsync_ptsz)(out, request->size, request->stream)
+                               : REAL(cuMemAllocAsync)(out, request->size, request->stream);
+}
+
+static CUresult ask_to_free(CUdeviceptr address, CUstream stream, bool per_thread)
+{
+    return per_thread ? REAL(cuMemFreeAsync_ptsz)(address, stream) : REAL(cuMemFreeAsync)(address, stream);
+}
+
+static bool is_capturing(CUstream stream, bool per_thread)
+{
+    int status = 0;
+    CUresult result = per_thread ? REAL(cuStreamIsCapturing_ptsz)(stream, &status)
+                                 : REAL(cuStreamIsCapturing)(stream, &status);
+    return result == CUDA_SUCCESS && status != 0;
+}
+
+/* The pool grew, and may not. */
+static CUresult undo(CUdeviceptr address, const struct request *request, CUmemoryPool pool)
+{
+    int mode = capture_leave();
+    ask_to_free(address, request->stream, request->per_thread);
+    if (request->per_thread)
+        REAL(cuStreamSynchronize_ptsz)(request->stream);
+    else
+        REAL(cuStreamSynchronize)(request->stream);
+    REAL(cuMemPoolTrimTo)(pool, 0);
+    gauge_read(ITEM_POOL, key_of(pool));
+    capture_return(mode);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* What was freed in its order is free for all. */
+static bool is_idle(const struct request *request)
+{
+    int mode = capture_leave();
+    CUresult result = request->per_thread ? REAL(cuStreamQuery_ptsz)(request->stream)
+                                          : REAL(cuStreamQuery)(request->stream);
+    capture_return(mode);
+    return result == CUDA_SUCCESS;
+}
+
+/* Nothing is to be had but what the pool keeps. It would grow if it had that in pieces that are too small, until the stream has
+ * come to where this is undone: so it is asked only if there is a piece that is large enough. */
+static CUresult allocate_inside(CUdeviceptr *out, const struct request *request, CUmemoryPool pool,
+                                bool named)
+{
+    CUdeviceptr address;
+    uint64_t reserved = attribute(pool, CU_POOL_RESERVED), used = attribute(pool, CU_POOL_USED);
+    if (used > reserved || reserved - used < request->size ||
+        !hole_take(pool, request->size, request->stream, is_idle(request)))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = ask_driver(&address, request, named);
+    if (result == CUDA_SUCCESS && gauge_read(ITEM_POOL, key_of(pool)) > 0)
+        return undo(address, request, pool);
+    if (result == CUDA_SUCCESS) {
+        hole_fill(pool, address, request->size);
+        *out = address;
+    }
+    return result;
+}
+
+/* A pool that no known call has told of: where its memory is says where it belongs to. Managed memory, which no device
+ * may be named for, is the stream's device's. */
+static CUresult allocate_unknown(CUdeviceptr *out, const struct request *request, struct target *to)
+{
+    unsigned int type = 0;
+    int ordinal = -1;
+    CUdeviceptr at;
+    struct account_view view;
+    if (!items_have_room())
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = ask_driver(&at, request, true);
+    if (result != CUDA_SUCCESS)
+        return result;
+    *out = at;
+    if (REAL(cuPointerGetAttribute)(&type, CU_POINTER_MEMORY_TYPE, at) != CUDA_SUCCESS ||
+        type == CU_TYPE_HOST)
+        return result;
+    if (REAL(cuPointerGetAttribute)(&ordinal, CU_POINTER_ORDINAL, at) == CUDA_SUCCESS && ordinal >= 0 &&
+        !target_device(ordinal, to))
+        return result;
+    if (gauge_watch(ITEM_POOL, key_of(request->pool), to->position) && account_view(to->position, &view) &&
+        view.used <= view.limit)
+        return result;
+    *out = 0;
+    return undo(at, request, request->pool);
+}
+
+/* What pools keep for later is given back before anything is refused, as the driver does. */
+static bool charge_or_trim(const struct target *to, CUmemoryPool pool, uint64_t bytes)
+{
+    if (charge(to->position, bytes))
+        return true;
+    if (to->position == NO_POSITION || attribute(pool, CU_POOL_RESERVED) == attribute(pool, CU_POOL_USED))
+        return false;
+    int mode = capture_leave();
+    bool trimmed = REAL(cuMemPoolTrimTo)(pool, attribute(pool, CU_POOL_USED)) == CUDA_SUCCESS;
+    capture_return(mode);
+    return trimmed && charge(to->position, bytes);
+}
+
+static bool is_watched(CUmemoryPool pool, struct target *to)
+{
+    struct item item;
+    if (!item_get(ITEM_POOL, key_of(pool), &item))
+        return false;
+    to->position = item.position;
+    return true;
+}
+
+static CUresult allocate(CUdeviceptr *out, const struct request *request)
+{
+    struct target to;
+    CUmemoryPool pool = request->pool;
+    bool named = pool != NULL;
+    if (!out || !request->size || !target_stream(request->stream, &to))
+        return ask_driver(out, request, named);
+    if (is_capturing(request->stream, request->per_thread))
+        return ask_driver(out, request, named); /* a node of a graph: see graph.c */
+    if (!named && REAL(cuDeviceGetMemPool)(&pool, to.ordinal) != CUDA_SUCCESS)
+        return ask_driver(out, request, named);
+    if (!named && to.position == NO_POSITION)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!named && !gauge_watch(ITEM_POOL, key_of(pool), to.position))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!is_watched(pool, &to))
+        return allocate_unknown(out, request, &to);
+    uint64_t most = round_capped(request->size, POOL_STEP);
+    if (!charge_or_trim(&to, pool, most))
+        return allocate_inside(out, request, pool, named);
+    CUdeviceptr address;
+    CUresult result = ask_driver(&address, request, named);
+    if (result == CUDA_SUCCESS) {
+        gauge_read(ITEM_POOL, key_of(pool));
+        hole_fill(pool, address, request->size);
+        *out = address;
+    }
+    account_withdraw(to.position, most);
+    return result;
+}
+
+CU_API CUresult cuMemAllocAsync(CUdeviceptr *out, size_t size, CUstream stream)
+{
+    return allocate(out, &(struct request){.size = size, .stream = stream});
+}
+
+CU_API CUresult cuMemAllocAsync_ptsz(CUdeviceptr *out, size_t size, CUstream stream)
+{
+    return allocate(out, &(struct request){.size = size, .stream = stream, .per_thread = true});
+}
+
+CU_API CUresult cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream stream)
+{
+    if (!pool)
+        return REAL(cuMemAllocFromPoolAsync)(out, size, pool, stream);
+    return allocate(out, &(struct request){.size = size, .pool = pool, .stream = stream});
+}
+
+CU_API CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *out, size_t size, CUmemoryPool pool,
+                                             CUstream stream)
+{
+    if (!pool)
+        return REAL(cuMemAllocFromPoolAsync_ptsz)(out, size, pool, stream);
+    return allocate(out,
+                    &(struct request){.size = size, .pool = pool, .stream = stream, .per_thread = true});
+}
+
+/* Linear memory may be freed so too: it counts until the stream gets there. */
+static CUresult free_later(CUdeviceptr address, CUstream stream, bool per_thread)
+{
+    struct item item, pooled;
+    if (is_capturing(stream, per_thread))
+        return ask_to_free(address, stream, per_thread); /* a node of a graph: nothing is free yet */
+    bool known = item_take(ITEM_LINEAR, address, &item);
+    bool in_pool = !known && item_take(ITEM_POOLED, address, &pooled);
+    CUresult result = ask_to_free(address, stream, per_thread);
+    if (in_pool && result != CUDA_SUCCESS)
+        item_put(&pooled);
+    else if (in_pool && !(per_thread && (uintptr_t)stream <= 2)) /* a default stream of this thread alone */
+        hole_make(&pooled, stream, false);
+    if (known && result != CUDA_SUCCESS)
+        item_put(&item);
+    else if (known)
+        later_free(&item, stream, per_thread);
+    else if (result == CUDA_SUCCESS)
+        pool_freed(address);
+    reclaim_soon();
+    return result;
+}
+
+CU_API CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream)
+{
+    return free_later(address, stream, false);
+}
+
+CU_API CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream)
+{
+    return free_later(address, stream, true);
+}
+
+/* False: there is no room in the books. */
+static bool watch(CUmemoryPool pool, const CUmemLocation *where)
+{
+    struct target to;
+    return !where || where->type != CU_LOCATION_DEVICE || !target_device(where->id, &to) ||
+           to.position == NO_POSITION || gauge_watch(ITEM_POOL, key_of(pool), to.position);
+}
+
+CU_API CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *properties)
+{
+    struct target to;
+    CUmemPoolProps own; /* another thread may change what the program has */
+    if (!properties)
+        return REAL(cuMemPoolCreate)(out, properties);
+    own = *properties;
+    if (own.location.type == CU_LOCATION_DEVICE && target_device(own.location.id, &to) &&
+        to.position == NO_POSITION)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUmemoryPool pool;
+    CUresult result = REAL(cuMemPoolCreate)(out ? &pool : NULL, &own);
+    if (result == CUDA_SUCCESS && !watch(pool, &own.location)) {
+        REAL(cuMemPoolDestroy)(pool);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (result == CUDA_SUCCESS)
+        *out = pool;
+    return result;
+}
+
+/* With copies of what is asked and answered: another thread may change what the program has. */
+static __attribute__((noinline)) CUresult get_of_device(CUmemoryPool *out, CUdevice device,
+                                                        CUresult (*call)(CUmemoryPool *, CUdevice))
+{
+    CUmemoryPool pool;
+    CUresult result = call(out ? &pool : NULL, device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    watch(pool, &(CUmemLocation){CU_LOCATION_DEVICE, device});
+    *out = pool;
+    return result;
+}
+
+CU_API CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *out, CUdevice device)
+{
+    return get_of_device(out, device, REAL(cuDeviceGetDefaultMemPool));
+}
+
+CU_API CUresult cuDeviceGetMemPool(CUmemoryPool *out, CUdevice device)
+{
+    return get_of_device(out, device, REAL(cuDeviceGetMemPool));
+}
+
+static CUresult get_of_place(CUmemoryPool *out, const CUmemLocation *where, int type,
+                             CUresult (*call)(CUmemoryPool *, CUmemLocation *, int))
+{
+    CUmemoryPool pool;
+    CUmemLocation own = where ? *where : (CUmemLocation){0};
+    CUresult result = call(out ? &pool : NULL, where ? &own : NULL, type);
+    if (result != CUDA_SUCCESS)
+        return result;
+    watch(pool, &own);
+    *out = pool;
+    return result;
+}
+
+CU_API CUresult cuMemGetDefaultMemPool(CUmemoryPool *out, CUmemLocation *where, int type)
+{
+    return get_of_place(out, where, type, REAL(cuMemGetDefaultMemPool));
+}
+
+CU_API CUresult cuMemGetMemPool(CUmemoryPool *out, CUmemLocation *where, int type)
+{
+    return get_of_place(out, where, type, REAL(cuMemGetMemPool));
+}
+
+/* False: one that the driver refuses to destroy. The current pool of a device is its default one again. */
+static bool retire(CUmemoryPool pool, int position)
+{
+    struct process *in = process();
+    uint64_t none = 0;
+    for (CUdevice ordinal = 0; in && ordinal < ORDINALS; ordinal++) {
+        CUmemoryPool first, now;
+        if (atomic_load_explicit(&in->positions[ordinal], memory_order_relaxed) != position + 1 ||
+            REAL(cuDeviceGetDefaultMemPool)(&first, ordinal) != CUDA_SUCCESS ||
+            REAL(cuDeviceGetMemPool)(&now, ordinal) != CUDA_SUCCESS)
+            continue;
+        if (first == pool)
+            return false;
+        if (now == pool)
+            REAL(cuDeviceSetMemPool)(ordinal, first);
+    }
+    return REAL(cuMemPoolSetAttribute)(pool, CU_POOL_THRESHOLD, &none) == CUDA_SUCCESS;
+}
+
+/* What was allocated from it lives on, of which a pool that is gone tells nothing: so it goes later, see gauge.c. */
+CU_API CUresult cuMemPoolDestroy(CUmemoryPool pool)
+{
+    struct item item;
+    bool known = item_get(ITEM_POOL, key_of(pool), &item);
+    if (known && item.count)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (known && attribute(pool, CU_POOL_USED) && retire(pool, item.position)) {
+        items_lock();
+        struct item *now = item_find(ITEM_POOL, key_of(pool));
+        if (now)
+            now->count = 1;
+        items_unlock();
+        gauge_read(ITEM_POOL, key_of(pool)); /* it may have become free meanwhile */
+        reclaim_soon();
+        return CUDA_SUCCESS;
+    }
+    known = item_take(ITEM_POOL, key_of(pool), &item);
+    holes_forget(pool);
+    CUresult result = REAL(cuMemPoolDestroy)(pool);
+    if (known && result != CUDA_SUCCESS) {
+        item_put(&item);
+    } else if (known) {
+        gauge_forget(ITEM_POOL, key_of(pool));
+        refund(&item);
+    }
+    return result;
+}
+
+CU_API CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
+{
+    CUresult result = REAL(cuMemPoolTrimTo)(pool, keep);
+    if (result == CUDA_SUCCESS)
+        gauge_read(ITEM_POOL, key_of(pool));
+    return result;
+}

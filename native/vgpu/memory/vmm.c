@@ -1,0 +1,337 @@
+/* What cuMemCreate makes counts from then on, mapped or not, until its last handle and its last mapping are gone. */
+#include "charge/charge.h"
+#include "descriptor.h"
+#include "vmm.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void handles_begin(void)
+{
+    turn_take(offsetof(struct process, handles));
+}
+
+__attribute__((noinline)) CUresult handles_end(CUresult result)
+{
+    turn_drop(offsetof(struct process, handles));
+    return result;
+}
+
+/* A descriptor keeps the memory that it was made for, too (measured on driver 580), and so does each copy of it. The
+ * lock is held. */
+static bool may_live_on(const struct item *memory)
+{
+    const struct probe probe = {(int)memory->other, memory->device, memory->inode};
+    return memory->mark && descriptor_lives(&probe, memory->mark);
+}
+
+static void end_memory(const struct item *memory)
+{
+    refund(memory);
+    if (memory->mark)
+        descriptor_unprobe(&(struct probe){(int)memory->other, memory->device, memory->inode});
+}
+
+bool exports_read(int position)
+{
+    bool found = false;
+    for (uint64_t slot = 0; slot < item_slots();) {
+        struct item last = {0};
+        items_lock();
+        struct item *memory = item_at(slot);
+        if (memory && memory->kind == ITEM_MEMORY && memory->count == 0 && !may_live_on(memory) &&
+            (position == NO_POSITION || memory->position == position)) {
+            last = *memory;
+            item_remove(memory);
+        }
+        items_unlock();
+        if (last.kind == ITEM_FREE) {
+            slot++;
+            continue;
+        }
+        atomic_fetch_sub(&process()->exported, 1);
+        end_memory(&last);
+        found = true;
+    }
+    return found;
+}
+
+void memory_drop(uint64_t number)
+{
+    struct item last = {0};
+    items_lock();
+    struct item *memory = item_find(ITEM_MEMORY, number);
+    if (memory && --memory->count == 0) {
+        if (may_live_on(memory)) {
+            atomic_fetch_add(&process()->exported, 1);
+        } else {
+            last = *memory;
+            item_remove(memory);
+        }
+    }
+    items_unlock();
+    if (last.kind != ITEM_FREE)
+        end_memory(&last);
+}
+
+void memory_add_handle(uint64_t handle, uint64_t number)
+{
+    struct item made = {.kind = ITEM_HANDLE, .key = handle, .other = number};
+    struct item *memory = item_find(ITEM_MEMORY, number);
+    if (memory)
+        memory->count++;
+    struct item *item = item_find(ITEM_HANDLE, handle);
+    if (!item && item_insert(&made))
+        item = item_find(ITEM_HANDLE, handle);
+    if (item)
+        item->count++;
+}
+
+CU_API CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size,
+                            const CUmemAllocationProp *properties, unsigned long long flags)
+{
+    struct target to;
+    CUmemAllocationProp own; /* another thread may change what the program has */
+    if (!out || !size || !properties)
+        return REAL(cuMemCreate)(out, size, properties, flags);
+    own = *properties;
+    if (own.location.type != CU_LOCATION_DEVICE || !target_device(own.location.id, &to))
+        return REAL(cuMemCreate)(out, size, &own, flags);
+    struct item memory = {.kind = ITEM_MEMORY, .bytes = round_capped(size, PAGE), .key = item_number()};
+    if (!charge(to.position, memory.bytes))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    handles_begin();
+    CUmemGenericAllocationHandle handle; /* likewise */
+    CUresult result = REAL(cuMemCreate)(&handle, size, &own, flags);
+    if (result != CUDA_SUCCESS) {
+        account_withdraw(to.position, memory.bytes);
+        return handles_end(result);
+    }
+    account_commit(to.position, memory.bytes);
+    memory.position = (uint8_t)to.position;
+    items_lock();
+    item_insert(&memory);
+    memory_add_handle(handle, memory.key);
+    items_unlock();
+    *out = handle;
+    return handles_end(CUDA_SUCCESS);
+}
+
+static uint64_t take_handle(uint64_t handle)
+{
+    uint64_t number = 0;
+    items_lock();
+    struct item *item = item_find(ITEM_HANDLE, handle);
+    if (item) {
+        number = item->other;
+        if (--item->count == 0)
+            item_remove(item);
+    }
+    items_unlock();
+    return number;
+}
+
+CU_API CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
+{
+    handles_begin();
+    CUresult result = REAL(cuMemRelease)(handle);
+    uint64_t number = result == CUDA_SUCCESS ? take_handle(handle) : 0;
+    if (number)
+        memory_drop(number);
+    return handles_end(result);
+}
+
+static uint64_t mapped_at(uint64_t address)
+{
+    uint64_t number = 0;
+    struct item *item = item_find(ITEM_MAPPING, address / PAGE * PAGE);
+    for (uint64_t slot = 0; !item && slot < item_slots(); slot++) {
+        struct item *at = item_at(slot);
+        if (at && at->kind == ITEM_MAPPING && address - at->key < at->bytes)
+            item = at;
+    }
+    if (item)
+        number = item->other;
+    return number;
+}
+
+CU_API CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void *address)
+{
+    CUmemGenericAllocationHandle handle;
+    handles_begin();
+    CUresult result = REAL(cuMemRetainAllocationHandle)(out ? &handle : NULL, address);
+    if (result != CUDA_SUCCESS)
+        return handles_end(result);
+    *out = handle;
+    items_lock();
+    uint64_t number = mapped_at((uint64_t)(uintptr_t)address);
+    if (number)
+        memory_add_handle(handle, number);
+    items_unlock();
+    return handles_end(result);
+}
+
+/* More of another container's memory is mapped than was before; false: it does not fit. */
+static bool charge_mapped(uint64_t number, uint64_t bytes)
+{
+    struct item memory;
+    if (!item_get(ITEM_MEMORY, number, &memory) || !memory.foreign || memory.bytes >= bytes)
+        return true;
+    if (!charge(memory.position, bytes - memory.bytes))
+        return false;
+    items_lock();
+    struct item *now = item_find(ITEM_MEMORY, number);
+    bool same = now && now->bytes == memory.bytes;
+    if (same)
+        now->bytes = bytes;
+    items_unlock();
+    if (same)
+        account_commit(memory.position, bytes - memory.bytes);
+    else
+        account_withdraw(memory.position, bytes - memory.bytes);
+    return same || charge_mapped(number, bytes);
+}
+
+/* The same where the driver does not take the mapping back. */
+static void force_mapped(uint64_t number, uint64_t bytes)
+{
+    struct item before = {0};
+    items_lock();
+    struct item *memory = item_find(ITEM_MEMORY, number);
+    if (memory && memory->foreign && memory->bytes < bytes) {
+        before = *memory;
+        memory->bytes = bytes;
+    }
+    items_unlock();
+    if (before.foreign)
+        account_force(before.position, bytes - before.bytes);
+}
+
+static void unmap_books(uint64_t address, uint64_t end)
+{
+    while (address < end) {
+        struct item item;
+        if (item_take(ITEM_MAPPING, address, &item)) {
+            memory_drop(item.other);
+            address += item.bytes ? item.bytes : PAGE;
+        } else {
+            address += PAGE; /* of no interest */
+        }
+    }
+}
+
+static CUresult map(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+                    unsigned long long flags)
+{
+    CUresult result = REAL(cuMemMap)(address, size, offset, handle, flags);
+    if (result != CUDA_SUCCESS)
+        return result;
+    items_lock();
+    const struct item *item = item_find(ITEM_HANDLE, handle);
+    struct item *memory = item ? item_find(ITEM_MEMORY, item->other) : NULL;
+    struct item made = {.kind = ITEM_MAPPING, .key = address, .bytes = size};
+    bool entered = true; /* else there is no room in the books */
+    if (memory) {
+        made.other = memory->key;
+        memory->count++;
+        entered = item_insert(&made);
+    }
+    items_unlock();
+    if (!made.other || (entered && charge_mapped(made.other, round_capped(size, PAGE) + offset)))
+        return result;
+    bool unmapped = REAL(cuMemUnmap)(address, size) == CUDA_SUCCESS;
+    if (!unmapped) /* what stays mapped stays in the books */
+        force_mapped(made.other, round_capped(size, PAGE) + offset);
+    else if (entered)
+        unmap_books(address, address + size);
+    else
+        memory_drop(made.other);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CU_API CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
+                         CUmemGenericAllocationHandle handle, unsigned long long flags)
+{
+    handles_begin();
+    return handles_end(map(address, size, offset, handle, flags));
+}
+
+CU_API CUresult cuMemUnmap(CUdeviceptr address, size_t size)
+{
+    handles_begin();
+    CUresult result = REAL(cuMemUnmap)(address, size);
+    if (result == CUDA_SUCCESS)
+        unmap_books(address, address + size);
+    return handles_end(result);
+}
+
+/* A sparse array holds what it was given, until it is destroyed: what is unmapped from it before counts until then. */
+static void bind(const CUarrayMapInfo *info)
+{
+    uint64_t resource = (uint64_t)(uintptr_t)info->resource;
+    items_lock();
+    const struct item *handle = item_find(ITEM_HANDLE, info->memHandle);
+    struct item *memory = handle ? item_find(ITEM_MEMORY, handle->other) : NULL;
+    struct item made = {.kind = ITEM_BOUND, .bytes = resource};
+    if (memory) {
+        made.other = memory->key;
+        made.key = resource * UINT64_C(0x9e3779b97f4a7c15) + made.other;
+        if (!item_find(ITEM_BOUND, made.key)) {
+            memory->count++;
+            if (item_insert(&made))
+                atomic_fetch_add(&process()->bound, 1);
+        }
+    }
+    items_unlock();
+}
+
+/* With a copy of the list, which another thread may change. */
+static CUresult map_array(CUarrayMapInfo *list, unsigned int count, CUstream stream,
+                          CUresult (*call)(CUarrayMapInfo *, unsigned int, CUstream))
+{
+    if (!list || !count)
+        return call(list, count, stream);
+    CUarrayMapInfo *own = calloc(count, sizeof(*own));
+    if (!own)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    memcpy(own, list, count * sizeof(*own));
+    CUresult result = call(own, count, stream);
+    for (unsigned int i = 0; result == CUDA_SUCCESS && i < count; i++)
+        if (own[i].memOperationType == CU_OPERATION_MAP)
+            bind(&own[i]);
+    free(own);
+    return result;
+}
+
+CU_API CUresult cuMemMapArrayAsync(CUarrayMapInfo *list, unsigned int count, CUstream stream)
+{
+    handles_begin();
+    return handles_end(map_array(list, count, stream, REAL(cuMemMapArrayAsync)));
+}
+
+CU_API CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *list, unsigned int count, CUstream stream)
+{
+    handles_begin();
+    return handles_end(map_array(list, count, stream, REAL(cuMemMapArrayAsync_ptsz)));
+}
+
+void bound_drop(uint64_t resource)
+{
+    struct process *in = process();
+    for (uint64_t slot = 0; in && atomic_load(&in->bound) && slot < item_slots();) {
+        struct item bound = {0};
+        items_lock();
+        struct item *at = item_at(slot);
+        if (at && at->kind == ITEM_BOUND && at->bytes == resource) {
+            bound = *at;
+            item_remove(at);
+        }
+        items_unlock();
+        if (bound.kind == ITEM_FREE) {
+            slot++;
+            continue;
+        }
+        atomic_fetch_sub(&in->bound, 1);
+        memory_drop(bound.other);
+    }
+}

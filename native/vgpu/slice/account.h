@@ -1,0 +1,50 @@
+/* The accounts of the container: what its processes together may take of a device, and have taken. A `position` is that
+ * of a device in the quota. No function here calls the driver, and no lock is held when one returns. */
+#ifndef NVC_VGPU_ACCOUNT_H
+#define NVC_VGPU_ACCOUNT_H
+
+#include "process/process.h"
+
+#define ROUND_UP(value, unit) (((value) + (unit)-1) / (unit) * (unit))
+
+enum verdict {
+    ACCOUNT_GRANTED,
+    ACCOUNT_FULL,
+    ACCOUNT_DENIED, /* there are no accounts to be had: the log says why */
+};
+
+enum { NO_POSITION = -1 };
+
+/* NO_POSITION: not in the quota, or there is no quota. */
+int account_position(const uint8_t uuid[16]);
+
+/* Copies what the quota says; false: there is no quota. */
+bool account_device(int position, struct vgpu_quota_device *out);
+
+/* Asks for bytes: they count from now on, until one of the next two. */
+enum verdict account_reserve(int position, uint64_t bytes);
+void account_commit(int position, uint64_t bytes);   /* the driver gave them */
+void account_withdraw(int position, uint64_t bytes); /* it did not */
+
+/* Gives back what was committed. */
+void account_release(int position, uint64_t bytes);
+
+/* Commits what the driver has taken already, limit or not. */
+void account_force(int position, uint64_t bytes);
+
+struct account_view {
+    uint64_t limit; /* VGPU_NO_LIMIT: none */
+    uint64_t used;  /* by all living processes of the container, the host's correction included */
+};
+
+bool account_view(int position, struct account_view *out);
+
+struct account_process {
+    uint32_t pid;
+    uint64_t bytes;
+};
+
+/* Living processes that hold memory of the device, each once; writes up to `room` and returns how many there are. */
+uint32_t account_processes(int position, struct account_process *out, uint32_t room);
+
+#endif

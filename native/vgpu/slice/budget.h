@@ -1,0 +1,24 @@
+/* The GPU time of one device that all processes of the slice share, in the ledger. Any of them may be killed at any moment, so
+ * no lock is held. Times are nanoseconds, `now` of this process's CLOCK_MONOTONIC. */
+#ifndef NVC_VGPU_BUDGET_H
+#define NVC_VGPU_BUDGET_H
+
+#include "process/process.h"
+
+/* So much time that passes brings credit that may be saved up. */
+enum { BUDGET_PERIOD = 100000000 };
+
+/* Of a device, in the ledger; of this process alone where there is none. */
+struct vgpu_budget *budget_of(int position, uint64_t now);
+
+/* The device worked for this process for `time`, until `ago`. What others were charged since `*seen`, but for as much as that
+ * is ago, overlaps with that, as processes of one slice run by turns: it is charged once. `*seen` becomes the total. */
+void budget_charge(struct vgpu_budget *budget, uint32_t cores, uint64_t time, uint64_t ago, uint64_t *seen);
+
+/* Nothing is owed, and nothing saved up: until `host`, the host's CLOCK_MONOTONIC, time was kept from outside. */
+void budget_begin(struct vgpu_budget *budget, uint64_t host);
+
+/* Adds what time has brought at `cores` percent. Returns the credit, which is below zero for a debt. */
+int64_t budget_refill(struct vgpu_budget *budget, uint32_t cores, uint64_t now);
+
+#endif

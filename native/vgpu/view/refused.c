@@ -1,0 +1,154 @@
+/* What would give memory that nothing can count: refused where memory is limited, and not offered. */
+#include "charge/charge.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { DMA_BUF = 124, PAGEABLE = 88, IS_MANAGED = 8 };
+
+static bool is_limited(CUdevice ordinal)
+{
+    struct target to;
+    struct account_view view;
+    return target_device(ordinal, &to) &&
+           (to.position == NO_POSITION || !account_view(to.position, &view) || view.limit != VGPU_NO_LIMIT);
+}
+
+static bool is_limited_here(void)
+{
+    struct target to;
+    return target_current(&to) && is_limited(to.ordinal);
+}
+
+CU_API CUresult cuDeviceGetAttribute(int *out, int attribute, CUdevice device)
+{
+    CUresult result = REAL(cuDeviceGetAttribute)(out, attribute, device);
+    if (result == CUDA_SUCCESS && attribute == DMA_BUF && is_limited(device))
+        *out = 0;
+    return result;
+}
+
+/* A descriptor of another subsystem, which keeps the memory when it is freed here. */
+CU_API CUresult cuMemGetHandleForAddressRange(void *out, CUdeviceptr address, size_t size, int type,
+                                              unsigned long long flags)
+{
+    return is_limited_here() ? CUDA_ERROR_NOT_SUPPORTED
+                             : REAL(cuMemGetHandleForAddressRange)(out, address, size, type, flags);
+}
+
+/* Managed memory is charged in full when it is made, to one device. Of what no book has, such as variables of modules, the
+ * driver tells the device; where there is only one, it is that one. */
+static bool is_charged_to(CUdeviceptr address, size_t size, CUdevice device)
+{
+    struct target to;
+    struct item item;
+    CUdeviceptr base;
+    size_t whole;
+    int ordinal = -1, count = 0;
+    if (REAL(cuDeviceGetCount)(&count) == CUDA_SUCCESS && count == 1)
+        return true;
+    if (!target_device(device, &to) ||
+        REAL(cuMemGetAddressRange_v2)(&base, &whole, address) != CUDA_SUCCESS || address < base ||
+        size > whole || address - base > whole - size)
+        return false;
+    if (item_get(ITEM_LINEAR, base, &item))
+        return item.position == to.position;
+    return REAL(cuPointerGetAttribute)(&ordinal, CU_POINTER_ORDINAL, address) == CUDA_SUCCESS &&
+           ordinal == device;
+}
+
+/* The system's own memory, which some machines can move to a device, is not charged. */
+static bool may_move(CUdeviceptr address, size_t size, CUmemLocation to)
+{
+    int pageable = 0;
+    unsigned int managed = 0;
+    if (to.type != CU_LOCATION_DEVICE || !is_limited(to.id))
+        return true;
+    if (REAL(cuPointerGetAttribute)(&managed, IS_MANAGED, address) == CUDA_SUCCESS && managed)
+        return is_charged_to(address, size, to.id);
+    return REAL(cuDeviceGetAttribute)(&pageable, PAGEABLE, to.id) != CUDA_SUCCESS || !pageable;
+}
+
+#define PREFETCH(name, parameters, arguments, to)                                                           \
+    CU_API CUresult name parameters                                                                         \
+    {                                                                                                       \
+        return may_move(address, size, to) ? REAL(name) arguments : CUDA_ERROR_NOT_SUPPORTED;               \
+    }
+
+PREFETCH(cuMemPrefetchAsync, (CUdeviceptr address, size_t size, CUdevice device, CUstream stream),
+         (address, size, device, stream), ((CUmemLocation){CU_LOCATION_DEVICE, device}))
+PREFETCH(cuMemPrefetchAsync_ptsz, (CUdeviceptr address, size_t size, CUdevice device, CUstream stream),
+         (address, size, device, stream), ((CUmemLocation){CU_LOCATION_DEVICE, device}))
+PREFETCH(cuMemPrefetchAsync_v2,
+         (CUdeviceptr address, size_t size, CUmemLocation where, unsigned int flags, CUstream stream),
+         (address, size, where, flags, stream), where)
+PREFETCH(cuMemPrefetchAsync_v2_ptsz,
+         (CUdeviceptr address, size_t size, CUmemLocation where, unsigned int flags, CUstream stream),
+         (address, size, where, flags, stream), where)
+
+enum { PREFERRED_LOCATION = 3 };
+
+CU_API CUresult cuMemAdvise(CUdeviceptr address, size_t size, int advice, CUdevice device)
+{
+    return advice != PREFERRED_LOCATION ||
+                   may_move(address, size, (CUmemLocation){CU_LOCATION_DEVICE, device})
+               ? REAL(cuMemAdvise)(address, size, advice, device)
+               : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CU_API CUresult cuMemAdvise_v2(CUdeviceptr address, size_t size, int advice, CUmemLocation where)
+{
+    return advice != PREFERRED_LOCATION || may_move(address, size, where)
+               ? REAL(cuMemAdvise_v2)(address, size, advice, where)
+               : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+/* Locations hold from the index beside them on. */
+static bool may_move_all(const CUdeviceptr *list, const size_t *sizes, size_t count,
+                         const CUmemLocation *where, const size_t *from, size_t locations)
+{
+    size_t at = 0;
+    for (size_t i = 0; i < count; i++) {
+        while (at + 1 < locations && from[at + 1] <= i)
+            at++;
+        if (!may_move(list[i], sizes[i], where[at]))
+            return false;
+    }
+    return true;
+}
+
+/* With copies of the lists, which another thread may change. The driver refuses what lacks one of them, and more
+ * locations than addresses. */
+static CUresult prefetch_all(CUdeviceptr *list, size_t *sizes, size_t count, CUmemLocation *where,
+                             size_t *from, size_t locations, unsigned long long flags, CUstream stream,
+                             type_cuMemPrefetchBatchAsync call)
+{
+    if (!list || !sizes || !where || !from || !locations)
+        return call(list, sizes, count, where, from, locations, flags, stream);
+    if (locations > count)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUdeviceptr *own = calloc(count, sizeof(*list) + sizeof(*sizes) + sizeof(*where) + sizeof(*from));
+    if (!own)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    list = memcpy(own, list, count * sizeof(*list));
+    sizes = memcpy(list + count, sizes, count * sizeof(*sizes));
+    where = memcpy(sizes + count, where, locations * sizeof(*where));
+    from = memcpy(where + locations, from, locations * sizeof(*from));
+    CUresult result = may_move_all(list, sizes, count, where, from, locations)
+                          ? call(list, sizes, count, where, from, locations, flags, stream)
+                          : CUDA_ERROR_NOT_SUPPORTED;
+    free(own);
+    return result;
+}
+
+#define PREFETCH_BATCH(name)                                                                                \
+    CU_API CUresult name(CUdeviceptr *list, size_t *sizes, size_t count, CUmemLocation *where,              \
+                         size_t *from, size_t locations, unsigned long long flags, CUstream stream)         \
+    {                                                                                                       \
+        return prefetch_all(list, sizes, count, where, from, locations, flags, stream, REAL(name));         \
+    }
+
+PREFETCH_BATCH(cuMemPrefetchBatchAsync)
+PREFETCH_BATCH(cuMemPrefetchBatchAsync_ptsz)
+PREFETCH_BATCH(cuMemDiscardAndPrefetchBatchAsync)
+PREFETCH_BATCH(cuMemDiscardAndPrefetchBatchAsync_ptsz)
