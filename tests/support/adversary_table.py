@@ -2,7 +2,7 @@
 
     PYTHONPATH=.:tests python3 -m support.adversary_table
 
-writes the table of docs/catalogue.md anew. With paths of reports of `gpu-tests -k adversary` it prints what they
+writes the table of tests/adversary/catalogue.md anew. With paths of reports of `gpu-tests -k adversary` it prints what they
 say of the programs, as one table: a later report wins, and reports of shards complete each other.
 """
 
@@ -35,7 +35,7 @@ _FAMILIES = (
 )
 TAKERS = tuple(taker for family in _FAMILIES for taker in family.TAKERS)
 RIGHTS = (*CONTAINERS, *NVCD)
-PAGE = os.path.join(REPO, "docs/catalogue.md")
+PAGE = os.path.join(REPO, "tests/adversary/catalogue.md")
 BEGIN, END = (
     "<!-- the catalogue: made by tests/support/adversary_table.py -->",
     "<!-- end of the catalogue -->",
@@ -83,7 +83,7 @@ def chosen(names: Collection[str]) -> list[tuple[str, int]]:
 
 
 def catalogue() -> list[str]:
-    """The table of docs/catalogue.md: what is tried, what must hold, and the test."""
+    """The table of tests/adversary/catalogue.md: what is tried, what must hold, and the test."""
     lines = ["| program | what it tries | what must hold | by |", "| --- | --- | --- | --- |"]
     where = {True: "", False: ", simulated GPUs alone"}
     lines += [f"| `{way.name}` | {way.tries} | its cap | time{where[way.gpu]} |" for way in WAYS]

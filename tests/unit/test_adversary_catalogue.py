@@ -1,4 +1,4 @@
-"""The catalogue of programs that try to have more: docs/catalogue.md shows it, and each has a test."""
+"""The catalogue of programs that try to have more: tests/adversary/catalogue.md shows it, and each has a test."""
 
 from __future__ import annotations
 

@@ -15,8 +15,6 @@ from nvc_hooks import boot as hook_boot
 from nvc_hooks import cdi as hook_cdi
 
 LONGEST = 30  # words of a sentence
-#: Its rows come from the programs themselves.
-CATALOGUE = re.compile(r"<!-- the catalogue.*<!-- end of the catalogue -->", re.DOTALL)
 
 #: A habit to lose, as a pattern, and a sentence that has it.
 LOST = (
@@ -81,7 +79,7 @@ COMMON = frozenset(
 
 def prose(page: str) -> Iterator[str]:
     """The sentences of a page."""
-    for block in blocks(CATALOGUE.sub("", read(page))):
+    for block in blocks(read(page)):
         yield from sentences(block)
 
 
@@ -146,7 +144,7 @@ def test_messages_have_no_lost_habit() -> None:
 
 @pytest.mark.parametrize("page", pages())
 def test_every_abbreviation_is_common_or_in_the_glossary(page: str) -> None:
-    text = " ".join(CODE.sub(" ", block) for block in blocks(CATALOGUE.sub("", read(page))))
+    text = " ".join(CODE.sub(" ", block) for block in blocks(read(page)))
     found = set(re.findall(r"(?<![\w-])([A-Z][A-Z0-9]+)s?(?![\w-])", text))
     assert found - COMMON - set(glossary()) == set()
 
