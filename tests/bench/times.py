@@ -16,7 +16,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from support import CLEAN_ENV, STAGE, run
 
 #: Seconds between starts of whole containers. What the last one leaves is taken down after its end, which makes a
-#: start that comes at once up to 20 ms slower (docs/measurements/starts.md).
+#: start that comes at once up to 20 ms slower (docs/measurements/reports/2026-11-23-starts.md).
 REST = 0.3
 
 

@@ -125,7 +125,7 @@ def _choice(
         who = f"{short[0].name} waits" if len(short) == 1 else f"{len(short)} slices wait"
         why = (
             f"{who} for steps of less than {SHORT * 1000:.0f} ms beside longer work. A program that is first made"
-            " 95 to 98 % of its steps alone, on an H100 (docs/measurements/time-h100.md)"
+            " 95 to 98 % of its steps alone, on an H100 (docs/measurements/README.md)"
         )
         return "first", why, sets
     if len(weights) > 1:
