@@ -1,6 +1,6 @@
 """Programs that call nvidia-container-cli or ask Docker for GPUs: Debian's own, on a test's host (engines.py).
 
-packaging/apt-packages.txt has their packages in the role `engines`, docs/features.md what was tried of them.
+packaging/apt-packages.txt has their packages in the role `engines`, tests/features.md what was tried of them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def driver_in_place(host: Host) -> None:
 
 def rows() -> dict[str, tuple[int, ...]]:
     """The clients of the page's table, with the version that was tried."""
-    with open(os.path.join(REPO, "docs/features.md"), encoding="utf-8") as page:
+    with open(os.path.join(REPO, "tests/features.md"), encoding="utf-8") as page:
         table = page.read().split("\n## Clients\n")[1]
     found = re.findall(r"^\| ([\w-]+) ([0-9.]+) \|", table, re.MULTILINE)
     return {name: tuple(map(int, version.split("."))) for name, version in found}

@@ -32,7 +32,7 @@ FIGURES = (
     ("docs/vgpu.md", f"never uses more than {layout.LEDGER_SIZE / MIB:.1f} MiB of the host's memory"),
     ("docs/vgpu.md", f"a whole number from 1 to {WEIGHT_MAX}"),
     ("docs/vgpu.md", f"/nvc: {os.strerror(errno.EEXIST).lower()}; {IN_THE_WAY}`**"),
-    ("docs/features.md", f"`--max-instances`, 1 to {INSTANCES_MAX}"),
+    ("tests/features.md", f"`--max-instances`, 1 to {INSTANCES_MAX}"),
 )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ PAGES = sorted(
     if name.endswith(".md")
 )
 #: What somebody who comes for slices must find at the first look.
-AT_ONCE = ("docs/features.md", "docs/sharing.md", "docs/daemon.md", "docs/vgpu.md")
+AT_ONCE = ("docs/peers.md", "docs/sharing.md", "docs/daemon.md", "docs/vgpu.md")
 
 
 def read(page: str) -> str:

@@ -1,4 +1,4 @@
-"""docs/features.md: each row of its tables has an answer, and names a test that exists."""
+"""tests/features.md: each row of its tables has an answer, and names a test that exists."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import re
 import pytest
 from support import REPO
 
-with open(os.path.join(REPO, "docs/features.md"), encoding="utf-8") as page:
+with open(os.path.join(REPO, "tests/features.md"), encoding="utf-8") as page:
     TEXT = page.read()
 ROWS = [
     [cell.strip() for cell in line.strip("|").split(" | ")]
