@@ -2,8 +2,8 @@
 
     PYTHONPATH=.:tests python3 -m support.adversary_table
 
-writes the table of tests/adversary/catalogue.md anew. With paths of reports of `gpu-tests -k adversary` it prints what they
-say of the programs, as one table: a later report wins, and reports of shards complete each other.
+writes the table of tests/adversary/catalogue.md anew. With paths of reports of `gpu-tests -k adversary` it prints
+what they say of the programs, as one table: a later report wins, and reports of shards complete each other.
 """
 
 from __future__ import annotations

@@ -53,15 +53,21 @@ def words(sentence: str) -> int:
     return len(re.findall(r"[\w%'’/.+-]*\w[\w%'’/.+-]*", CODE.sub("", sentence)))
 
 
+def reports() -> list[str]:
+    """Reports of measurements, as they were written."""
+    return found("docs/measurements/reports/*.md")
+
+
 def pages() -> list[str]:
     """README and the pages, without reports of measurements."""
-    found = glob.glob(os.path.join(REPO, "docs/*.md"))
-    return [
-        "README.md",
-        "CONTRIBUTING.md",
-        "CHANGELOG.md",
-        *sorted(os.path.relpath(page, REPO) for page in found),
-    ]
+    others = [page for page in found("docs/**/*.md") if page not in reports()]
+    return ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", *others]
+
+
+def found(pattern: str) -> list[str]:
+    """The files of the repository that a pattern fits."""
+    there = glob.glob(os.path.join(REPO, pattern), recursive=True)
+    return sorted(os.path.relpath(path, REPO) for path in there)
 
 
 def helps(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
