@@ -8,18 +8,20 @@ import shutil
 import click
 
 from nvc import privileges
+from nvc.cdi import beside
 from nvc.cdi.document import NONE, STRATEGIES
 from nvc.cdi.generate import generate
 from nvc.cdi.hookspec import NAMES
 from nvc.cdi.store import DIRECTORIES, split_path
 from nvc.cdi.transform import transform_root
 from nvc.config import load
+from nvc.discovery.beside import IMEX, KINDS, MANAGEMENT
 from nvc.errors import InputError
 from nvc.kernel import LinuxKernel
 from nvc_cli import completion, output
 from nvc_cli.cdi import DEFAULT_CAPABILITIES, FORMATS, asked, form_of, put, specification, tell
 from nvc_cli.cdi_inspect import list_command
-from nvc_cli.ctk import Flags, Text, Words, debug
+from nvc_cli.ctk import Flags, Text, Words, debug, only
 from nvc_cli.main import Commands, examples, program_of
 
 TYPE_CHECKING = False
@@ -30,15 +32,17 @@ if TYPE_CHECKING:
     from nvc.cdi.document import DocumentOptions
     from nvc.request import DriverOptions, Request
 
-#: What is made, and modes that nvc has no answer for, with why.
-MODES = ("auto", "nvml", "wsl")
+#: What is made: of GPUs, and of devices beside them; and modes that nvc has no answer for, with why.
+MODES = ("auto", "nvml", "wsl", *KINDS, MANAGEMENT)
 REFUSED = {
     "csv": "no driver of Tegra systems is supported",
-    **dict.fromkeys(
-        ("gdrcopy", "gds", "imex", "management", "mig-caps", "mofed", "nvswitch"),
-        "nvc makes specifications of GPUs and MIG devices only",
-    ),
+    "mig-caps": "the devices of MIG instances come with --mode=nvml, and all of them with --mode=management",
 }
+#: What says something of GPUs alone.
+_OF_GPUS = {
+    "strategies": "device-name-strategy", "disabled": "disable-hook", "enabled": "enable-hook",
+    "flags": "feature-flag", "libraries": "library-search-path", "ldconfig_path": "ldconfig-path",
+}  # fmt: skip
 #: Hooks that NVIDIA's specifications may have and nvc's never do: without them is what they are.
 ABSENT = ("chmod", "create-soname-symlinks")
 #: What a flag asks for holds already; or it names fields of the request, which it turns off; or it is refused.
@@ -85,7 +89,8 @@ def _refused(option: str, variable: str, why: str) -> Callable[[Callable[..., No
 @click.option("--format", "form", type=click.Choice(FORMATS, case_sensitive=False),
               envvar=_GENERATE + "OUTPUT_FORMAT", help="Default: by the suffix of the file, else yaml.")
 @click.option("--mode", "--discovery-mode", default="auto", show_default=True, metavar="MODE",
-              envvar=_GENERATE + "MODE", help="auto or nvml; wsl, only under WSL. NVIDIA's others are refused.")
+              envvar=_GENERATE + "MODE", help=f"auto or nvml; wsl, only under WSL; {', '.join(KINDS)}: devices "
+              "beside GPUs; management: every node of the driver. csv is refused.")
 @click.option("--driver-root", "root", default="", envvar="NVIDIA_CTK_DRIVER_ROOT", metavar="PATH",
               help="The driver root. Default: as configured, or /.")
 @click.option("--dev-root", default="", envvar="NVIDIA_CTK_DEV_ROOT", metavar="PATH",
@@ -97,10 +102,10 @@ def _refused(option: str, variable: str, why: str) -> Callable[[Callable[..., No
               envvar=_GENERATE + "DEVICE_IDS", metavar="ID", shell_complete=completion.devices,
               help="Only these devices; repeatable. `none`: a device without a GPU. Default: all.")
 @click.option("--no-all-device", is_flag=True, envvar=_GENERATE + "NO_ALL_DEVICE", help="No device named `all`.")
-@click.option("--vendor", "--cdi-vendor", default="nvidia.com", show_default=True, metavar="NAME",
-              envvar=_GENERATE + "VENDOR", help="First part of the device names.")
-@click.option("--class", "--cdi-class", "device_class", default="gpu", show_default=True, metavar="NAME",
-              envvar=_GENERATE + "CLASS", help="Second part of the device names.")
+@click.option("--vendor", "--cdi-vendor", default="", metavar="NAME", envvar=_GENERATE + "VENDOR",
+              help="First part of the device names. Default: nvidia.com; of management, management.nvidia.com.")
+@click.option("--class", "--cdi-class", "device_class", default="", metavar="NAME", envvar=_GENERATE + "CLASS",
+              help="Second part of the device names. Default: gpu; imex-channel; of other kinds, their name.")
 @click.option("--nvidia-cdi-hook-path", "--nvidia-ctk-path", "hook_path", default="", metavar="PATH",
               envvar="NVIDIA_CTK_CDI_HOOK_PATH", help="The program that the hooks call. Default: nvc-cdi-hook.")
 @click.option("--ldconfig-path", default="", metavar="PATH", envvar=_GENERATE + "LDCONFIG_PATH",
@@ -124,9 +129,12 @@ def _refused(option: str, variable: str, why: str) -> Callable[[Callable[..., No
 def generate_command(ctx: click.Context, /, path: str, mode: str, **given: Any) -> None:
     """Write the CDI specification of this host's devices.
 
-    It is the one that `nvc-cli cdi generate` writes, in YAML.
+    It is the one that `nvc-cli cdi generate` writes, in YAML. Devices beside GPUs are a specification of their own.
     """
-    _check_mode(mode.lower())
+    mode = mode.lower()
+    _check_mode(mode, given)
+    vendor, device_class = beside.kind_of(mode) if mode in (*KINDS, MANAGEMENT) else ("nvidia.com", "gpu")
+    given["vendor"], given["device_class"] = given["vendor"] or vendor, given["device_class"] or device_class
     form = form_of(given["form"], path, "yaml")
     place = split_path(path) if path else None
     if NONE in given["devices"] and not given["no_all_device"]:
@@ -134,18 +142,36 @@ def generate_command(ctx: click.Context, /, path: str, mode: str, **given: Any) 
         given["no_all_device"] = True
     options, request, how = _translated(ctx, given)
     debug(ctx, f"driver root {options.root}, hooks call {how.hook_path}, {form}")
-    privileges.reduce("info", options.load_kmods)
-    document, facts = generate(LinuxKernel(), options, request, how)
-    if mode.lower() == "wsl" and (facts.control is None or facts.control.path != "/dev/dxg"):
-        raise InputError("--mode", mode, "this is not WSL", "leave it out")
-    tell(ctx, facts)
+    if mode in KINDS:
+        document = beside.generate(LinuxKernel(), options, request, how, mode, given["devices"])
+    else:
+        privileges.reduce("info", options.load_kmods)
+        document = _of_gpus(ctx, mode, options, request, how)
     put(document, form, place, check=True)
     output.note(program_of(ctx), f"specification of version {document['cdiVersion']}: {path or 'standard output'}")
 
 
-def _check_mode(mode: str) -> None:
+def _of_gpus(
+    ctx: click.Context, mode: str, options: DriverOptions, request: Request, how: DocumentOptions
+) -> dict[str, Any]:
+    """The document of GPUs, or of everything that manages them. Raises NvcError."""
+    if mode == MANAGEMENT:
+        return beside.generate(LinuxKernel(), options, request, how, mode)
+    document, facts = generate(LinuxKernel(), options, request, how)
+    if mode == "wsl" and (facts.control is None or facts.control.path != "/dev/dxg"):
+        raise InputError("--mode", mode, "this is not WSL", "leave it out")
+    tell(ctx, facts)
+    return document
+
+
+def _check_mode(mode: str, given: dict[str, Any]) -> None:
+    """Refuse what is no mode, and options that say something of GPUs beside other devices. Raises InputError."""
     if mode not in MODES:
         raise InputError("--mode", mode, REFUSED.get(mode, f"want {', '.join(MODES)}"))
+    for field, option in _OF_GPUS.items() if mode in KINDS else ():
+        only(option, given[field], "specifications of GPUs")
+    if mode in (*KINDS, MANAGEMENT) and mode != IMEX and set(given["devices"]) - {beside.ALL}:
+        raise InputError("--device-id", given["devices"][0], f"{mode} is one device, all", "leave it out")
 
 
 def _translated(ctx: click.Context, given: dict[str, Any]) -> tuple[DriverOptions, Request, DocumentOptions]:

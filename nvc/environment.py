@@ -7,6 +7,7 @@ come from an image, so each is bounded, and what is quoted in an error is cut.
 from __future__ import annotations
 
 from nvc.errors import InputError, one_line
+from nvc.model import GATED
 from nvc.request import IMEX_CHANNELS, Request, SliceRequest, clean_path
 from nvc.value import Value
 
@@ -123,10 +124,8 @@ def _meaning(name: str, items: list[str]) -> tuple[str, ...] | None:
     if not items or "void" in items:
         return None
     for item in items:
-        if item == "all":
-            return ("all",)
-        if item == "none":
-            return ()
+        if item in ("all", "none"):
+            return ("all",) if item == "all" else ()
     _check(name, items)
     return tuple(items)
 
@@ -382,6 +381,7 @@ VARIABLES = (
     Variable(MIG_MONITOR, "`all`: the right to monitor MIG. An error in a container without CAP_SYS_ADMIN",
              "mig_monitor", lambda container, *_: _mig(container, MIG_MONITOR), cdi=False),
     Variable(IMEX, "channel numbers; `all` alone means no channel", "imex_channels", _imex_channels),
+    *(Variable(f"NVIDIA_{kind.upper()}", "`enabled`: see [cdi.md](cdi.md#devices-beside-gpus)") for kind in GATED),
     Variable("NVC_VGPU_*", "a slice; other systems' variables for that: see [vgpu.md](vgpu.md#variables)"),
 )  # fmt: skip
 

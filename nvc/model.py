@@ -9,6 +9,8 @@ from nvc.value import Value
 
 #: Capability classes that a container can ask for, in the order in which they are printed.
 CAPABILITIES = ("utility", "compute", "video", "graphics", "display", "ngx", "compat32")
+#: Kinds of devices beside GPUs that a variable of a container can ask for, once the operator has switched them on.
+GATED = ("gds", "mofed", "gdrcopy", "nvswitch")
 
 
 class Identity(Value):

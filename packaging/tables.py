@@ -18,6 +18,7 @@ from nvc.config import file  # noqa: E402
 from nvc.config.keys import KEYS  # noqa: E402
 from nvc.doctor.catalog import table  # noqa: E402
 from nvc.environment import VARIABLES  # noqa: E402
+from nvc.model import GATED  # noqa: E402
 from nvc.slices.model import isolation, policy, time_settings  # noqa: E402
 from nvc.slices.policy import effects  # noqa: E402
 
@@ -30,6 +31,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "bool": {"type": "boolean"},
     "seconds": {"type": "number", "exclusiveMinimum": 0, "maximum": file.MAX_TIMEOUT},
     "paths": {"type": "array", "items": {"type": "string", "pattern": "^/"}},
+    "kinds": {"type": "array", "items": {"enum": list(GATED)}},
     "slices": {"enum": list(file.VARIABLES)},
     "isolation": {"enum": list(isolation.OPERATORS)},
     "verdict": {"enum": list(file.VERDICTS)},

@@ -92,6 +92,7 @@ class Config(Value):
     timeout: float = 10.0  # seconds
     inventory: bool = True
     library_directories: tuple[str, ...] = ()  # inside the root; given, the loader cache is not asked
+    kinds: tuple[str, ...] = ()  # of devices beside GPUs for which variables of containers may ask
     vgpu_variables: str = "obey"  # or refuse, ignore
     vgpu_memory: str = ""  # a size: the slice of containers that ask for none
     vgpu_memory_max: str = ""  # a size: more is refused

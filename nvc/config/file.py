@@ -6,7 +6,7 @@ from nvc.config import Config, ConfigError
 from nvc.config.keys import KEYS
 from nvc.errors import InputError, one_line
 from nvc.ids import user_and_group
-from nvc.model import CAPABILITIES
+from nvc.model import CAPABILITIES, GATED
 from nvc.slices.model.isolation import OPERATORS
 
 TYPE_CHECKING = False
@@ -200,6 +200,12 @@ def _names(value: Any) -> tuple[str, ...]:
     return tuple(name for item in _text(value).split(",") if (name := item.strip()))
 
 
+def _gated(value: Any) -> tuple[str, ...]:
+    if unknown := [kind for kind in _texts(value) if kind not in GATED]:
+        raise _Bad(f"{one_line(unknown[0])} is none of {', '.join(GATED)}")
+    return tuple(dict.fromkeys(value))
+
+
 def _capabilities(value: Any) -> tuple[str, ...]:
     names = _names(value)
     if "all" in names:
@@ -323,6 +329,7 @@ _KINDS: dict[str, Callable[[Any], Any]] = {
     "texts": _texts,
     "paths": _paths,
     "names": _names,
+    "kinds": _gated,
     "capabilities": _capabilities,
     "seconds": _seconds,
     "mode": _one_of(*MODES),

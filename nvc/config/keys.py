@@ -74,6 +74,7 @@ KEYS: dict[str, dict[str, tuple[str, str]]] = {
         "timeout": ("timeout", "seconds"),
         "inventory": ("inventory", "bool"),
         "library-directories": ("library_directories", "paths"),
+        "kinds": ("kinds", "kinds"),
         "vgpu-variables": ("vgpu_variables", "slices"),
         "vgpu-memory": ("vgpu_memory", "size"),
         "vgpu-memory-max": ("vgpu_memory_max", "size"),

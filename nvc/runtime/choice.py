@@ -5,6 +5,7 @@ from __future__ import annotations
 from nvc.cdi.names import device_problem, kind_problem
 from nvc.environment import CAPABILITIES, VISIBLE, VOLUMES, is_legacy, request_from, volumes
 from nvc.errors import InputError
+from nvc.model import GATED
 from nvc.oci import Mount
 from nvc.value import Value
 
@@ -19,6 +20,8 @@ OWN_KINDS = ("runtime.nvidia.com/gpu", "nvidia.com/gpu")
 #: A claim's devices are for the pods that the scheduler gave it to, and only the kubelet says which these are.
 #: Also in nvc/kubernetes/names.py.
 CLAIM_KINDS = ("k8s.gpu.nvc.dev/claim", "k8s.gpu.nvc.dev/slice")
+#: NVIDIA's GPU operator makes this the default kind, and writes a specification: `all` is every node of the driver.
+MANAGEMENT = "management.nvidia.com/gpu"
 MAX_NAMES = 4096
 
 
@@ -28,6 +31,7 @@ class Choice(Value):
     mode: str  # hook or cdi
     request: Request | None
     names: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()  # of devices beside GPUs
 
 
 def choose(container: Container, config: Config, notes: list[str]) -> Choice | None:
@@ -46,19 +50,34 @@ def choose(container: Container, config: Config, notes: list[str]) -> Choice | N
         return None
     if not names:
         request = request_from(container, config, notes)
+        if request is not None and request.devices == ("all",) and request.vgpu is None and _manages(config):
+            return Choice("cdi", None, (f"{MANAGEMENT}=all",))
         way = "cdi" if mode in ("cdi", "jit-cdi") else "hook"
-        return None if request is None else Choice(way, request)
+        return None if request is None else Choice(way, request, (), _kinds(container, config, notes))
     if mode in ("hook", "legacy"):
         raise InputError(VISIBLE, names[0][:80], f"a CDI device, and the mode is {mode}",
                          "set mode = \"auto\" in [nvidia-container-runtime]")  # fmt: skip
-    kinds = (*OWN_KINDS, config.cdi_default_kind)
+    kinds = OWN_KINDS if _manages(config) else (*OWN_KINDS, config.cdi_default_kind)
     own = [name.partition("=")[2] for name in names if name.partition("=")[0] in kinds]
     others = tuple(name for name in names if name.partition("=")[0] not in kinds)
     request = None
     if own:
         config = config.replace(accept_environment_unprivileged=True)
         request = request_from(_asking(container, own, config.supported_capabilities), config, notes)
-    return Choice("cdi", request, others)
+    return Choice("cdi", request, others, _kinds(container, config, notes) if own else ())
+
+
+def _kinds(container: Container, config: Config, notes: list[str]) -> tuple[str, ...]:
+    """The kinds that a container asks for and the operator has switched on: an image can set any variable."""
+    asked = [kind for kind in GATED if container.environment.get(f"NVIDIA_{kind.upper()}") == "enabled"]
+    notes += [f"NVIDIA_{kind.upper()} is ignored: `kinds` in [nvc] does not name {kind}"
+              for kind in asked if kind not in config.kinds]  # fmt: skip
+    return tuple(kind for kind in asked if kind in config.kinds)
+
+
+def _manages(config: Config) -> bool:
+    """Whether `all` is what manages GPUs: MIG's rights with it, which edits for GPUs alone cannot give."""
+    return config.mode == "cdi" and config.cdi_default_kind == MANAGEMENT
 
 
 def _qualified(container: Container, config: Config) -> tuple[list[str], bool]:

@@ -66,8 +66,28 @@ def give(config: Config, document: dict[str, Any], choice: Choice, programs: str
             spec.remove_givers()
             edits += _made(kernel, facts, request, programs, options, config, groups)
             edits += _channels(facts, selection)
+        edits += _beside(kernel, facts, choice.kinds, log)
     for part in edits:
         apply_edits(spec, part)
+
+
+def _beside(kernel: Kernel, facts: HostFacts, kinds: tuple[str, ...], log: Log) -> Edits:
+    """Edits for devices beside GPUs. A host without them starts the container all the same, as NVIDIA's does."""
+    if not kinds:
+        return []
+    from nvc.cdi.beside import edits_of
+    from nvc.discovery.beside import find_beside
+    from nvc.discovery.hostroot import HostRoot
+
+    driver, devices = HostRoot.at(kernel, facts.driver_root), HostRoot.at(kernel, facts.device_root)
+    try:
+        found = [find_beside(kind, devices, driver) for kind in kinds]
+    finally:
+        driver.close()
+        devices.close()
+    for one in found:
+        log.step(f"{one.kind}: {', '.join(node.path for node in one.nodes) or 'none on this host'}")
+    return [edits_of(one, facts.device_root, facts.driver_root) for one in found if one.nodes]
 
 
 def _check_expressible(request: Request) -> None:

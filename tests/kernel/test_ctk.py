@@ -115,8 +115,8 @@ def test_the_driver_root_of_a_configuration(ctk: Ctk, driver: str, scratch: str)
     ("words", "why"),
     [
         (["--mode=csv"], "no driver of Tegra systems"),
-        (["--mode=management"], "GPUs and MIG devices only"),
-        (["--mode=nothing"], "want auto, nvml, wsl"),
+        (["--mode=mig-caps"], "come with --mode=nvml"),
+        (["--mode=nothing"], "want auto, nvml, wsl, gds"),
         (["--mode=wsl"], "this is not WSL"),
         (["--csv.file=/etc/x.csv"], "no driver of Tegra systems"),
         (["--config-search-path=/etc"], "leave it out"),

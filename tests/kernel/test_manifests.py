@@ -35,13 +35,3 @@ def test_manifests_come_with_their_libraries(
         "NVIDIA_VISIBLE_DEVICES=0", f"NVIDIA_DRIVER_CAPABILITIES={capabilities}", *variables,
     ]  # fmt: skip
     assert bundle.run("runc", LIST).stdout.split() == seen
-
-
-def test_devices_of_other_drivers_are_not_given(hook: Any, bundle: Bundle) -> None:
-    """NVIDIA's variables for GPUDirect Storage, RDMA, GDRCopy and NVSwitch ask for nothing here."""
-    hook().add(bundle)
-    bundle.config["process"]["env"] += ["NVIDIA_VISIBLE_DEVICES=0"]
-    plain = bundle.run("runc", "ls /dev").stdout
-    names = ("GDS", "MOFED", "GDRCOPY", "NVSWITCH")
-    bundle.config["process"]["env"] += [f"NVIDIA_{name}=enabled" for name in names]
-    assert bundle.run("runc", "ls /dev").stdout == plain

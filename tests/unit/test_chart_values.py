@@ -42,6 +42,7 @@ def test_the_schema_has_the_keys_that_nvc_reads(table: str) -> None:
         ("nvc", "vgpu-variables", "refuse", "deny"),
         ("nvc", "vgpu-isolation", "kernel", "mig"),
         ("nvc", "library-directories", ["/usr/lib"], ["lib"]),
+        ("nvc", "kinds", ["gds", "mofed"], ["imex"]),
         ("nvcd", "on-excess", "stop", "kill"),
     ],
 )

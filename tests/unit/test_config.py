@@ -91,6 +91,7 @@ def settings(text: str) -> dict[str, Any]:
             {"log": "/l", "timeout": 2.0, "inventory": False},
         ),
         ('[nvc]\nlibrary-directories = ["/a", "/b"]', {"library_directories": ("/a", "/b")}),
+        ('[nvc]\nkinds = ["mofed", "gds", "mofed"]', {"kinds": ("mofed", "gds")}),
         ('[nvc]\nvgpu-variables = "ignore"', {"vgpu_variables": "ignore"}),
         (
             '[nvc]\nvgpu-memory = "25%"\nvgpu-memory-max = "40GiB"\nvgpu-uncounted = true',
@@ -151,6 +152,7 @@ def test_keys(text: str, wanted: dict[str, Any]) -> None:
         ('[nvidia-container-runtime.modes.legacy]\ncuda-compat-mode = "magic"', "want one of ldconfig"),
         ("[nvidia-container-runtime.modes.legacy]\ncuda-compat-mode = 0", "want one of ldconfig"),
         ('[nvc]\nlibrary-directories = ["lib"]', "library-directories: want a list of absolute paths"),
+        ('[nvc]\nkinds = ["imex"]', "kinds: imex is none of gds, mofed, gdrcopy, nvswitch"),
         ("[nvc]\ntimeout = 0", "want seconds"),
         ("[nvc]\ntimeout = nan", "want seconds"),
         ("[nvc]\ntimeout = true", "want seconds"),

@@ -12,7 +12,7 @@ from nvc.config import Config
 from nvc.errors import InputError
 from nvc.kubernetes import names
 from nvc.oci import Container, Mount
-from nvc.runtime.choice import CLAIM_KINDS, Choice, choose
+from nvc.runtime.choice import CLAIM_KINDS, MANAGEMENT, Choice, choose
 
 
 def chosen(visible: str | None = None, mode: str = "auto", **more: Any) -> Choice | None:
@@ -99,6 +99,15 @@ def test_classes_of_claims() -> None:
 
 def test_a_configured_kind() -> None:
     assert devices(chosen("a.com/b=0", cdi_default_kind="a.com/b")) == ("0",)
+
+
+def test_all_where_the_operator_manages_gpus() -> None:
+    """NVIDIA's GPU operator has pods that manage GPUs ask for `all`, with the right to configure MIG."""
+    kind = {"mode": "cdi", "cdi_default_kind": MANAGEMENT}
+    assert chosen("all", **kind) == Choice("cdi", None, (f"{MANAGEMENT}=all",))
+    assert devices(chosen("0", **kind)) == ("0",) and devices(chosen("nvidia.com/gpu=0", **kind)) == ("0",)
+    for unlike in ({**kind, "mode": "jit-cdi"}, {**kind, "vgpu_memory": "1GiB"}):
+        assert devices(chosen("all", **unlike)) == ("all",), "a part of each GPU stays a part"
 
 
 def test_devices_of_others() -> None:
