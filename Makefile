@@ -16,13 +16,10 @@ BUILD  := build
 STAGE  := $(BUILD)/stage
 RUN    := $(VENV)/bin/python
 WARN   := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wshadow -Werror
-LAUNCHER := $(addprefix native/launcher/,launcher.c conf.c environment.c carry.c trust.c)
-LAUNCHER += $(addprefix native/launcher/,runtime.c runtime_call.c runtime_conf.c runtime_idle.c runtime_log.c)
-LAUNCHER += $(addprefix native/launcher/,cdi.c cdi_words.c cdi_bundle.c cdi_target.c cdi_program.c hook_idle.c)
-LAUNCHER += $(addprefix native/launcher/,replay.c replay_hook.c replay_look.c replay_rules.c replay_target.c replay_words.c)
+LAUNCHER := $(wildcard native/launcher/*.c native/launcher/*/*.c)
 # What the CDI hook has in common with nvc/_syscalls: the applier, and the steps that it applies.
 LAUNCHER += $(filter-out %/private.c,$(wildcard native/core/apply/*.c)) $(wildcard native/core/ldcache/*.c native/core/steps/*.c)
-LAUNCHER_FLAGS = $(addprefix -Inative/core/,apply ldcache steps) -DNVC_VERSION='$(shell sed -n 's/^__version__ = //p' nvc/__init__.py)'
+LAUNCHER_FLAGS = -Inative/launcher $(addprefix -Inative/core/,apply ldcache steps) -DNVC_VERSION='$(shell sed -n 's/^__version__ = //p' nvc/__init__.py)'
 STATIC := -static
 SPIN := $(addprefix native/spin/,spin.c driver.c options.c) native/simdriver/tools/start.c
 # What an installation is made of.
@@ -78,7 +75,7 @@ $(BUILD)/.stubs: $(wildcard nvc/kubernetes/protocol/*.proto nvc/nri/protocol/*.p
 	$(RUN) -m grpc_tools.protoc -I. --python_out=. --pyi_out=. nvc/*/protocol/*.proto
 	@touch $@
 
-$(BUILD)/launcher: $(LAUNCHER) $(wildcard native/launcher/*.h native/core/*/*.h nvc/__init__.py) | $(BUILD)/.packages-build
+$(BUILD)/launcher: $(LAUNCHER) $(wildcard native/launcher/*/*.h native/core/*/*.h nvc/__init__.py) | $(BUILD)/.packages-build
 	$(CC) $(WARN) $(CFLAGS) $(HARDEN) $(LAUNCHER_FLAGS) $(STATIC) -o $@ $(filter %.c,$^)
 
 # For containers too, whatever their C library: the simulated driver's old symbols and entry point.

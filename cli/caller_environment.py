@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import posix
 
-#: Names the descriptor of a file that the launcher (native/launcher/carry.c) has filled.
+#: Names the descriptor of a file that the launcher (native/launcher/start/carry.c) has filled.
 VARIABLE = b"NVC_CALLERS_ENVIRONMENT"
 LIMIT = 16 << 20  # bytes
 

@@ -71,7 +71,7 @@ def _stays() -> bool:
 def _again(session: Session, pid: int, rootfs: str) -> Call | None:
     """This call for any container, where the launcher may be able to do it. None where more than its words decides.
 
-    native/launcher/replay_words.c reads the same words.
+    native/launcher/replay/words.c reads the same words.
     """
     words, given = sys.argv[1:], f"--pid={pid}"
     root = arguments.text(session.globals, "root", "/")

@@ -85,7 +85,7 @@ def _inject(command: str, config: Config, log: RunLog, debug: bool) -> None:
 def _again(command: str, container: Container, config: Config, debug: bool) -> Call | None:
     """This call for any container, where the launcher may be able to do it. None where something else decides.
 
-    native/launcher/replay_hook.c reads the same of the bundle.
+    native/launcher/replay/hook.c reads the same of the bundle.
     """
     logs = debug or config.log or config.cli_debug
     asks = config.swarm_resource or any(

@@ -1,6 +1,6 @@
 /* Fuzzes the readers of what a runtime hands to a hook: the state and the bundle's configuration. What is accepted is
  * within its bounds, and plain text. */
-#include "cdi.h"
+#include "cdi/cdi.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -138,7 +138,7 @@ def _state(path: str) -> bytes:
 
 
 def is_read(name: str) -> bool:
-    """Whether a variable of this name decides what a container gets: READ of native/launcher/cdi_bundle.c."""
+    """Whether a variable of this name decides what a container gets: READ of native/launcher/cdi/bundle.c."""
     from nvc.environment import is_known  # hooks have it already, and `configure` need not load it
 
     return is_known(name) or name.startswith("ALIYUN_COM_GPU_")

@@ -1,7 +1,7 @@
 """What a start did, for the launcher to do again for the next container of the same kind, without an interpreter.
 
 A record says what a start saw of the host, which files it opened, and the program that it gave to the applier.
-The launcher (native/launcher/replay.c) looks again, and where everything is as it was, it executes that program.
+The launcher (native/launcher/replay) looks again, and where everything is as it was, it executes that program.
 Wherever it is not, the call is Python's. A record is trusted like the inventory: a file of ours alone in the
 runtime directory, with a sum over what it holds.
 """

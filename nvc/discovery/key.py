@@ -1,7 +1,7 @@
 """The key of the inventory: the state of the host on which discovery depends, read in under 1 ms without NVML.
 
 It consists of looks: where, how, and the answer. What the launcher repeats without Python (nvc/apply/replay.py) it
-compares by the same looks, so an answer is bytes that native/launcher/replay_look.c makes as well.
+compares by the same looks, so an answer is bytes that native/launcher/replay/look.c makes as well.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Odd states, bundles and words: nvc-cdi-hook takes or refuses them with its interpreter as without, word for word.
 
-The launcher reads all three by itself (native/launcher/cdi_words.c, cdi_bundle.c), and so does Python. Each case is
+The launcher reads all three by itself (native/launcher/cdi/words.c, bundle.c), and so does Python. Each case is
 taken once by the launcher, which may hand it on, and once by Python alone.
 """
 
@@ -116,7 +116,7 @@ done
 
 
 def test_both_keep_the_same_rights(stage: str, scratch: str) -> None:
-    """Those of native/launcher/cdi_target.c and of nvc/privileges.py: what one gives up, the other one lacks."""
+    """Those of native/launcher/cdi/target.c and of nvc/privileges.py: what one gives up, the other one lacks."""
     rootfs = f"{scratch}/rootfs"
     os.makedirs(f"{scratch}/cases")
     os.makedirs(f"{rootfs}/etc")

@@ -327,7 +327,7 @@ def test_the_launcher_knows_every_variable_by_which_whole_devices_are_asked_for(
 
 
 def test_the_launcher_copies_what_python_reads() -> None:
-    with open(f"{REPO}/native/launcher/cdi_bundle.c", encoding="ascii") as source:
+    with open(f"{REPO}/native/launcher/cdi/bundle.c", encoding="ascii") as source:
         lists = source.read().partition("READ[] = {")[2].partition("}")[0]
     copied = tuple(re.findall(r'"(.*?)"', lists))
     rows = [row.name.removesuffix("*") if row.name.endswith("*") else f"{row.name}=" for row in VARIABLES]

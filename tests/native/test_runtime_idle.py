@@ -23,7 +23,7 @@ from nvc.runtime.choice import choose
 
 def build(directory: str) -> str:
     library = os.path.join(directory, "idle.so")
-    source = os.path.join(REPO, "native/launcher/runtime_idle.c")
+    source = os.path.join(REPO, "native/launcher/runtime/idle.c")
     run(need("gcc"), "-std=c11", "-D_GNU_SOURCE", "-O1", "-shared", "-fPIC", "-o", library, source)
     return library
 

@@ -13,13 +13,13 @@ from support.sources import sources
 
 WARNINGS = ["-std=c11", "-D_GNU_SOURCE=", "-O2", "-fPIC", "-Wall", "-Wextra", "-Wshadow", "-Werror"]
 #: Where a quoted include may be found, beside the folder of the file itself.
-INCLUDES = ["-Inative/vgpu", *sorted({f"-I{os.path.dirname(name)}" for name in sources(".h")})]
+INCLUDES = ["-Inative/launcher", "-Inative/vgpu", *sorted({f"-I{os.path.dirname(name)}" for name in sources(".h")})]
 #: What the build gives a source that is compiled more than once.
 DEFINES = {
     "native/simdriver/tools/stub.c": ['-DNAME="stub"'],
-    "native/launcher/cdi_target.c": ['-DNVC_VERSION="0"'],
+    "native/launcher/cdi/target.c": ['-DNVC_VERSION="0"'],
     "native/tracer/tracer.bpf.c": ["-DNVC_X86_64"],
-    "native/launcher/replay.c": ['-DNVC_VERSION="0"'],
+    "native/launcher/replay/replay.c": ['-DNVC_VERSION="0"'],
 }
 #: gcc warns of uses of unset variables only where it optimises; clang warns of all it knows before that.
 COMPILERS = {

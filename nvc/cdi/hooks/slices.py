@@ -89,7 +89,7 @@ def asked(
 def _note(config: Config) -> None:
     """Note of the configuration that it limits nobody who does not ask for it.
 
-    native/launcher/cdi_target.c reads the note: while the file is the same, it starts no interpreter to judge it.
+    native/launcher/cdi/target.c reads the note: while the file is the same, it starts no interpreter to judge it.
     """
     directory = runtime_directory() if config.path else ""
     if not directory:

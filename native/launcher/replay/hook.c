@@ -1,5 +1,5 @@
 /* nvc-hook: what a container asks for, in the words of hooks/prestart.py, _again. */
-#include "cdi.h"
+#include "cdi/cdi.h"
 #include "replay.h"
 
 #include <string.h>

@@ -3,7 +3,7 @@
  * The low-level runtime takes this process's place with the words, environment and descriptors that an engine
  * gave: NOTIFY_SOCKET, LISTEN_FDS, a console's socket and the container's own standard streams pass through
  * untouched. What Python does, for `create` and `run` alone, is done in a child that has none of them. */
-#include "launcher.h"
+#include "start/launcher.h"
 #include "runtime.h"
 
 #include <errno.h>

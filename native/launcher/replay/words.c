@@ -1,6 +1,6 @@
 /* nvc-cli configure, as nvidia-container-cli is called: which words name the container, and which say what it gets. The
  * words of a call that Python has seen mean the same again: cli/configure.py, _again. */
-#include "launcher.h"
+#include "start/launcher.h"
 #include "replay.h"
 
 #include <limits.h>

@@ -1,9 +1,9 @@
 /* A start that is done again: the record for its words, the looks, the sources, the device rules, the applier. */
 #include "replay.h"
 #include "apply.h"
-#include "cdi.h"
+#include "cdi/cdi.h"
 #include "files.h"
-#include "launcher.h"
+#include "start/launcher.h"
 #include "steps.h"
 
 #include <errno.h>

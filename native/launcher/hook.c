@@ -1,8 +1,8 @@
 /* nvc-hook without an interpreter: for containers that ask for nothing (with Podman and CRI-O it is called for every
  * container), and for those that ask for what an earlier one got. */
-#include "cdi.h"
-#include "replay.h"
-#include "runtime.h"
+#include "cdi/cdi.h"
+#include "replay/replay.h"
+#include "runtime/runtime.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* Reads the names of low-level runtimes from the configuration file, and whether other settings let containers ask for
  * GPUs in unusual ways. nvc-runtime is called for each verb of each container, so no interpreter is started for this. Python
  * reads the rest of the file where it is needed. */
-#include "launcher.h"
+#include "start/launcher.h"
 #include "runtime.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* The container of a start that is done again. The rules are those of nvc/target.py; what is not of the usual kind
  * (a user namespace, a call without a process, a path that leads elsewhere) is Python's. */
-#include "cdi.h"
+#include "cdi/cdi.h"
 #include "files.h"
 #include "replay.h"
 

@@ -3,7 +3,7 @@
  * that Python has judged. All else (version 1, several programs, one of an ancestor or held by a link, one that is hidden)
  * is Python's. */
 #include "bpf.h"
-#include "cdi.h"
+#include "cdi/cdi.h"
 #include "files.h"
 #include "replay.h"
 

@@ -8,10 +8,10 @@
  * nvc-cdi-hook does without an interpreter what it can: cdi.c. So do nvc-cli configure and nvc-hook: replay.c.
  *
  * The dumpable flag is left alone: execve(2) would set it again. */
-#include "cdi.h"
+#include "cdi/cdi.h"
 #include "launcher.h"
-#include "replay.h"
-#include "runtime.h"
+#include "replay/replay.h"
+#include "runtime/runtime.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -2,7 +2,7 @@
  * all of this. So the steps that such containers have are done here. A call with anything else goes on to Python, and so
  * does one that fails: there it is done from the beginning, or refused with a message. */
 #include "cdi.h"
-#include "launcher.h"
+#include "start/launcher.h"
 
 #include <signal.h>
 #include <stdio.h>
