@@ -1,5 +1,6 @@
 /* nvc-hook without an interpreter: for containers that ask for nothing (with Podman and CRI-O it is called for every
  * container), and for those that ask for what an earlier one got. */
+#include "hook.h"
 #include "cdi/cdi.h"
 #include "replay/replay.h"
 #include "runtime/runtime.h"

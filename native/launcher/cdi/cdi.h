@@ -108,7 +108,7 @@ void cdi_journal_close(struct cdi_journal *journal, bool done);
 bool cdi_program(const uint8_t *records, size_t size, struct cdi_program *program);
 
 /* Does what a call asks for and exits. Returns where Python has to do it: standard input is as it was then, and so is
- * the container. `settled`: prepares the process, see launcher.c. */
+ * the container. `settled`: prepares the process, see start/launcher.h. */
 void cdi_run(const char *name, int argc, char **argv, void (*settle)(const char *name));
 
 #endif

@@ -46,8 +46,4 @@ void log_entry(const struct call *call, const char *level, const char *message);
 _Noreturn void runtime_run(const char *name, const char *mode, int argc, char **argv, char **envp,
                            void (*edit)(char **arguments, char **envp));
 
-/* nvc-hook for a container that asks for nothing: exits. Else it returns, with standard input as it was. `settle` prepares
- * the process, see launcher.c. */
-void hook_run(const char *name, int argc, char **argv, void (*settle)(const char *name));
-
 #endif

@@ -16,6 +16,22 @@ struct conf {
     char text[CONF_MAX_BYTES + 1];
 };
 
+struct program {
+    const char *called; /* the file name it is started under */
+    const char *name;
+    const char *package;
+    const char *module; /* of the package, has `main` */
+    bool hook;
+    bool daemon; /* may be handed sockets by systemd */
+};
+
+/* Prepares the process to work without an interpreter. As in Python, a failed write is an error and not the end: not of a hook whose warnings nobody
+ * reads, nor of an applier that has something to undo. `start` makes them standard again. */
+void settle_hook(const char *name);
+
+/* Becomes the interpreter that runs `program` with the words after argv[0]. */
+_Noreturn void start(const struct program *program, char **argv, char **envp);
+
 /* One line on stderr, `NAME: initialization error: PATH: CAUSE`, and exit 1. */
 _Noreturn void refuse(const char *name, const char *path, const char *cause);
 
