@@ -2,7 +2,6 @@
 
 #include "process/capture.h"
 #include "gauge.h"
-#include "code/local.h"
 #include "process/log.h"
 #include "slice/share.h"
 
@@ -177,51 +176,5 @@ void refund(const struct item *item)
             share_give_up(item->share); /* an importer that has it bears it from here on */
         if (item->bytes)
             account_release(item->position, item->bytes);
-    }
-}
-
-static void rename_context(uint64_t from, uint64_t to)
-{
-    items_lock();
-    for (uint64_t slot = 0; slot < item_slots(); slot++) {
-        struct item *item = item_at(slot);
-        if (item && item->context == from)
-            item->context = to;
-    }
-    items_unlock();
-}
-
-/* Handles are addresses of structures, so their lowest bit is free. */
-void context_doom(uint64_t context)
-{
-    rename_context(context, context | 1);
-}
-
-void context_spare(uint64_t context)
-{
-    rename_context(context | 1, context);
-}
-
-void context_bury(uint64_t context)
-{
-    local_forget();
-    for (uint64_t slot = 0; slot < item_slots();) {
-        struct item item = {0};
-        items_lock();
-        struct item *at = item_at(slot);
-        if (at && at->context == (context | 1)) {
-            item = *at;
-            item_remove(at); /* another may have moved here */
-        }
-        items_unlock();
-        if (item.kind == ITEM_FREE) {
-            slot++;
-            continue;
-        }
-        if (item.kind == ITEM_CONTEXT || item.kind == ITEM_PRIMARY)
-            atomic_fetch_sub(&process()->contexts, 1);
-        if (item.kind == ITEM_LATER) /* its event went with the context */
-            atomic_fetch_sub(&process()->later, 1);
-        refund(&item);
     }
 }

@@ -73,9 +73,4 @@ void bound_drop(uint64_t resource);
 
 void array_leave_small(const struct item *item);
 
-/* Refunds and removes what ends with a context. */
-void context_doom(uint64_t context);  /* first, so that a new context at its address is not taken for it */
-void context_spare(uint64_t context); /* the driver did not end it */
-void context_bury(uint64_t context);
-
 #endif

@@ -88,18 +88,67 @@ CREATE(cuVDPAUCtxCreate, (CUcontext * out, unsigned int flags, CUdevice device, 
 CREATE(cuVDPAUCtxCreate_v2, (CUcontext * out, unsigned int flags, CUdevice device, unsigned int v, void *f),
        (place, flags, device, v, f))
 
+static void rename_context(uint64_t from, uint64_t to)
+{
+    items_lock();
+    for (uint64_t slot = 0; slot < item_slots(); slot++) {
+        struct item *item = item_at(slot);
+        if (item && item->context == from)
+            item->context = to;
+    }
+    items_unlock();
+}
+
+/* A context is about to end: a new one at its address is not to be taken for it. Handles are addresses of structures, so
+ * their lowest bit is free. */
+static void doom(uint64_t context)
+{
+    rename_context(context, context | 1);
+}
+
+/* The driver did not end it. */
+static void spare(uint64_t context)
+{
+    rename_context(context | 1, context);
+}
+
+/* Refunds and removes what ended with it. */
+static void bury(uint64_t context)
+{
+    local_forget();
+    for (uint64_t slot = 0; slot < item_slots();) {
+        struct item item = {0};
+        items_lock();
+        struct item *at = item_at(slot);
+        if (at && at->context == (context | 1)) {
+            item = *at;
+            item_remove(at); /* another may have moved here */
+        }
+        items_unlock();
+        if (item.kind == ITEM_FREE) {
+            slot++;
+            continue;
+        }
+        if (item.kind == ITEM_CONTEXT || item.kind == ITEM_PRIMARY)
+            atomic_fetch_sub(&process()->contexts, 1);
+        if (item.kind == ITEM_LATER) /* its event went with the context */
+            atomic_fetch_sub(&process()->later, 1);
+        refund(&item);
+    }
+}
+
 /* All that was made in a context ends with it. */
 static CUresult destroy(CUcontext context, CUresult (*call)(CUcontext))
 {
     if (!context)
         return call(context);
     pacer_forget(key_of(context));
-    context_doom(key_of(context));
+    doom(key_of(context));
     CUresult result = call(context);
     if (result == CUDA_SUCCESS)
-        context_bury(key_of(context));
+        bury(key_of(context));
     else
-        context_spare(key_of(context));
+        spare(key_of(context));
     return result;
 }
 
@@ -120,8 +169,8 @@ CU_API CUresult cuCtxDetach(CUcontext context)
     pacer_forget(key_of(context));
     CUresult result = REAL(cuCtxDetach)(context);
     if (result == CUDA_SUCCESS && context && REAL(cuCtxGetApiVersion)(context, &version) != CUDA_SUCCESS) {
-        context_doom(key_of(context));
-        context_bury(key_of(context));
+        doom(key_of(context));
+        bury(key_of(context));
     }
     return result;
 }
@@ -178,13 +227,13 @@ static CUresult end_primary(CUdevice device, CUresult (*call)(CUdevice))
     if (!item_get(ITEM_PRIMARY, (uint64_t)device + 1, &item))
         return call(device);
     pacer_forget(item.context);
-    context_doom(item.context);
+    doom(item.context);
     CUresult result = call(device);
     if (result == CUDA_SUCCESS && !is_active(device)) {
-        context_bury(item.context);
+        bury(item.context);
         reclaim(item.position);
     } else {
-        context_spare(item.context);
+        spare(item.context);
     }
     return result;
 }
@@ -257,8 +306,8 @@ static CUresult destroy_green(CUgreenCtx context, CUdevice device)
     CUresult result = REAL(cuGreenCtxDestroy)(context);
     if (result == CUDA_SUCCESS && item_get(ITEM_PRIMARY, (uint64_t)device + 1, &item) &&
         !is_active(device)) {
-        context_doom(item.context);
-        context_bury(item.context);
+        doom(item.context);
+        bury(item.context);
     }
     return result;
 }
