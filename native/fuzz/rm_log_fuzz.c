@@ -1,7 +1,7 @@
 /* Feeds arbitrary memory to the reader of the switch log, as a driver of another kind could write it: the header, and
  * records behind it. What it reads stays in the buffer, and it never reads more than there is room for. */
 #include "_rm.h"
-#include "rm.h"
+#include "../core/rm/rm.h"
 
 #include <stdlib.h>
 #include <string.h>
