@@ -275,17 +275,17 @@ def _slice(
 def _default_slice(config: Config) -> SliceRequest | None:
     """What the operator gives to who asks for nothing, and grants at most. None: whole devices."""
     memory, cores = config.vgpu_memory or config.vgpu_memory_max, config.vgpu_cores or config.vgpu_cores_max
-    if not (memory or cores or config.vgpu_weight or config.vgpu_weight_max or config.vgpu_policy):
+    more = config.vgpu_weight or config.vgpu_weight_max or config.vgpu_policy or config.vgpu_period
+    if not (memory or cores or more):
         return None
     from nvc.slices.model.sizes import parse_size
     from nvc.slices.model.time_settings import parse_cores, parse_policy, parse_weight
 
     name = "vgpu-memory" if config.vgpu_memory else "vgpu-memory-max"
+    of_cores = "vgpu-cores" if config.vgpu_cores else "vgpu-cores-max"
     default: SliceRequest = bounds_of(config).replace(
         memory=(parse_size(name, memory),) if memory else (),
-        cores=(parse_cores("vgpu-cores" if config.vgpu_cores else "vgpu-cores-max", str(cores)),)
-        if cores
-        else (),
+        cores=(parse_cores(of_cores, str(cores)),) if cores else (),
         weight=parse_weight("vgpu-weight", str(config.vgpu_weight)) if config.vgpu_weight else None,
         policy=parse_policy("vgpu-policy", config.vgpu_policy) if config.vgpu_policy else None,
     )
@@ -295,11 +295,13 @@ def _default_slice(config: Config) -> SliceRequest | None:
 def bounds_of(config: Config) -> SliceRequest:
     """A request for nothing, with what the operator grants at most. Raises InputError."""
     from nvc.slices.model.sizes import parse_size
+    from nvc.slices.model.time_settings import parse_period
 
     return SliceRequest(
         largest=parse_size("vgpu-memory-max", config.vgpu_memory_max) if config.vgpu_memory_max else None,
         most_cores=config.vgpu_cores_max,
         most_weight=config.vgpu_weight_max,
+        usual_period=parse_period("vgpu-period", config.vgpu_period).value if config.vgpu_period else 0,
         uncounted=config.vgpu_uncounted,
         require_daemon=config.require_nvcd,
     )
@@ -321,16 +323,14 @@ def _completed(wanted: SliceRequest, default: SliceRequest) -> SliceRequest:
     """
     memory, cores = wanted.memory or wanted.memory_at, wanted.cores or wanted.cores_at
     silent = not (cores or wanted.weight or wanted.policy)
-    completed: SliceRequest = wanted.replace(
+    return wanted.replace(  # type: ignore[no-any-return]
         memory=wanted.memory if memory else default.memory,
         cores=wanted.cores if cores else default.cores,
         weight=wanted.weight or default.weight,
         policy=default.policy if silent else wanted.policy,
-        largest=default.largest,
-        most_cores=default.most_cores,
-        most_weight=default.most_weight,
-    )
-    return completed
+        largest=default.largest, most_cores=default.most_cores, most_weight=default.most_weight,
+        usual_period=default.usual_period,
+    )  # fmt: skip
 
 
 def _asks_for_slice(name: str) -> bool:

@@ -69,6 +69,7 @@ class Part(Value):
     isolation: str = ""  # kernel: the driver limits the container's cgroup, too
     reserved: int = 0  # bytes of its memory that no other slice can reserve; at most the limit
     uncounted: bool = False  # with libraries whose memory is not counted
+    period_us: int = 0  # of the cap; 0: not given
 
 
 class SliceRequest(Value):
@@ -95,6 +96,7 @@ class SliceRequest(Value):
     largest: Size | None = None  # what the operator lets anybody ask for
     most_cores: int = 0  # likewise; 0: all
     most_weight: int = 0
+    usual_period: int = 0  # microseconds: of caps for which no period is given; 0: nvcd's
     require_daemon: bool = False  # the operator refuses slices that only nvcd can keep where it does not run
     label: str = ""  # of SELinux: what is mounted for the container alone gets it
     parts: tuple[Part, ...] = ()  # for the devices with these UUIDs; win over all others

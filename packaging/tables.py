@@ -37,6 +37,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "verdict": {"enum": list(file.VERDICTS)},
     "stranger": {"enum": list(file.STRANGERS)},
     "cores": {"type": ["integer", "string"]},
+    "period": {"type": "string", "pattern": "^$|^[0-9]+(us|ms|s)$"},
     "weight": {"type": "integer", "minimum": 0, "maximum": time_settings.WEIGHT_MAX},
 }
 #: Keys that other values of the chart write: `sizes`, `metrics`.

@@ -11,7 +11,7 @@ from nvc.slices.model.layout import CORES_UNCAPPED, NO_LIMIT, POLICY_NATIVE, WEI
 from nvc.slices.model.policy import POLICIES
 from nvc.slices.model.sizes import parse_number, parse_size
 from nvc.slices.model.slice import SliceDevice, amount, bounded, devices_of, reservation
-from nvc.slices.model.time_settings import default_policy
+from nvc.slices.model.time_settings import PERIOD_US, default_policy, parse_period
 from nvc.value import Value
 
 TYPE_CHECKING = False
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 #: The class of devices that are slices: nvidia.com/vgpu.
 CLASS = "vgpu"
 _LARGEST = 1 << 50  # bytes
-_REQUEST, _UNCOUNTED = "request=", "uncounted"
+_REQUEST, _PERIOD, _UNCOUNTED = "request=", "period=", "uncounted"
 _IN_HOLD = frozenset("0123456789abcdefABCDEF-")
 
 
@@ -39,6 +39,7 @@ class SliceSize(Value):
     isolation: str = ""  # likewise
     request: Size | None = None  # what no other slice can reserve of each device; at most `memory`
     uncounted: bool = False  # of Part
+    period_us: int = 0  # likewise
 
 
 class Slicing(Value):
@@ -53,14 +54,16 @@ class Slicing(Value):
 def sizes_of(config: Config) -> tuple[SliceSize, ...]:
     """The sizes that the configuration defines."""
     found = []
-    for name, text, devices, cores, weight, policy, request, isolation in config.vgpu_devices:
+    for name, text, devices, cores, weight, policy, request, period, isolation in config.vgpu_devices:
         memory = parse_size(f"[[nvc.vgpu]] {name}", text)
         reserved = parse_size(f"[[nvc.vgpu]] {name}: request", request) if request else None
         number = POLICIES.index(policy) if policy else default_policy(cores, weight != WEIGHT)
+        period_us = parse_period(f"[[nvc.vgpu]] {name}: period", period).value if period else 0
         isolation = isolation or config.vgpu_isolation
         found.append(
-            SliceSize(name, memory, devices, cores, weight, number, isolation=isolation, request=reserved)
-        )
+            SliceSize(name, memory, devices, cores, weight, number, isolation=isolation, request=reserved,
+                      period_us=period_us)
+        )  # fmt: skip
     return tuple(found)
 
 
@@ -88,7 +91,8 @@ def sliced(facts: HostFacts, slicing: Slicing) -> dict[str, list[tuple[str, Slic
             reserved = reservation(size.request, device, limit)
             fits += 1
             part = Part(
-                device.uuid, limit, size.cores, size.weight, size.policy, size.hold, size.isolation, reserved
+                device.uuid, limit, size.cores, size.weight, size.policy, size.hold, size.isolation, reserved,
+                period_us=size.period_us,
             )  # fmt: skip
             found.setdefault(device.uuid, []).append((size.name, bounded(device, part, slicing.bounds)))
         if problem is not None and not fits:
@@ -113,7 +117,8 @@ def _check_isolation(facts: HostFacts, size: SliceSize, device: SliceDevice, lim
 def written(device: SliceDevice | Part, uncounted: bool = False) -> str:
     """A slice of a device as the hook's argument."""
     reserved = f"{_REQUEST}{device.reserved}" if device.reserved else ""
-    words = (device.hold, reserved, device.isolation, _UNCOUNTED if uncounted else "")
+    period = f"{_PERIOD}{device.period_us}" if device.period_us else ""
+    words = (device.hold, reserved, period, device.isolation, _UNCOUNTED if uncounted else "")
     more = "".join(f",{word}" for word in words if word)
     return f"{device.uuid}={device.limit},{device.cores},{device.weight},{device.policy}{more}"
 
@@ -125,16 +130,18 @@ def parsed(text: str) -> Part:
     parts = rest.split(",")
     uncounted = parts[-1] == _UNCOUNTED and bool(parts.pop())
     isolation = parts.pop() if parts[-1:] == [KERNEL] else ""
+    period = parts.pop().removeprefix(_PERIOD) if parts and parts[-1].startswith(_PERIOD) else "0"
     request = parts.pop().removeprefix(_REQUEST) if parts and parts[-1].startswith(_REQUEST) else "0"
     hold = parts.pop() if len(parts) == 5 else ""
     if not uuid or not equals or len(parts) != 4 or not _IN_HOLD.issuperset(hold):
         raise InputError(
             option,
             text[:80],
-            "want UUID=BYTES,CORES,WEIGHT,POLICY[,HOLD][,request=BYTES][,kernel][,uncounted]",
+            "want UUID=BYTES,CORES,WEIGHT,POLICY[,HOLD][,request=BYTES][,period=US][,kernel][,uncounted]",
         )
     limit = NO_LIMIT if parts[0] == str(NO_LIMIT) else parse_number(option, parts[0], 1 << 20, _LARGEST)
     cores, weight = parse_number(option, parts[1], 0, 100), parse_number(option, parts[2], 1, 1 << 16)
     policy = parse_number(option, parts[3], 0, len(POLICIES) - 1)
     reserved = parse_number(option, request, 0, _LARGEST)
-    return Part(uuid, limit, cores, weight, policy, hold, isolation, reserved, uncounted)
+    period_us = parse_number(option, period, PERIOD_US[0], PERIOD_US[1]) if period != "0" else 0
+    return Part(uuid, limit, cores, weight, policy, hold, isolation, reserved, uncounted, period_us)

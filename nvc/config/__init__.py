@@ -98,6 +98,7 @@ class Config(Value):
     vgpu_memory_max: str = ""  # a size: more is refused
     vgpu_cores: int = 0  # percent of a device's time for containers that ask for no cap; 0: all
     vgpu_cores_max: int = 0  # more is refused; 0: all is granted
+    vgpu_period: str = ""  # of caps for which no period is asked
     vgpu_weight: int = 0  # for containers that ask for none; 0: none
     vgpu_weight_max: int = 0  # more is refused; 0: nothing is
     vgpu_policy: str = ""  # for containers that ask for no share of time
@@ -108,8 +109,9 @@ class Config(Value):
     nvcd_on_bypass: str = "report"  # or deny, stop
     nvcd_on_excess: str = "deny"  # or report, stop
     nvcd_on_stranger: str = "leave"  # or stop
-    #: name, memory, devices, cores, weight, and policy, request and isolation, or "", of each; see nvc.config.vgpu
-    vgpu_devices: tuple[tuple[str, str, tuple[str, ...], int, int, str, str, str], ...] = ()
+    #: name, memory, devices, cores, weight, and policy, request, period and isolation, or "", of each; see
+    #: nvc.config.vgpu
+    vgpu_devices: tuple[tuple[str, str, tuple[str, ...], int, int, str, str, str, str], ...] = ()
 
     if not TYPE_CHECKING:
 

@@ -238,6 +238,14 @@ def _policy(value: Any) -> str:
     return str(value)
 
 
+def _period(value: Any) -> str:
+    if _text(value):
+        from nvc.slices.model.time_settings import parse_period
+
+        _understood(parse_period, value)
+    return str(value)
+
+
 def _understood(parse: Callable[[str, str], object], value: str) -> None:
     try:
         parse("", value)
@@ -339,6 +347,7 @@ _KINDS: dict[str, Callable[[Any], Any]] = {
     "size": _size,
     "cores": _cores,
     "weight": _whole(0, 1 << 16),
+    "period": _period,
     "policy": _policy,
     "vgpus": _vgpus,
     "endpoint": _endpoint,

@@ -80,6 +80,7 @@ KEYS: dict[str, dict[str, tuple[str, str]]] = {
         "vgpu-memory-max": ("vgpu_memory_max", "size"),
         "vgpu-cores": ("vgpu_cores", "cores"),
         "vgpu-cores-max": ("vgpu_cores_max", "cores"),
+        "vgpu-period": ("vgpu_period", "period"),
         "vgpu-weight": ("vgpu_weight", "weight"),
         "vgpu-weight-max": ("vgpu_weight_max", "weight"),
         "vgpu-policy": ("vgpu_policy", "policy"),

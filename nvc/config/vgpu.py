@@ -7,13 +7,20 @@ from nvc.slices.model.isolation import KERNEL, OPERATORS
 from nvc.slices.model.layout import CORES_UNCAPPED, WEIGHT
 from nvc.slices.model.policy import POLICIES
 from nvc.slices.model.sizes import parse_size
-from nvc.slices.model.time_settings import WEIGHT_MAX, check_together, parse_policy
+from nvc.slices.model.time_settings import (
+    WEIGHT_MAX,
+    check_period,
+    check_together,
+    default_policy,
+    parse_period,
+    parse_policy,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-KEYS = ("name", "memory", "devices", "cores", "weight", "policy", "request", "isolation")
+KEYS = ("name", "memory", "devices", "cores", "weight", "policy", "request", "period", "isolation")
 NAME_MAX = 63
 TABLES_MAX = 64
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -36,14 +43,16 @@ def devices_of(value: Any) -> tuple[tuple[Any, ...], ...]:
                 raise ValueError(f"{name}: unknown key {key}, known are {', '.join(KEYS)}")
         cores = _cores(name, table.get("cores", CORES_UNCAPPED)) % 100
         memory = _memory(name, "memory", table.get("memory"))
+        policy = _policy(name, table.get("policy", ""), cores)
         found[name] = (
             name,
             memory,
             _devices(name, table.get("devices", "all")),
             cores,
             _number(name, "weight", table.get("weight", WEIGHT), 1, WEIGHT_MAX),
-            _policy(name, table.get("policy", ""), cores),
+            policy,
             _request(name, table.get("request", ""), memory),
+            _period(name, table.get("period", ""), cores, policy),
             _isolation(name, table.get("isolation", "")),
         )
     return tuple(found.values())
@@ -112,6 +121,18 @@ def _request(name: str, text: Any, memory: str) -> str:
     _memory(name, "request", text)
     if _is_more(text, memory):
         raise ValueError(f"{name}: request: {text} is more than memory, {memory}")
+    return str(text)
+
+
+def _period(name: str, text: Any, cores: int, policy: str) -> str:
+    """The period of its cap; "": the usual one."""
+    if text == "":
+        return ""
+    try:
+        number = POLICIES.index(policy) if policy else default_policy(cores, False)
+        check_period(cores, number, parse_period("period", str(text)), name)
+    except InputError as error:
+        raise ValueError(f"{name}: period: {text}: {error.cause}; {error.hint}") from None
     return str(text)
 
 

@@ -137,8 +137,22 @@ def test_the_configuration_says_which() -> None:
     (found,) = sizes_of(parse(text, "/c"))
     assert (found.name, found.memory.bytes, found.cores, found.weight, found.policy) == ("a", GIB, 30, 1, 3)
     assert found.request is None
+    assert found.period_us == 0
+    (found,) = sizes_of(parse(text + b'\nperiod = "50ms"', "/c"))
+    assert found.period_us == 50_000
     (found,) = sizes_of(parse(text + b'\nrequest = "512m"', "/c"))
     assert found.request is not None and found.request.bytes == GIB // 2
+
+
+def test_the_period_of_a_size_or_the_usual_one_where_it_has_a_cap() -> None:
+    own, other, uncapped = (
+        size("own", "1g", cores=20, policy=3, period_us=20_000),
+        size("other", "1g", cores=20, policy=3),
+        size("uncapped", "1g"),
+    )
+    slicing = Slicing((own, other, uncapped), SHIMS, bounds=SliceRequest(usual_period=50_000))
+    found = {name: part.period_us for parts in sliced(host(), slicing).values() for name, part in parts}
+    assert found == {"own": 20_000, "other": 50_000, "uncapped": 0}
 
 
 def test_a_size_that_reserves_memory() -> None:
@@ -159,8 +173,9 @@ def test_a_size_that_reserves_memory() -> None:
 
 def test_what_is_written_is_read() -> None:
     part = Part(UUID_0, GIB, cores=30, weight=7, policy=2)
-    every = {"hold": "ab-1", "isolation": "kernel", "reserved": GIB}
-    for more in ({}, {"hold": "ab-1"}, {"isolation": "kernel"}, {"reserved": 1 << 20}, every):
+    every = {"hold": "ab-1", "isolation": "kernel", "reserved": GIB, "period_us": 50_000}
+    each = {"hold": "ab-1"}, {"isolation": "kernel"}, {"reserved": 1 << 20}, {"period_us": 1_000_000}
+    for more in ({}, *each, every):
         assert parsed(written(part.replace(**more))) == part.replace(**more)
     assert parsed(written(SliceDevice(UUID_0, "0", "NVIDIA", 80 * GIB, GIB, cores=30))).cores == 30
 

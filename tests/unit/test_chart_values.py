@@ -39,6 +39,7 @@ def test_the_schema_has_the_keys_that_nvc_reads(table: str) -> None:
         ("nvc", "vgpu-memory", "10GiB", 10),
         ("nvc", "vgpu-cores", "25%", [25]),
         ("nvc", "vgpu-weight", 3, 3.5),
+        ("nvc", "vgpu-period", "50ms", "50"),
         ("nvc", "vgpu-variables", "refuse", "deny"),
         ("nvc", "vgpu-isolation", "kernel", "mig"),
         ("nvc", "library-directories", ["/usr/lib"], ["lib"]),

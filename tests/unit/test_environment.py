@@ -328,11 +328,8 @@ def test_the_operator_has_the_last_word_on_time() -> None:
     config = Config(vgpu_cores=25, vgpu_cores_max=50, vgpu_weight_max=8, vgpu_policy="fair")
     silent = request({}, config).vgpu
     assert silent is not None and silent.policy is not None
-    assert ([share.value for share in silent.cores], silent.policy.text, silent.most_cores) == (
-        [25],
-        "fair",
-        50,
-    )
+    found = [share.value for share in silent.cores], silent.policy.text, silent.most_cores
+    assert found == ([25], "fair", 50)
     capped = request({"NVC_VGPU_CORES": "40"}, config).vgpu
     assert capped is not None and [share.value for share in capped.cores] == [40] and capped.policy is None
     heavy = request({"NVC_VGPU_WEIGHT": "9"}, config).vgpu
@@ -340,6 +337,15 @@ def test_the_operator_has_the_last_word_on_time() -> None:
     assert [share.text for share in heavy.cores] == ["25"]
     both = request({"NVC_VGPU_CORES": "40"}, Config(vgpu_memory="2GiB")).vgpu
     assert both is not None and both.memory[0].bytes == 2 << 30
+
+
+def test_the_operator_says_the_period_of_caps_that_name_none() -> None:
+    config = Config(vgpu_period="50ms")
+    assert request({}, config).vgpu is None
+    found = request({"NVC_VGPU_CORES": "40"}, config).vgpu
+    assert found is not None and (found.period, found.usual_period) == (None, 50_000)
+    own = request({"NVC_VGPU_CORES": "40", "NVC_VGPU_PERIOD": "20ms"}, config).vgpu
+    assert own is not None and own.period is not None and own.period.value == 20_000
 
 
 def test_an_image_that_sets_nvidias_variables_is_bounded() -> None:

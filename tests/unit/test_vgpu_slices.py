@@ -17,7 +17,7 @@ from nvc.slices.model.policy import POLICY_FIXED as FIXED
 from nvc.slices.model.policy import POLICY_WEIGHT as WEIGHT
 from nvc.slices.model.sizes import parse_size
 from nvc.slices.model.slice import resolve
-from nvc.slices.model.time_settings import parse_cores, parse_policy, parse_weight
+from nvc.slices.model.time_settings import parse_cores, parse_period, parse_policy, parse_weight
 
 
 def size(text: str) -> Size:
@@ -158,6 +158,21 @@ def test_what_the_operator_grants_of_the_time() -> None:
             shares(("0",), cores=(cores(text),), most_cores=40)
     with pytest.raises(InputError, match="WEIGHT: 3: the operator grants 2"):
         shares(("0",), weight=parse_weight("WEIGHT", "3"), most_weight=2)
+
+
+def periods(**wanted: Any) -> list[int]:
+    found = host()
+    made = resolve(found, select(found, Request(devices=("0", "1:0"))), SliceRequest(**wanted))
+    return [device.period_us for device in made]
+
+
+def test_the_usual_period_is_for_caps_that_name_none() -> None:
+    assert periods(cores_at=((0, cores("20")),), usual_period=50_000) == [50_000, 0]
+    own = parse_period("PERIOD", "20ms")
+    assert periods(cores=(cores("20"),), period=own, usual_period=50_000) == [20_000, 20_000]
+    assert periods(policy=parse_policy("POLICY", "fair"), usual_period=50_000) == [50_000, 50_000]
+    parts = (part(cores=30, policy=FIXED), part(MIG_UUID_0, cores=30, policy=FIXED, period_us=20_000))
+    assert periods(parts=parts, usual_period=50_000) == [50_000, 20_000]
 
 
 def part(uuid: str = UUID_0, limit: int = GIB, **more: int) -> Part:

@@ -15,6 +15,7 @@ from nvc.slices.model.time_settings import (
     check_period,
     check_together,
     default_policy,
+    has_periods,
     time_settings_text,
 )
 from nvc.value import Value
@@ -264,9 +265,10 @@ def _with_time(wanted: SliceRequest, device: SliceDevice, asked: TimeSetting | N
     period = wanted.period
     if period is not None:
         check_period(cores, policy, period, device.uuid)
+    usual = wanted.usual_period if has_periods(cores, policy) else 0
     shared: SliceDevice = device.replace(
         cores=cores, weight=weight.value if weight else WEIGHT, policy=policy, asked_policy=policy,
-        period_us=period.value if period else 0,
+        period_us=period.value if period else usual,
     )  # fmt: skip
     return shared
 
@@ -289,6 +291,7 @@ def bounded(device: SliceDevice, part: Part, wanted: SliceRequest) -> SliceDevic
     made: SliceDevice = device.replace(
         limit=part.limit, cores=cores, weight=part.weight, policy=policy, asked_policy=policy, hold=part.hold,
         isolation=part.isolation, reserved=part.reserved,
+        period_us=(part.period_us or wanted.usual_period) if has_periods(cores, policy) else 0,
     )
     return made
 

@@ -59,6 +59,12 @@ def duration_text(us: int) -> str:
     return f"{us}us" if us % 1000 else f"{us // 1000}ms"
 
 
+def has_periods(cores: int, policy: int) -> bool:
+    """Whether a slice with that cap, 0 for none, and policy has a quota in each period."""
+    row = policy_of(policy)
+    return row.timed and (bool(cores) or row.bound == EQUAL)
+
+
 def check_period(cores: int, policy: int, period: TimeSetting, where: str) -> None:
     """Refuse a period without a cap, and where a cap is no part of the time. Raises InputError."""
     row = policy_of(policy)
@@ -66,7 +72,7 @@ def check_period(cores: int, policy: int, period: TimeSetting, where: str) -> No
         raise InputError(
             period.name, period.text, f"policy {row.name} of {where} has no periods", "leave it out"
         )
-    if not cores and row.bound != EQUAL:
+    if not has_periods(cores, policy):
         raise InputError(period.name, period.text, f"{where} has no cap", "say how many percent it gets")
 
 
