@@ -1,5 +1,6 @@
-"""Writes the checks in docs/doctor.md, the variables in docs/hooks.md, the policies and what was measured of them
-in docs/sharing.md, and the policies and keys of config.toml in the schema of the chart's values.
+"""Writes the checks in docs/doctor.md, the variables in docs/hooks.md, the policies in docs/sharing.md, what was
+measured of them in docs/choose-policy.md, and the policies and keys of config.toml in the schema
+of the chart's values.
 
 Needs `make native`.
 """
@@ -52,7 +53,7 @@ def main() -> None:
     with open(path, "w", encoding="utf-8") as out:
         out.write(text + HEADING + table())
     replace_table("docs/sharing.md", policy.HEAD, policy.table())
-    replace_table("docs/sharing.md", effects.HEAD, effects.table())
+    replace_table("docs/choose-policy.md", effects.HEAD, effects.table())
     replace_table("docs/hooks.md", VARIABLES_HEAD, variables())
     path = os.path.join(REPO, SCHEMA)
     with open(path, encoding="utf-8") as there:

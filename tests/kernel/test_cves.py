@@ -1,6 +1,6 @@
 """Flaws that were found in other container toolkits for GPUs: nvc does not have their pattern.
 
-docs/security.md has the table. Tests of flaws that are older lie beside what they are about.
+tests/security.md has the table. Tests of flaws that are older lie beside what they are about.
 """
 
 from __future__ import annotations
@@ -158,8 +158,8 @@ def test_nothing_that_is_installed_is_a_go_program(stage: str) -> None:
 
 
 def test_every_flaw_of_the_page_has_its_tests() -> None:
-    """Each test that the table of docs/security.md names is there."""
-    with open(os.path.join(REPO, "docs/security.md"), encoding="utf-8") as page:
+    """Each test that the table of tests/security.md names is there."""
+    with open(os.path.join(REPO, "tests/security.md"), encoding="utf-8") as page:
         section = page.read().partition("## Flaws of other toolkits")[2]
     rows = [line for line in section.splitlines() if line.startswith("| ")][2:]
     assert len(rows) > 9
@@ -169,3 +169,12 @@ def test_every_flaw_of_the_page_has_its_tests() -> None:
         for name, function in named:
             with open(os.path.join(REPO, "tests", name), encoding="utf-8") as file:
                 assert f"\ndef {function}(" in file.read(), f"{name}::{function}"
+
+
+def test_the_page_of_users_has_the_same_flaws() -> None:
+    """docs/security.md names each of them, and no other."""
+    named = []
+    for page in ("docs/security.md", "tests/security.md"):
+        with open(os.path.join(REPO, page), encoding="utf-8") as file:
+            named.append(set(re.findall(r"CVE-\d+-\d+", file.read())))
+    assert named[0] == named[1]

@@ -1,4 +1,4 @@
-"""docs/sharing.md: every command as it is written, with a simulated driver and a /run/nvc of its own."""
+"""The pages of shared GPUs: every command as it is written, with a simulated driver and a /run/nvc of its own."""
 
 from __future__ import annotations
 
@@ -12,8 +12,15 @@ from support.vgpu import ensure_shim
 from nvc.slices.model.policy import table
 from nvc.slices.policy import effects
 
-with open(os.path.join(REPO, "docs/sharing.md"), encoding="utf-8") as page:
-    TEXT = page.read()
+PAGES = ("choose-policy", "sharing", "isolation")
+
+
+def read(page: str) -> str:
+    with open(os.path.join(REPO, "docs", f"{page}.md"), encoding="utf-8") as file:
+        return file.read()
+
+
+TEXT = read("sharing")
 
 
 def test_every_command(stage: str, launcher: str, sim_root: Callable[..., str], scratch: str) -> None:
@@ -27,7 +34,8 @@ def test_every_command(stage: str, launcher: str, sim_root: Callable[..., str], 
     os.symlink(os.path.join(os.path.dirname(launcher), "nvc-spin"), f"{place}/nvc-spin")
     env = {**CLEAN_ENV, "PATH": f"{place}:{CLEAN_ENV['PATH']}"}
     # What comes before is typed on a terminal: test_vgpu_screen.py.
-    rest = TEXT[TEXT.index("## Choose a policy") :]
+    after = "## Ask for GPU time"
+    rest = "".join(after + text.partition(after)[2] if after in text else text for text in map(read, PAGES))
     blocks = re.findall(r"^```sh\n(.*?)^```$", rest, re.MULTILINE | re.DOTALL)
     shown = []
     for number, block in enumerate(blocks):
@@ -59,6 +67,6 @@ def test_every_policy_and_state_is_explained() -> None:
 
 
 def test_the_figures_are_those_that_advise_prints() -> None:
-    assert effects.table() in TEXT, "run make tables"
+    assert effects.table() in read("choose-policy"), "run make tables"
     changed = effects.MEASURED[0].replace(speed=9.87)
     assert "9.87" in effects.table((changed, *effects.MEASURED[1:]))

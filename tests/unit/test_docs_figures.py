@@ -26,7 +26,7 @@ FIGURES = (
     ("docs/daemon.md", f"by more than {verify.TOLERANCE / MIB:g} MiB plus 1 %"),
     ("docs/daemon.md", f"whose ledger `nvcd` cannot read for {verify.UNREAD / SECOND:g} s."),
     ("docs/daemon.md", f"for {verify.PERSIST[verify.OVERCOUNT] / SECOND:g} s. `nvcd` removes it"),
-    ("docs/sharing.md", f"- {MPS_CLIENTS} slices share the server,"),
+    ("docs/concurrent.md", f"- {MPS_CLIENTS} slices share the server,"),
     ("docs/vgpu.md", f"never uses more than {layout.LEDGER_SIZE / MIB:.1f} MiB of the host's memory"),
     ("docs/vgpu.md", f"a whole number from 1 to {WEIGHT_MAX}"),
     ("docs/vgpu.md", f"/nvc: {os.strerror(errno.EEXIST).lower()}; {IN_THE_WAY}`**"),
@@ -47,8 +47,8 @@ def test_the_page_says_whose_choice_it_is_that_nvcd_starts() -> None:
 
 
 def test_what_a_page_says_of_flaws_is_in_the_table() -> None:
-    """Rules that security.md names beside a published flaw exist."""
-    text = read("docs/security.md")
+    """Rules that are named beside a published flaw exist."""
+    text = read("tests/security.md")
     rules = re.findall(r"^\| (\d+) \|", text.partition("## Rules and their tests")[2], re.MULTILINE)
     flaws = text.partition("## Flaws of other toolkits")[2]
     assert set(re.findall(r"\brule (\d+)\b", flaws)) <= set(rules)

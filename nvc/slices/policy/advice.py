@@ -1,6 +1,6 @@
 """Which policy fits the slices of one device, from what they do now. Pure.
 
-Three questions decide (docs/sharing.md): whether the tenants trust each other, which only the operator knows;
+Three questions decide (docs/choose-policy.md): whether the tenants trust each other, which only the operator knows;
 whether some wait for each step, which the driver's log tells; and what was promised to them, which caps and weights
 say.
 """

@@ -61,7 +61,7 @@ HEAD = "| slices | their programs |"
 
 
 def table(rows: tuple[Effect, ...] = MEASURED) -> str:
-    """The table of docs/sharing.md, which packaging/tables.py puts there: a column for each measured policy."""
+    """The table of docs/choose-policy.md, by packaging/tables.py: a column for each measured policy."""
     names = [row.name for row in TABLE if any(one.policy == row.name for one in rows)]
     titles = "".join(f" `{name}` |" for name in names)
     lines = [f"{HEAD}{titles} measured on |", "| --- | --- |" + " --- |" * (len(names) + 1)]

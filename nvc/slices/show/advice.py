@@ -156,7 +156,7 @@ def sources(advice: Advice) -> str:
     if not measured:
         why = "their work is not measured" if not now.load else "this kind of GPU and work was not measured"
         why = why if len(now.active) > 1 else "fewer than two slices work"
-        return f"No figures: {why}. docs/sharing.md says how to measure."
+        return f"No figures: {why}. docs/choose-policy.md says how to measure."
     found = measured[0]
     counts = " and ".join(str(count) for count in sorted({one.slices for one in measured}))
     return f"Measured on {found.model}, {found.when}, with {counts} slices of such work ({found.load})."
