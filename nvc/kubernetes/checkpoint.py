@@ -3,8 +3,8 @@
     STATE/claims/<uid>.json
 
 A plugin of an older version reads these files after a downgrade. It refuses fields of a device that it does not
-know, and passes over other fields of the claim. So what came later is in a list beside the devices: `admin` has the
-places of those that an administrator looks at.
+know, and passes over other fields of the claim. So what came later is in lists beside the devices: `admin` has the
+places of those that an administrator looks at, `periods` the period of each device's cap.
 
 A file is written before anything is made for its claim, and removed after all of that is gone. So a plugin that was
 killed finds at its next start whatever it may have left.
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 VERSION = 1
 FILE_MAX = 1 << 20
+_LATER = ("admin", "period_us")  # in lists of their own
 _IN_UID = frozenset("0123456789abcdefABCDEF-")
 UID_MAX = 64
 
@@ -69,10 +70,13 @@ class Checkpoint:
                 raise ValueError(f"version {data['version']} of claim {data['uid']}")
             # Of a newer version there may be fields that this one would drop: such a file cannot be used.
             admin = data.get("admin", ())
+            periods = data.get("periods", (0,) * len(data["given"]))
             given = tuple(
-                Given(**{"admin": place in admin, **one, "capabilities": tuple(one["capabilities"])})
-                for place, one in enumerate(data["given"])
-            )
+                Given(**{
+                    "admin": place in admin, "period_us": period, **one, "capabilities": tuple(one["capabilities"]),
+                })
+                for place, (one, period) in enumerate(zip(data["given"], periods, strict=True))
+            )  # fmt: skip
             pods = tuple(Consumer(**one) for one in data["pods"])
             return Allocation(uid, data["namespace"], data["name"], given, pods)
         except (KeyError, TypeError, ValueError) as error:
@@ -88,6 +92,7 @@ class Checkpoint:
             "name": allocation.name,
             "given": [_older(one) for one in allocation.given],
             "admin": [place for place, one in enumerate(allocation.given) if one.admin],
+            "periods": [one.period_us for one in allocation.given],
             "pods": [dict(zip(one._fields, one)) for one in allocation.pods],
         }
         temporary = f"{self.directory}/.{allocation.uid}"
@@ -131,4 +136,4 @@ class Checkpoint:
 
 def _older(given: Given) -> dict[str, object]:
     """The fields of a device that every version of this file has."""
-    return {name: value for name, value in zip(given._fields, given) if name != "admin"}
+    return {name: value for name, value in zip(given._fields, given) if name not in _LATER}

@@ -12,10 +12,11 @@ from nvc.kubernetes.errors import ClaimError
 from nvc.kubernetes.names import CORES, GPU_PARAMETERS, MEMORY, SLICE_PARAMETERS
 from nvc.kubernetes.parameters import Parameters, merged
 from nvc.kubernetes.quantity import MIB, parse_quantity
+from nvc.request import TimeSetting
 from nvc.slices.model.isolation import KERNEL
 from nvc.slices.model.layout import CORES_UNCAPPED, NO_LIMIT, WEIGHT
 from nvc.slices.model.policy import POLICIES
-from nvc.slices.model.time_settings import check_together, default_policy
+from nvc.slices.model.time_settings import check_period, check_together, default_policy, duration_text
 from nvc.value import Value
 
 TYPE_CHECKING = False
@@ -45,6 +46,7 @@ class Given(Value):
     uncounted: bool = False
     capabilities: tuple[str, ...] = ()
     isolation: str = ""  # of Part
+    period_us: int = 0  # of the cap; 0: not given
     admin: bool = False  # admin access: nothing is consumed, and nothing counts
 
 
@@ -194,8 +196,12 @@ def _with_time(made: Given, found: Parameters, device: Device, limit: int, cores
         check_together(cores, policy, "policy", found.policy, device.name)
     else:
         policy = default_policy(cores, bool(found.weight))
+    if found.period_us:
+        asked = TimeSetting("period", duration_text(found.period_us), found.period_us)
+        check_period(cores, policy, asked, device.name)
     slice: Given = made.replace(
         limit=limit, cores=cores, policy=policy, weight=found.weight or WEIGHT, uncounted=found.uncounted,
+        period_us=found.period_us,
         isolation=KERNEL if found.isolation == KERNEL else "",
     )
     return slice

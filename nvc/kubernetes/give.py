@@ -122,7 +122,8 @@ def hold(kernel: Kernel, facts: HostFacts, allocation: Allocation, bounds: Slice
 
 def _part(allocation: Allocation, place: int) -> Part:
     one = allocation.given[place]
-    return Part(one.uuid, one.limit, one.cores, one.weight, one.policy, f"{allocation.uid}-{place}", one.isolation)
+    return Part(one.uuid, one.limit, one.cores, one.weight, one.policy, f"{allocation.uid}-{place}", one.isolation,
+                period_us=one.period_us)  # fmt: skip
 
 
 def _document(
@@ -180,7 +181,7 @@ def _sizes(allocation: Allocation, places: list[int]) -> tuple[SliceSize, ...]:
         found.append(
             SliceSize(
                 _size_name(place), size, (part.uuid,), part.cores, part.weight, part.policy, part.hold,
-                part.isolation, uncounted=allocation.given[place].uncounted,
+                part.isolation, uncounted=allocation.given[place].uncounted, period_us=part.period_us,
             )
         )
     return tuple(found)

@@ -4,6 +4,7 @@ apiVersion: gpu.nvc.dev/v1alpha1
 kind: SliceParameters
 policy: weight
 weight: 3
+period: 50ms
 isolation: mig
 uncounted: true
 capabilities: [compute, utility]
@@ -16,7 +17,7 @@ from nvc.kubernetes.names import API_VERSION, GPU_PARAMETERS, SLICE_PARAMETERS
 from nvc.model import CAPABILITIES
 from nvc.slices.model.isolation import CLAIMS, MPS
 from nvc.slices.model.policy import POLICIES, TABLE
-from nvc.slices.model.time_settings import WEIGHT_MAX
+from nvc.slices.model.time_settings import WEIGHT_MAX, parse_period
 from nvc.value import Value
 
 TYPE_CHECKING = False
@@ -30,6 +31,7 @@ class Parameters(Value):
 
     policy: str = ""
     weight: int = 0
+    period_us: int = 0  # of the cap
     isolation: str = ""  # mig: the device must be a MIG device; kernel: the driver limits each container's cgroup
     uncounted: bool = False  # keep libraries whose memory is not counted
     capabilities: tuple[str, ...] = ()  # of model.CAPABILITIES; (): all but compat32
@@ -49,6 +51,15 @@ def _weight(value: object) -> int:
     if type(value) is not int or not 1 <= value <= WEIGHT_MAX:
         raise ValueError(f"want a whole number from 1 to {WEIGHT_MAX}")
     return value
+
+
+def _period(value: object) -> int:
+    if type(value) is not str:
+        raise ValueError('want a text like "50ms"')
+    try:
+        return parse_period("period", value).value
+    except InputError as error:
+        raise ValueError(error.cause) from None
 
 
 def _isolation(value: object) -> str:
@@ -75,7 +86,7 @@ def _capabilities(value: object) -> tuple[str, ...]:
 
 
 _FIELDS: dict[str, Callable[[object], object]] = {
-    "policy": _policy, "weight": _weight, "isolation": _isolation, "uncounted": _uncounted,
+    "policy": _policy, "weight": _weight, "period": _period, "isolation": _isolation, "uncounted": _uncounted,
     "capabilities": _capabilities,
 }  # fmt: skip
 #: Fields by kind. A whole device has no limits, so nothing can be said of how they are kept.
@@ -103,7 +114,7 @@ def decode(where: str, value: object, kind: str) -> dict[str, Any]:
             known = ", ".join(KINDS[found])
             raise InputError(f"{where}.{name}", cause=f"no such field of {found}", hint=f"it has {known}")
         try:
-            fields[name] = _FIELDS[name](text)
+            fields["period_us" if name == "period" else name] = _FIELDS[name](text)
         except ValueError as error:
             raise InputError(f"{where}.{name}", str(text), error) from None
     return fields if found == kind else {}

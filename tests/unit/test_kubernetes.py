@@ -293,7 +293,7 @@ def test_uids_stay_in_their_directory(text: str) -> None:
 
 
 def test_checkpoints(scratch: str) -> None:
-    one = Given("a", "node-a", "gpu-0", "share", UUID_0, False, GIB, 25, 3, 2, True, ("compute",))
+    one = Given("a", "node-a", "gpu-0", "share", UUID_0, False, GIB, 25, 3, 2, True, ("compute",), period_us=50_000)
     kept = Allocation("0b2e", "ml", "part", (one,), (Consumer("train", "1"),))
     checkpoint = Checkpoint(scratch)
     checkpoint.write(kept)
@@ -335,9 +335,9 @@ def test_an_older_plugin_reads_what_this_one_keeps(scratch: str) -> None:
     with open(path, encoding="utf-8") as file:
         data = json.load(file)
     assert data["version"] == 1 and data["admin"] == [1]
-    assert [set(one) for one in data["given"]] == [OLDER, OLDER]
+    assert [set(one) for one in data["given"]] == [OLDER, OLDER] and data["periods"] == [0, 0]
     assert checkpoint.read("0b2e") == kept
-    del data["admin"]  # as that version writes it
+    del data["admin"], data["periods"]  # as that version writes it
     with open(path, "w", encoding="utf-8") as file:
         json.dump(data, file)
     found = checkpoint.read("0b2e")
