@@ -22,12 +22,16 @@ class Identity(Value):
     mtime_ns: int  # nanoseconds since the epoch
 
 
+#: The kind of libraries of which nothing but the driver's version is known.
+OTHER = "other"
+
+
 class Library(Value):
     """A driver library."""
 
     path: str  # in the driver root
     soname: str
-    kind: str  # utility, compute, video, graphics, glvnd or ngx: which capabilities bring it
+    kind: str  # utility, compute, video, graphics, glvnd, ngx or OTHER: which capabilities bring it
     arch: str  # x86_64, i386, aarch64, arm
     counted: bool  # a slice counts all memory that it takes of a GPU
     identity: Identity
@@ -38,7 +42,7 @@ class Binary(Value):
     """A driver program: always an ELF file, never the wrapper script that the PATH may offer."""
 
     path: str
-    kind: str  # utility or compute
+    kind: str  # utility, compute or graphics
     identity: Identity
 
 
@@ -54,6 +58,16 @@ class Manifest(Value):
 
     path: str
     library: str  # its name up to `.so`
+    identity: Identity
+    target: str = ""  # where containers have it; "": at its own path
+
+
+class Module(Value):
+    """A module of the driver for the X server."""
+
+    path: str
+    target: str  # where the X server finds it
+    link: str  # another name beside it, or ""
     identity: Identity
 
 
@@ -157,6 +171,7 @@ class HostFacts(Value):
     device_root: str = "/"  # where device nodes are: the driver root if it has a /dev/nvidiactl, else `/`
     outer: OuterSlice | None = None  # where libcuda is a shim
     manifests: tuple[Manifest, ...] = ()
+    modules: tuple[Module, ...] = ()
 
     @property
     def driver_label(self) -> str:

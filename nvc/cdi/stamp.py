@@ -54,7 +54,8 @@ def stamp_of_facts(facts: HostFacts) -> Stamp:
         tuple((library.path, library.soname, library.arch) for library in facts.libraries + facts.libraries32),
         tuple(binary.path for binary in facts.binaries),
         tuple(firmware.path for firmware in facts.firmwares),
-        tuple(manifest.path for manifest in facts.manifests),
+        tuple((manifest.path, manifest.library, manifest.target) for manifest in facts.manifests),
+        tuple((module.path, module.target) for module in facts.modules),
         _node(facts.control) + _node(facts.modeset),
         tuple(tuple(node) for node in facts.uvm),
     )  # fmt: skip

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("utility", ("nvidia-smi", "nvidia-debugdump", "nvidia-persistenced", "nv-fabricmanager")),
     ("compute", ("nvidia-cuda-mps-control", "nvidia-cuda-mps-server")),
+    ("utility", ("nvidia-imex", "nvidia-imex-ctl")),
+    ("graphics", ("nvidia-xconfig",)),
 )
 
 #: Of a wrapper script this much is searched for the program's path, bytes.

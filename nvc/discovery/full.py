@@ -11,6 +11,7 @@ from nvc.discovery.gpus import find_gpus
 from nvc.discovery.libraries import find_libraries, read_cache
 from nvc.discovery.manifests import find_manifests
 from nvc.discovery.mig import MigCapabilities
+from nvc.discovery.modules import find_modules
 from nvc.discovery.nodes import control_nodes, majors_of_nodes
 from nvc.discovery.outer import outer_slice
 from nvc.discovery.places import COMPAT, DIRECTORIES
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from nvc.discovery.proc import ProcGpu
     from nvc.discovery.wire import ProbeReply
     from nvc.kernel.probe import Probe
-    from nvc.model import Binary, DeviceNode, Firmware, Gpu, Library, Manifest, OuterSlice
+    from nvc.model import Binary, DeviceNode, Firmware, Gpu, Library, Manifest, Module, OuterSlice
     from nvc.request import DriverOptions
 
 
@@ -44,6 +45,7 @@ class DriverFiles(Value):
     warnings: tuple[str, ...]
     outer: OuterSlice | None = None
     manifests: tuple[Manifest, ...] = ()
+    modules: tuple[Module, ...] = ()
 
 
 class Shown(Value):
@@ -138,7 +140,11 @@ def _files(
     binaries, binary_warnings = find_binaries(host.driver, options.search_path, arch, native.directory)
     places = firmware_directories(host.system, version)
     firmwares, firmware_warnings = find_firmwares(host.driver, places)
-    manifests, theirs, manifest_warnings = find_manifests(host.driver)
+    beside = tuple(dict.fromkeys(os.path.dirname(library.path) for library in native.libraries))
+    modules, module_warnings = find_modules(host.driver, arch, version, beside)
+    files = [library.path for library in native.libraries] + [module.target for module in modules]
+    known = frozenset(os.path.basename(path).partition(".so")[0] for path in files)
+    manifests, theirs, manifest_warnings = find_manifests(host.driver, known, native.directory)
     rested_on = [native.directory, compat.directory, *places, *search_directories(options.search_path), *theirs]
     if not native.directory or not entries:
         rested_on += [*hints, *DIRECTORIES[arch], *DIRECTORIES[COMPAT[arch]]]
@@ -148,9 +154,15 @@ def _files(
         binaries,
         firmwares,
         tuple(dict.fromkeys(path for path in rested_on if path)),
-        native.warnings + compat.warnings + binary_warnings + firmware_warnings + manifest_warnings,
+        native.warnings
+        + compat.warnings
+        + binary_warnings
+        + firmware_warnings
+        + module_warnings
+        + manifest_warnings,
         outer_slice(host.driver, native.shims),
         manifests,
+        modules,
     )
 
 
@@ -223,4 +235,5 @@ def _assemble(
         device_root=host.devices.path,
         outer=files.outer,
         manifests=files.manifests,
+        modules=files.modules,
     )

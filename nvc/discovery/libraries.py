@@ -1,7 +1,7 @@
-"""Which files are the driver's libraries: the choice among what the host offers, by library_table.py.
+"""Which files are the driver's libraries: those whose name, links resolved, ends with the driver's version.
 
-A library is the driver's when its file name, links resolved, ends with the driver's version. Where it lies
-is asked of the loader cache first, then of the directory that holds libcuda, then of well-known ones.
+Where a library of library_table.py lies is asked of the loader cache first, then of the directory that holds
+libcuda, then of well-known ones. What else those directories have of this version is the driver's, too.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import os
 from nvc.discovery.elf import read_elf
 from nvc.discovery.hostroot import identity_of
 from nvc.discovery.ldcache import ARCH_FLAGS, ARCH_MASK, CACHE_LIMIT, TYPE_MASK, TYPES, parse_cache
-from nvc.discovery.library_table import ROWS
+from nvc.discovery.library_table import NOT, ROWS, DriverLibrary
 from nvc.discovery.places import DIRECTORIES
 from nvc.errors import DetectionError, NvcError, of_host
-from nvc.model import Library
+from nvc.model import OTHER, Library
 from nvc.slices.model.elfnote import layouts_of
 from nvc.value import Value
 
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 _PREFIXES = tuple(name.encode() + b".so" for name in ROWS)
 
 _WARNINGS_MAX = 32
+#: Entries of a directory that is looked through for what has no row: a desktop's has 10,000.
+_ENTRIES_MAX = 1 << 17
+#: Of the driver's version, but for the X server instead of programs: modules.py.
+_MODULES = ("libglxserver_nvidia",)
 
 
 class FoundLibraries(Value):
@@ -103,8 +107,9 @@ class _Search:
             self.complete(directory)
             if not entries:  # the loader cache knows every directory; without one, a driver's may be several
                 self.complete_from((*hints, *DIRECTORIES[self.arch]))
-        chosen = (self.choose(name, directory) for name in ROWS)
-        found = tuple(library for library in chosen if library)
+        chosen = [self.choose(name, directory) for name in ROWS]
+        known = [library for library in chosen if library]
+        found = (*known, *self.others(directory, known)) if directory else tuple(known)
         shims = tuple(library for library in found if library.path in self.shims)
         return FoundLibraries(found, directory, tuple(self.warnings[:_WARNINGS_MAX]), shims)
 
@@ -129,8 +134,7 @@ class _Search:
             known = self.candidates.get(name, ())
             if any(os.path.dirname(library.path) == directory for library in known):
                 continue
-            suffix = f".so.{ROWS[name].abi}" if ROWS[name].abi else self.suffix
-            if not self.consider(name, f"{directory}/{name}{suffix}") and not known:
+            if not self.consider(name, f"{directory}/{self.file(name)}") and not known:
                 self.consider(name, f"{directory}/vdpau/{name}{self.suffix}")
                 if name == "libnvidia-tls":
                     self.consider(name, f"{directory}/tls/{name}{self.suffix}")
@@ -138,8 +142,32 @@ class _Search:
     def complete_from(self, directories: tuple[str, ...]) -> None:
         """Adds what has not been found yet from the first directory that has it."""
         for name in ROWS:
-            if not ROWS[name].abi and not self.candidates.get(name):
-                any(self.consider(name, f"{directory}/{name}{self.suffix}") for directory in directories)
+            if (ROWS[name].anywhere or not ROWS[name].abi) and not self.candidates.get(name):
+                any(self.consider(name, f"{directory}/{self.file(name)}") for directory in directories)
+
+    def file(self, name: str) -> str:
+        """What the file of a library with a row is called."""
+        return f"{name}.so.{ROWS[name].abi}" if ROWS[name].abi else name + self.suffix
+
+    def others(self, directory: str, known: list[Library]) -> list[Library]:
+        """Libraries of the driver's version that have no row, in the directories of those that have one."""
+        places = [directory, f"{directory}/vdpau", *(os.path.dirname(library.path) for library in known)]
+        found: dict[str, Library] = {}
+        for place in dict.fromkeys(places):
+            try:
+                names = [name for name, _ in self.root.entries(place, _ENTRIES_MAX) if name.endswith(self.suffix)]
+            except DetectionError as error:
+                self.warnings.append(f"libraries in {place} may be left out: {error.cause}")
+                continue
+            for name in names:
+                stem = name[: -len(self.suffix)]
+                path = f"{place}/{name}"
+                if stem in ROWS or stem in found or stem in _MODULES or path in self.files:
+                    continue
+                library = self.files[path] = self.examine(stem, path, listed=False)
+                if library is not None:
+                    found[stem] = library
+        return list(found.values())
 
     def choose(self, name: str, directory: str) -> Library | None:
         """Files beside libcuda win, then the order in the cache: a driver may be listed twice."""
@@ -149,7 +177,7 @@ class _Search:
         for library in known:
             if os.path.dirname(library.path) == directory:
                 return library
-        return known[0] if known and not ROWS[name].abi else None
+        return known[0] if known and (ROWS[name].anywhere or not ROWS[name].abi) else None
 
     def consider(self, name: str, path: str, listed: bool = False) -> bool:
         """Adds the file at `path` as a candidate for `name`. Whether it was one.
@@ -181,9 +209,12 @@ class _Search:
         except (OSError, DetectionError) as error:
             self.warnings.append(f"library {path} is left out: {_why(error, path)}")
             return None
+        if status.st_size == 0 and not listed:  # a mount of an earlier start was there
+            os.close(fd)
+            return None
         try:
             real = self.root.real_path(fd)
-            if not real.endswith(self.suffix) and not ROWS[name].abi:
+            if not real.endswith(self.suffix) and not (name in ROWS and ROWS[name].abi):
                 return None  # of another driver, or not NVIDIA's at all
             elf = read_elf(fd, real)
         except (OSError, DetectionError) as error:
@@ -205,6 +236,7 @@ class _Search:
         if "/" in soname or not soname.isprintable() or not soname.isascii():
             self.warnings.append(f"library {path} is left out: its SONAME is not a file name")
             return None
-        row = ROWS[name]
-        link = f"{row.name}.so" if row.dev_link and soname else ""
-        return Library(path, soname, row.kind, self.arch, row.counted, identity, link)
+        row = ROWS.get(name) or DriverLibrary(name, OTHER, NOT)
+        link = f"{name}.so"
+        wanted = soname != link and (row.dev_link or self.root.exists(f"{os.path.dirname(path)}/{link}"))
+        return Library(path, soname, row.kind, self.arch, row.counted, identity, link if wanted else "")

@@ -1,8 +1,8 @@
-"""The driver's libraries, one row each. Pure.
+"""What is known of the driver's libraries, one row each. Pure.
 
-A new library is one row, for Linux; WSL has its own table, in wsl.py. Discovery looks for it, a container with a
-capability of its kind gets it, and the simulated driver has it. Slices leave it out unless the row says that its
-memory is counted.
+Every library of the driver's version is the driver's, also without a row: containers get it with every capability
+but `utility`. A row says which capabilities bring a library, and whether slices count its memory: they leave out
+the others, and those without a row. The simulated driver has each. WSL has its own table, in wsl.py.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ class DriverLibrary(Value):
     compat32: bool = False  # the driver ships a 32-bit one too
     dev_link: bool = False  # `<name>.so` exists
     abi: str = ""  # its file bears this number in place of the driver's version, so it counts only beside libcuda
+    anywhere: bool = False  # or, as other packages have it too, wherever the loader finds it
 
 
 #: In the order in which `nvc-cli list` shows them.
@@ -32,6 +33,7 @@ TABLE = (
     DriverLibrary("libnvidia-ml", "utility", COUNTED, compat32=True, dev_link=True),
     DriverLibrary("libnvidia-cfg", "utility", COUNTED, dev_link=True),
     DriverLibrary("libnvidia-nscq", "utility", COUNTED, "2"),
+    DriverLibrary("libnvsdm", "utility", COUNTED),
     DriverLibrary("libcuda", "compute", COUNTED, compat32=True, dev_link=True),
     DriverLibrary("libcudadebugger", "compute", COUNTED),
     DriverLibrary("libnvidia-opencl", "compute", NOT, compat32=True),
@@ -58,6 +60,18 @@ TABLE = (
     DriverLibrary("libnvidia-ifr", "graphics", NOT, compat32=True),
     DriverLibrary("libnvidia-rtcore", "graphics", NOT, ""),
     DriverLibrary("libnvoptix", "graphics", NOT),
+    DriverLibrary("libnvidia-vksc-core", "graphics", NOT),
+    DriverLibrary("libnvidia-vulkan-producer", "graphics", NOT, "", dev_link=True),
+    DriverLibrary("libnvidia-present", "graphics", NOT, "", compat32=True),
+    DriverLibrary("libnvidia-api", "graphics", NOT, abi="1"),
+    DriverLibrary("libnvidia-egl-gbm", "graphics", NOT, compat32=True, abi="1", anywhere=True),
+    DriverLibrary("libnvidia-egl-wayland", "graphics", NOT, compat32=True, abi="1", anywhere=True),
+    DriverLibrary("libnvidia-egl-wayland2", "graphics", NOT, compat32=True, abi="1", anywhere=True),
+    DriverLibrary("libnvidia-egl-xcb", "graphics", NOT, compat32=True, abi="1", anywhere=True),
+    DriverLibrary("libnvidia-egl-xlib", "graphics", NOT, compat32=True, abi="1", anywhere=True),
+    DriverLibrary("libnvidia-wayland-client", "graphics", NOT, ""),
+    DriverLibrary("libnvidia-gtk2", "graphics", NOT, ""),
+    DriverLibrary("libnvidia-gtk3", "graphics", NOT, ""),
     DriverLibrary("libGLX_nvidia", "glvnd", NOT, "0", compat32=True),
     DriverLibrary("libEGL_nvidia", "glvnd", NOT, "0", compat32=True),
     DriverLibrary("libGLESv2_nvidia", "glvnd", NOT, "2", compat32=True),

@@ -1,48 +1,121 @@
-"""Files by which programs find the driver's OpenCL, Vulkan, EGL and OptiX libraries, one library each."""
+"""Files by which programs find the driver: ICDs of OpenCL, Vulkan and EGL, layers, platforms, and what OptiX and
+the X server read. A file is the driver's when it names a library of the driver.
+"""
 
 from __future__ import annotations
 
 import os
 
 from nvc.discovery.hostroot import identity_of
+from nvc.discovery.modules import DRIVER
 from nvc.errors import DetectionError, of_host
+from nvc.fastjson import JsonError, parse
 from nvc.model import Manifest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
     from nvc.discovery.hostroot import HostRoot
 
-#: Directory, suffix, and the library that such a file names. The file's name contains one of _NAMES.
+#: Directories below those of configuration, and the suffix of the files in them.
 PLACES = (
-    ("/etc/OpenCL/vendors", ".icd", "libnvidia-opencl"),
-    ("/etc/vulkan/icd.d", ".json", "libGLX_nvidia"),
-    ("/usr/share/vulkan/icd.d", ".json", "libGLX_nvidia"),
-    ("/etc/vulkan/implicit_layer.d", ".json", "libGLX_nvidia"),
-    ("/usr/share/vulkan/implicit_layer.d", ".json", "libGLX_nvidia"),
-    ("/etc/glvnd/egl_vendor.d", ".json", "libEGL_nvidia"),
-    ("/usr/share/glvnd/egl_vendor.d", ".json", "libEGL_nvidia"),
-    ("/usr/share/nvidia", ".bin", "libnvoptix"),
+    ("OpenCL/vendors", ".icd"),
+    ("vulkan/icd.d", ".json"),
+    ("vulkan/implicit_layer.d", ".json"),
+    ("vulkansc/icd.d", ".json"),
+    ("glvnd/egl_vendor.d", ".json"),
+    ("egl/egl_external_platform.d", ".json"),
+    ("X11/xorg.conf.d", ".conf"),
+    ("nvidia", ".bin"),
 )
-_NAMES = ("nvidia", "nvoptix")
+#: Directories of configuration: what lies elsewhere goes to the second.
+_BASES = ("/etc", "/usr/share", "/usr/local/share")
+_OPENCL, _OPTIX, _X = "/etc/OpenCL/vendors", "nvoptix.bin", b'"nvidia"'
+#: More than any has, bytes.
+_LIMIT = 64 << 10
 
 
-def find_manifests(root: HostRoot) -> tuple[tuple[Manifest, ...], tuple[str, ...], tuple[str, ...]]:
-    """The files in the order of PLACES, the directories that have some, and warnings."""
-    found = []
-    warnings = []
-    for directory, suffix, library in PLACES:
-        for name, _ in root.entries(directory):
-            if not name.endswith(suffix) or not any(part in name for part in _NAMES) or not name.isprintable():
+def find_manifests(
+    root: HostRoot, known: frozenset[str], beside: str = ""
+) -> tuple[tuple[Manifest, ...], tuple[str, ...], tuple[str, ...]]:
+    """The files in the order of PLACES, the directories that have some, and warnings.
+
+    `known` are names of the driver's libraries, up to `.so`; `beside` is a directory of them, beside which there
+    may be files, too.
+    """
+    found: dict[str, Manifest] = {}
+    warnings: list[str] = []
+    for place, suffix in PLACES:
+        for base in dict.fromkeys((*_BASES, *_share(beside), "")):
+            if not base and not place.startswith("vulkan/"):  # in the driver root itself, as GKE installs it
                 continue
-            path = f"{directory}/{name}"
-            try:
-                fd, status = root.open_regular(path)
-            except (OSError, DetectionError) as error:
-                if isinstance(error, OSError):
-                    of_host(error, "look for manifests", path)
-                warnings.append(f"{path} is left out: {error}")
-                continue
+            for name, _ in root.entries(f"{base}/{place}"):
+                path = f"{base}/{place}/{name}"
+                target = f"{_target(base, place)}/{name}"
+                if not name.endswith(suffix) or not name.isprintable() or target in found:
+                    continue
+                manifest = _examine(root, path, known, warnings)
+                if manifest is not None:
+                    found[target] = manifest.replace(target=target if target != path else "")
+    directories = dict.fromkeys(os.path.dirname(manifest.path) for manifest in found.values())
+    return tuple(found.values()), tuple(directories), tuple(warnings)
+
+
+def _share(directory: str) -> Iterator[str]:
+    """/run/opengl-driver/share for /run/opengl-driver/lib."""
+    while directory.count("/") > 1:
+        directory, name = os.path.split(directory)
+        if name in ("lib", "lib64"):
+            yield f"{directory}/share"
+
+
+def _target(base: str, place: str) -> str:
+    """Where programs in a container look for it."""
+    if place == "OpenCL/vendors":
+        return _OPENCL
+    return f"{base if base in _BASES[:2] else _BASES[1]}/{place}"
+
+
+def _examine(root: HostRoot, path: str, known: frozenset[str], warnings: list[str]) -> Manifest | None:
+    try:
+        fd, status = root.open_regular(path)
+        try:
+            library = next((name for name in _named(path, os.pread(fd, _LIMIT + 1, 0)) if name in known), "")
+        finally:
             os.close(fd)
-            found.append(Manifest(path, library, identity_of(status)))
-    directories = dict.fromkeys(os.path.dirname(manifest.path) for manifest in found)
-    return tuple(found), tuple(directories), tuple(warnings)
+    except (OSError, DetectionError, JsonError) as error:
+        if isinstance(error, OSError):
+            of_host(error, "look for manifests", path)
+        if "nvidia" in path[path.rindex("/") :]:  # what is wrong with others' is not ours to say
+            warnings.append(f"{path} is left out: {error}")
+        return None
+    return Manifest(path, library, identity_of(status)) if library else None
+
+
+def _named(path: str, content: bytes) -> Iterator[str]:
+    """The libraries that the file names, without directory and up to `.so`."""
+    if path.endswith(".bin"):
+        names = ["libnvoptix"] if path.endswith(f"/{_OPTIX}") else []
+    elif path.endswith(".conf"):
+        names = [DRIVER] if _X in content else []
+    elif path.endswith(".icd"):
+        names = content[:_LIMIT].decode("utf-8", "replace").split()
+    else:
+        names = list(_paths(parse(content, _LIMIT)))
+    for name in names:
+        yield name[name.rfind("/") + 1 :].partition(".so")[0]
+
+
+def _paths(value: Any) -> Iterator[str]:
+    """Every `library_path`, at whatever depth: ICDs, layers and lists of layers have it at different ones."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            if name == "library_path" and isinstance(item, str):
+                yield item
+            else:
+                yield from _paths(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _paths(item)

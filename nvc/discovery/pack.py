@@ -14,6 +14,7 @@ from nvc.model import (
     Library,
     Manifest,
     MigDevice,
+    Module,
     OuterSlice,
     ProcFile,
 )
@@ -59,6 +60,7 @@ def unpack(packed: tuple[Any, ...], ipcs: tuple[Ipc, ...], proc_files: tuple[Pro
         proc_files=proc_files,
         outer=_outer(values["outer"]),
         manifests=_files(Manifest, values["manifests"]),
+        modules=_files(Module, values["modules"]),
     )
     return HostFacts(**values)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nvc.model import HostFacts, Library
+from nvc.model import OTHER, HostFacts, Library
 from nvc.plan.devices import device_ops
 from nvc.plan.ops import BindFile, BindSocket, LoaderEntry, Plan, Symlink, UpdateLoaderCache
 from nvc.plan.proc import proc_ops, profile_ops
@@ -10,24 +10,30 @@ from nvc.plan.proc import proc_ops, profile_ops
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.compat import CompatLibrary
+    from nvc.model import Module
     from nvc.plan.ops import Op
     from nvc.request import Request
     from nvc.selection import Selection
     from nvc.slices.model.slice import Slice
     from nvc.target import Layout
 
-#: Which library classes each capability brings (reference: nvidia-container-cli).
+#: Which library classes each capability brings (reference: nvidia-container-cli). What a library without a row is
+#: for, nobody knows: it comes with all that may need it.
 LIBRARY_KINDS = {
     "utility": ("utility",),
-    "compute": ("compute",),
-    "video": ("video", "compute"),
-    "graphics": ("graphics", "glvnd"),
-    "display": ("graphics", "glvnd"),
-    "ngx": ("ngx",),
+    "compute": ("compute", OTHER),
+    "video": ("video", "compute", OTHER),
+    "graphics": ("graphics", "glvnd", OTHER),
+    "display": ("graphics", "glvnd", OTHER),
+    "ngx": ("ngx", OTHER),
     "compat32": (),
 }
 #: The name by which libGLX of older images looks for NVIDIA's: no SONAME gives it.
 INDIRECT = ("libGLX_nvidia.so.", "libGLX_indirect.so.0")
+#: The name by which libgbm looks for a backend, below the directory of libraries.
+BACKEND = ("libnvidia-allocator.so.", "gbm/nvidia-drm_gbm.so")
+#: Where X servers of Debian and Fedora search for modules.
+X_MODULES = ("/usr/lib/xorg/modules/", "/usr/lib64/xorg/modules/")
 
 
 def build_plan(
@@ -44,11 +50,12 @@ def build_plan(
     the files they lead to, the loader cache last, since it is replaced by a rename that nothing follows.
     """
     kinds = {kind for capability in request.capabilities for kind in LIBRARY_KINDS[capability]}
+    graphics = "graphics" in request.capabilities or "display" in request.capabilities
     ops: list[Op] = list(proc_ops(facts, selection))
-    if "graphics" in request.capabilities or "display" in request.capabilities:
+    if graphics:
         ops += profile_ops(gpu.minor for gpu in selection.gpus)
     for binary in facts.binaries:
-        if binary.kind in request.capabilities:
+        if binary.kind in request.capabilities or (binary.kind == "graphics" and graphics):
             target = f"{_place(layout, layout.bins_dir, binary.path)}/{_name(binary.path)}"
             ops.append(BindFile(binary.path, target, binary.identity))
     placed = _placed(facts.libraries, kinds, layout, layout.libs_dir)
@@ -60,14 +67,18 @@ def build_plan(
     if request.gsp_firmware:
         for firmware in facts.firmwares:
             ops.append(BindFile(firmware.path, firmware.path, firmware.identity))
-    given = {_name(library.path).partition(".so")[0] for library, _ in placed}
-    for manifest in facts.manifests:
-        if manifest.library in given:
-            ops.append(BindFile(manifest.path, manifest.path, manifest.identity, noexec=True))
+    modules = facts.modules if graphics and slice is None else ()
+    ops += [BindFile(one.path, _module_place(one.target, layout), one.identity) for one in modules]
+    if _writes_cache(request.ldconfig):  # else the caller sees to it how programs find the driver
+        ops += _manifest_ops(facts, placed, modules)
     ops += _ipc_ops(facts, request)
     ops += device_ops(facts, selection, request)
     for library, directory in placed:
-        ops += _links(library, directory)
+        ops += _links(library, directory, graphics)
+    for one in modules:
+        if one.link:
+            target = _module_place(one.target, layout)
+            ops.append(Symlink(_name(target), f"{target[: target.rindex('/')]}/{one.link}", target))
     if _writes_cache(request.ldconfig):
         ops.append(_loader_cache(placed, compat if slice is None else beside_shims(slice)))
     return Plan(
@@ -126,6 +137,27 @@ def _placed(
     ]
 
 
+def _manifest_ops(
+    facts: HostFacts, placed: list[tuple[Library, str]], modules: tuple[Module, ...]
+) -> list[Op]:
+    """Files by which programs find what the container gets."""
+    given = {_name(library.path).partition(".so")[0] for library, _ in placed}
+    given |= {_name(module.target).partition(".so")[0] for module in modules}
+    return [
+        BindFile(one.path, one.target or one.path, one.identity, noexec=True)
+        for one in facts.manifests
+        if one.library in given
+    ]
+
+
+def _module_place(target: str, layout: Layout) -> str:
+    """Where the image's X server searches, for a module that lies where the host's does; else as on the host."""
+    if layout.as_host:
+        return target
+    own = X_MODULES[layout.libs_dir == "/usr/lib64"]
+    return next((own + target[len(base) :] for base in X_MODULES if target.startswith(base)), target)
+
+
 def _place(layout: Layout, directory: str, path: str) -> str:
     return path[: path.rindex("/")] if layout.as_host else directory
 
@@ -156,7 +188,7 @@ def _ipc_ops(facts: HostFacts, request: Request) -> list[Op]:
     ]
 
 
-def _links(library: Library, directory: str) -> list[Op]:
+def _links(library: Library, directory: str, graphics: bool) -> list[Op]:
     """The SONAME link, always, since an image without a loader cache is searched by name, and the driver's own."""
     name = _name(library.path)
     target = f"{directory}/{name}"
@@ -167,6 +199,8 @@ def _links(library: Library, directory: str) -> list[Op]:
         links.append(Symlink(library.soname, f"{directory}/{library.link}", target))
     if name.startswith(INDIRECT[0]):
         links.append(Symlink(name, f"{directory}/{INDIRECT[1]}", target))
+    if graphics and name.startswith(BACKEND[0]):
+        links.append(Symlink(f"../{library.soname}", f"{directory}/{BACKEND[1]}", target))
     return links
 
 

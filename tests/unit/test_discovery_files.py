@@ -11,7 +11,6 @@ from support.drivertree import ARCH, LIBS, OTHER_ARCH, VERSION, DriverTree
 
 from nvc.discovery.binaries import find_binaries
 from nvc.discovery.firmware import find_firmwares, firmware_directories
-from nvc.discovery.manifests import find_manifests
 from nvc.discovery.sockets import find_ipcs
 from nvc.model import Binary, Firmware, Ipc
 from nvc.request import DriverOptions
@@ -223,26 +222,3 @@ def test_an_mps_directory_is_roots_alone(
     os.chown(tree.full(path), owner, 0)
     found, (warning,) = ipcs(tree, named)
     assert found == () and re.match(f"MPS directory {named} is left out: {why}", warning)
-
-
-def test_manifests_of_the_driver_alone(tree: DriverTree) -> None:
-    """Those of other vendors are not its, and what is no regular file is left out."""
-    for path in (
-        "/etc/OpenCL/vendors/nvidia.icd", "/etc/OpenCL/vendors/mesa.icd", "/etc/OpenCL/vendors/nvidia.icd.bak",
-        "/usr/share/vulkan/icd.d/nvidia_icd.x86_64.json", "/usr/share/glvnd/egl_vendor.d/50_mesa.json",
-        "/usr/share/nvidia/nvoptix.bin",
-    ):  # fmt: skip
-        tree.file(path)
-    os.makedirs(tree.full("/usr/share/glvnd/egl_vendor.d/10_nvidia.json"))
-    root = tree.root()
-    try:
-        found, directories, warnings = find_manifests(root)
-    finally:
-        root.close()
-    assert [(one.path, one.library) for one in found] == [
-        ("/etc/OpenCL/vendors/nvidia.icd", "libnvidia-opencl"),
-        ("/usr/share/vulkan/icd.d/nvidia_icd.x86_64.json", "libGLX_nvidia"),
-        ("/usr/share/nvidia/nvoptix.bin", "libnvoptix"),
-    ]
-    assert directories == ("/etc/OpenCL/vendors", "/usr/share/vulkan/icd.d", "/usr/share/nvidia")
-    assert len(warnings) == 1 and "10_nvidia.json is left out" in warnings[0]

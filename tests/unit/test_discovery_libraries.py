@@ -37,7 +37,7 @@ def paths(found: FoundLibraries) -> list[str]:
 def test_takes_what_the_cache_lists_in_the_order_of_the_table(tree: DriverTree) -> None:
     names = ["libnvcuvid", "libcuda", "libnvidia-ml", "libGLX_nvidia", "libnvidia-ngx"]
     listed = [tree.library(name) for name in names]
-    tree.library("libz")
+    tree.library("libz", version="1.3.1")
     tree.cache()
     found = find(tree)
     order = sorted(listed, key=lambda path: list(ROWS).index(os.path.basename(path).partition(".so")[0]))
@@ -95,7 +95,7 @@ def test_a_library_of_another_version_is_not_the_drivers(tree: DriverTree) -> No
     tree.library("libcuda", directory="/usr/local/cuda/compat", version="535.1.1")
     tree.library("libcuda")
     tree.library("libnvidia-encode", version=VERSION + "1")
-    tree.library("libnvidia-egl-wayland2", version="1.0.1")
+    tree.library("libnvidia-new", version="1.0.1")
     tree.cache()
     found = find(tree)
     assert [os.path.basename(path) for path in paths(found)] == [
@@ -104,6 +104,45 @@ def test_a_library_of_another_version_is_not_the_drivers(tree: DriverTree) -> No
     ]
     assert found.directory == LIBS
     assert found.warnings == ()
+
+
+def test_every_library_of_the_drivers_version_is_the_drivers(tree: DriverTree) -> None:
+    """Also those of drivers to come, whether the loader cache names them or not."""
+    tree.library("libcuda")
+    tree.library("libnvcuvid", directory="/opt/video")
+    tree.library("libnvidia-new", listed=False)
+    tree.library("libother", soname=f"libother.so.{VERSION}")
+    tree.library("libnvidia-later", directory="/opt/video", listed=False)
+    tree.library("libnvidia-vdpau", directory=f"{LIBS}/vdpau", listed=False)
+    tree.link("libnvidia-new.so.1", f"{LIBS}/libnvidia-new.so")
+    tree.file(f"{LIBS}/libnvidia-empty.so.{VERSION}")  # where an earlier start has mounted one
+    tree.library("libglxserver_nvidia", listed=False)  # for the X server
+    tree.cache()
+    found = find(tree)
+    assert {library.path: (library.kind, library.counted, library.link) for library in found.libraries[2:]} == {
+        f"{LIBS}/libnvidia-new.so.{VERSION}": ("other", False, "libnvidia-new.so"),
+        f"{LIBS}/libother.so.{VERSION}": ("other", False, ""),
+        f"{LIBS}/vdpau/libnvidia-vdpau.so.{VERSION}": ("other", False, ""),
+        f"/opt/video/libnvidia-later.so.{VERSION}": ("other", False, ""),
+    }
+    assert found.warnings == ()
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_platforms_of_egl_have_versions_of_their_own(tree: DriverTree, listed: bool) -> None:
+    """Packages of a distribution have them as well, in another directory than the driver's."""
+    tree.library("libcuda", directory="/usr/lib64/nvidia")
+    tree.library("libnvidia-egl-gbm", directory="/usr/lib64", version="1.1.2")
+    tree.library("libnvidia-egl-wayland", directory="/usr/lib64/nvidia", version="1.1.20")
+    if listed:
+        tree.cache()
+    found = find(tree)
+    assert paths(found)[1:] == [
+        "/usr/lib64/libnvidia-egl-gbm.so.1.1.2", "/usr/lib64/nvidia/libnvidia-egl-wayland.so.1.1.20",
+    ]  # fmt: skip
+    assert [library.soname for library in found.libraries[1:]] == [
+        "libnvidia-egl-gbm.so.1", "libnvidia-egl-wayland.so.1",
+    ]  # fmt: skip
 
 
 def test_a_stale_entry_is_a_warning(tree: DriverTree) -> None:

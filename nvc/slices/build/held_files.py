@@ -30,7 +30,9 @@ class HeldFiles:
 
     def hold(self, facts: HostFacts) -> str:
         """Hold the files of this driver and of each installed shim; see `look`."""
-        lists = (facts.libraries, facts.libraries32, facts.binaries, facts.firmwares, facts.manifests)
+        lists = (
+            facts.libraries, facts.libraries32, facts.binaries, facts.firmwares, facts.manifests, facts.modules,
+        )  # fmt: skip
         self._root = facts.driver_root
         self._paths = frozenset(one.path for found in lists for one in found)
         return self.look()
