@@ -11,7 +11,7 @@ from contextlib import suppress
 from nvc.discovery.library_table import DriverLibrary
 from nvc.errors import InitializationError, InputError
 from nvc.request import MPS_PIPES
-from nvc.sim import description, elffile, loadercache, nodes, procfiles, state
+from nvc.sim import description, elffile, graphics, loadercache, nodes, procfiles, state
 from nvc.sim.libraries import FIRMWARE, FOREIGN, LIBRARIES, PROGRAMS, file_name, soname
 from nvc.sim.prebuilt import prebuilt
 from nvc.sim.spec import SimGpu, SimSpec, gpus_of
@@ -133,6 +133,16 @@ def _programs(root: _Root, spec: SimSpec, built: str) -> None:
     for name in FIRMWARE:
         content = f"{name} of a simulated NVIDIA driver\n".encode()
         root.file(f"lib/firmware/nvidia/{spec.driver_version}/{name}", content)
+
+
+def _graphics(root: _Root, spec: SimSpec) -> None:
+    for name, content in graphics.files(spec.driver_version).items():
+        root.file(name, content.encode())
+    for name, soname_ in graphics.modules(spec.driver_version).items():
+        root.file(name, elffile.shared_object(soname_, host_arch()))
+        file, _, version = os.path.basename(name).partition(".so")
+        if version:
+            root.link(os.path.basename(name), f"{os.path.dirname(name)}/{file}.so")
 
 
 def _sockets(root: _Root, spec: SimSpec) -> None:
@@ -268,6 +278,7 @@ def _fill(directory: str, spec: SimSpec, gpus: tuple[SimGpu, ...], built: str) -
     if spec.cache != "none":
         root.file("etc/ld.so.cache", loadercache.write(entries, combined=spec.cache == "combined"))
     _programs(root, spec, built)
+    _graphics(root, spec)
     _sockets(root, spec)
     _kernel_files(root, spec, gpus)
 

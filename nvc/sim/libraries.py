@@ -12,15 +12,26 @@ PROGRAMS = (
     "nv-fabricmanager",
     "nvidia-cuda-mps-control",
     "nvidia-cuda-mps-server",
+    "nvidia-imex",
+    "nvidia-imex-ctl",
+    "nvidia-xconfig",
 )
 
 FIRMWARE = ("gsp_ga10x.bin", "gsp_tu10x.bin")
 
 
+#: Versions of libraries that have one of their own.
+_OWN = {
+    "libnvidia-api": "1",
+    "libnvidia-egl-gbm": "1.1.2",
+    "libnvidia-egl-wayland": "1.1.20",
+    "libnvidia-egl-wayland2": "1.0.0",
+    "libnvidia-egl-xcb": "1.0.3",
+    "libnvidia-egl-xlib": "1.0.3",
+}
 LIBRARIES = (
-    *(row for row in TABLE if not row.abi),
-    # Of the driver, but on no list of what a container needs.
-    DriverLibrary("libnvidia-api", "", NOT),
+    *(row for row in TABLE if not row.abi or row.name in _OWN),
+    # Without a row: only its version says that it is the driver's.
     DriverLibrary("libnvidia-sandboxutils", "", NOT),
 )
 
@@ -34,7 +45,7 @@ FOREIGN = (
 
 def file_name(library: DriverLibrary, version: str) -> str:
     """The name of the library's file in a driver of this version."""
-    return f"{library.name}.so.{version}"
+    return f"{library.name}.so.{_OWN.get(library.name, version)}"
 
 
 def soname(library: DriverLibrary, version: str) -> str:

@@ -1,15 +1,21 @@
-"""Files by which programs find OpenCL, Vulkan and EGL of the driver, in real containers."""
+"""What containers get for graphics beside libraries."""
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
 from support.bundle import Bundle
 
-OPENCL, VULKAN = "/etc/OpenCL/vendors/nvidia.icd", "/usr/share/vulkan/icd.d/nvidia_icd.json"
-LIST = f"for file in {OPENCL} {VULKAN}; do [ ! -e $file ] || cat $file; done"
+PLACES = {
+    "/etc/OpenCL/vendors/nvidia.icd": "opencl",
+    "/etc/vulkan/icd.d/nvidia_icd.json": "vulkan",
+    "/usr/share/egl/egl_external_platform.d/15_nvidia_gbm.json": "gbm",
+    "/usr/share/X11/xorg.conf.d/nvidia-drm-outputclass.conf": "x",
+    "/usr/lib/xorg/modules/drivers/nvidia_drv.so": "x-driver",
+    "/usr/bin/nvidia-xconfig": "x-program",
+}
+LIST = "".join(f"[ ! -s {path} ] || echo {name};" for path, name in PLACES.items())
 
 
 @pytest.mark.parametrize(
@@ -17,21 +23,24 @@ LIST = f"for file in {OPENCL} {VULKAN}; do [ ! -e $file ] || cat $file; done"
     [
         ("utility", [], []),
         ("compute", [], ["opencl"]),
-        ("graphics", [], ["vulkan"]),
-        ("all", [], ["opencl", "vulkan"]),
-        ("all", ["NVC_VGPU_MEMORY=1GiB"], []),  # their libraries' memory is not counted, so a slice has none
+        ("graphics", [], ["vulkan", "gbm", "x", "x-driver", "x-program"]),
+        ("all", [], list(PLACES.values())),
+        # their libraries' memory is not counted, so a slice has none
+        ("all", ["NVC_VGPU_MEMORY=1GiB"], ["x-program"]),
     ],
 )
 def test_manifests_come_with_their_libraries(
-    hook: Any, bundle: Bundle, shim: str, scratch: str, capabilities: str, variables: list[str], seen: list[str]
+    hook: Any, bundle: Bundle, shim: str, capabilities: str, variables: list[str], seen: list[str]
 ) -> None:
     hook().add(bundle)
-    for path, text in ((OPENCL, "opencl\n"), (VULKAN, "vulkan\n")):
-        place = f"{scratch}/driver1{path}"
-        os.makedirs(os.path.dirname(place))
-        with open(place, "w", encoding="ascii") as out:
-            out.write(text)
     bundle.config["process"]["env"] += [
         "NVIDIA_VISIBLE_DEVICES=0", f"NVIDIA_DRIVER_CAPABILITIES={capabilities}", *variables,
     ]  # fmt: skip
     assert bundle.run("runc", LIST).stdout.split() == seen
+
+
+def test_a_backend_of_gbm_leads_to_a_library(hook: Any, bundle: Bundle) -> None:
+    hook().add(bundle)
+    bundle.config["process"]["env"] += ["NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=all"]
+    made = bundle.run("runc", "cd /usr/lib/*-linux-gnu/gbm && head -c 4 nvidia-drm_gbm.so && readlink -f nvidia*")
+    assert made.stdout.startswith("\x7fELF") and "libnvidia-allocator.so.5" in made.stdout
