@@ -251,7 +251,7 @@ CHECKS = (
         Row(FAILED, "{count} of {wanted} ResourceSlices are there: the scheduler takes no device",
             lambda it: it.count != it.wanted, advice=LOGS),
         Row(WARNING, "{name} has the taint {taint}", lambda it: it.taint,
-            advice="docs/kubernetes.md, Health, says until when"),
+            advice="docs/kubernetes-operate.md, Health, says until when"),
         Row(FAILED, "{name} ({here}) is not published", lambda it: it.published is None, advice=LOGS),
         Row(FAILED, "{name} is published, and the node has no such device", lambda it: it.here is None,
             advice=LOGS),

@@ -1,4 +1,4 @@
-"""docs/daemon.md: every command as written, on a host with a simulated driver."""
+"""docs/daemon.md and docs/nvcd-state.md: every command as written, on a host with a simulated driver."""
 
 from __future__ import annotations
 
@@ -32,13 +32,17 @@ while data := made.recv(65536):
 
 
 def page() -> str:
-    with open(os.path.join(REPO, "docs/daemon.md"), encoding="utf-8") as file:
-        return file.read()
+    """Both pages, as a reader goes through them."""
+    text = ""
+    for name in ("daemon", "nvcd-state"):
+        with open(os.path.join(REPO, f"docs/{name}.md"), encoding="utf-8") as file:
+            text += file.read()
+    return text
 
 
 @pytest.mark.nightly
 def test_every_command(host: Host) -> None:
-    setting, starting, looking = re.findall(r"^```sh\n(.*?)^```$", page(), re.MULTILINE | re.DOTALL)
+    starting, setting, looking = re.findall(r"^```sh\n(.*?)^```$", page(), re.MULTILINE | re.DOTALL)
     host.write("/usr/local/sbin/nvc-cli", WRAPPER, 0o755)
     host.write("/etc/nvc/config.toml", f'[nvidia-container-cli]\nroot = "{DRIVER}"\n', 0o644)
     host.sh(setting)
