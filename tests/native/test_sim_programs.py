@@ -200,7 +200,7 @@ def test_nvidias_runtime_says_why_it_does_not_run(sim_root: Callable[..., str], 
 
 
 def test_nvidia_ctk_describes_a_simulated_driver(sim_root: Callable[..., str]) -> None:
-    """It reads the capabilities of MIG devices below the host's own /proc; native/simdriver/README.md puts them there."""
+    """It reads capabilities of MIG devices below the host's own /proc; the root's are put there."""
     root = sim_root(gpus=2, mig=("", "1g.10gb,2g.20gb"))
     tools = foreign.toolkit()
     script = (
