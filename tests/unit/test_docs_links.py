@@ -65,3 +65,15 @@ def test_every_page_is_found_from_the_readme() -> None:
             ]
     assert set(PAGES) <= found
     assert set(AT_ONCE) <= set(links("README.md"))
+
+
+#: Pages of ways to give containers GPUs.
+ENGINES = ("docker", "podman", "containerd", "crio", "runc", "cdi", "nri", "openshift", "kubernetes-operate")
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_troubleshooting_begins_with_the_doctor(name: str) -> None:
+    text = read(f"docs/{name}.md")
+    _, found, section = text.partition("\n## Troubleshooting\n")
+    commands = re.search(r"^(?: {4}.*\n)+", section, re.MULTILINE)
+    assert found and commands is not None and "nvc-cli doctor" in commands[0]
