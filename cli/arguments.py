@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posix
 
-from nvc.errors import InputError
+from nvc.base.errors import InputError
 from nvc.ids import user_and_group
 from nvc.model import CAPABILITIES
 from nvc.request import IMEX_CHANNELS, DriverOptions, Request, SliceRequest, place

@@ -6,8 +6,8 @@ import gc
 import posix
 import sys
 
-from nvc.errors import InternalError, NvcError, UsageError, one_line
-from nvc.value import Value
+from nvc.base.errors import InternalError, NvcError, UsageError, one_line
+from nvc.base.value import Value
 from nvc_cli.options import HOT
 from nvc_cli.parse import parse_line
 

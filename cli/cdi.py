@@ -8,7 +8,7 @@ import posixpath
 import click
 from click.core import ParameterSource
 
-from nvc import privileges
+from nvc.base.errors import InputError
 from nvc.cdi.document import NONE, STRATEGIES, DocumentOptions
 from nvc.cdi.generate import generate, installed_hook, slicing_of
 from nvc.cdi.hookspec import COMPAT, NAMES
@@ -29,8 +29,7 @@ from nvc.cdi.store import (
 from nvc.cdi.transform import transform_root
 from nvc.cdi.validate import problems
 from nvc.config import load as load_config
-from nvc.errors import InputError
-from nvc.kernel import LinuxKernel
+from nvc.kernel import LinuxKernel, privileges
 from nvc.model import CAPABILITIES
 from nvc.request import Request
 from nvc_cli import arguments, completion, output

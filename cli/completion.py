@@ -7,7 +7,7 @@ import os
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
-from nvc.errors import NvcError
+from nvc.base.errors import NvcError
 from nvc.slices.model.isolation import ISOLATIONS
 from nvc.slices.model.policy import POLICIES
 from nvc_cli import arguments, output

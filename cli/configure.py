@@ -5,11 +5,10 @@ from __future__ import annotations
 import posix
 import sys
 
-from nvc import privileges
 from nvc.api import Container, Driver
+from nvc.base.errors import InputError
 from nvc.configure import configure_target
-from nvc.errors import InputError
-from nvc.kernel import LinuxKernel
+from nvc.kernel import LinuxKernel, privileges
 from nvc_cli import arguments
 from nvc_cli.options import FORMATS
 

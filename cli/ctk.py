@@ -10,7 +10,7 @@ import sys
 import click
 
 import nvc
-from nvc.errors import InputError, UsageError
+from nvc.base.errors import InputError, UsageError
 from nvc_cli import output
 from nvc_cli.boot import Silent, guarded
 from nvc_cli.main import CONTEXT, Examples, LazyGroup, call, examples, program_of

@@ -7,7 +7,7 @@ import shutil
 
 import click
 
-from nvc import privileges
+from nvc.base.errors import InputError
 from nvc.cdi import beside
 from nvc.cdi.document import NONE, STRATEGIES
 from nvc.cdi.generate import generate
@@ -16,8 +16,7 @@ from nvc.cdi.store import DIRECTORIES, split_path
 from nvc.cdi.transform import transform_root
 from nvc.config import load
 from nvc.discovery.beside import IMEX, KINDS, MANAGEMENT
-from nvc.errors import InputError
-from nvc.kernel import LinuxKernel
+from nvc.kernel import LinuxKernel, privileges
 from nvc_cli import completion, output
 from nvc_cli.cdi import DEFAULT_CAPABILITIES, FORMATS, asked, form_of, put, specification, tell
 from nvc_cli.cdi_inspect import list_command

@@ -6,8 +6,8 @@ import os
 
 import click
 
+from nvc.base.errors import InputError
 from nvc.engines import RUNTIME, FileEdit, Wanted, change, crio, docker, hooksd
-from nvc.errors import InputError
 from nvc_cli import output
 from nvc_cli.ctk import Flags, debug, only
 from nvc_cli.main import Commands, examples, program_of

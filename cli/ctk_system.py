@@ -6,12 +6,12 @@ import os
 
 import click
 
+from nvc.base.errors import InitializationError, InputError, PermissionDenied
 from nvc.discovery import charlinks
 from nvc.discovery.devfiles import control_nodes, existing_nodes, missing_nodes, possible_nodes
 from nvc.discovery.host import Host
 from nvc.discovery.kmods import load_modules, missing_modules
 from nvc.discovery.ldcache import CACHE_LIMIT, parse_cache
-from nvc.errors import InitializationError, InputError, PermissionDenied
 from nvc.kernel import LinuxKernel
 from nvc.request import DriverOptions
 from nvc_cli import output

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from nvc.errors import InputError
+from nvc.base.errors import InputError
 from nvc_cli.boot import configuration, guarded
 from nvc_cli.resident import answered, parsed
 
@@ -53,8 +53,8 @@ def _run(program: str, words: list[str]) -> int:
     if "stop" in values:
         _stop(program)
         return 0
+    from nvc.base.process_title import show_as
     from nvc.daemon.main import run
-    from nvc.process_title import show_as
 
     show_as(program, words)
     run(configuration(values.get("config", ""), values.get("root", "")), "wait" in values)
@@ -65,7 +65,7 @@ def _state() -> str:
     """What the daemon answers. Raises PermissionDenied but for root, InitializationError where none does."""
     import os
 
-    from nvc.errors import PermissionDenied
+    from nvc.base.errors import PermissionDenied
     from nvc.slices.client.nvcd import ask
     from nvc_cli.output import json_text
 
@@ -78,8 +78,8 @@ def _stop(program: str) -> None:
     """End the daemon. Raises PermissionDenied but for root, InitializationError where none ends."""
     import os
 
+    from nvc.base.errors import PermissionDenied
     from nvc.daemon.stop import stop
-    from nvc.errors import PermissionDenied
     from nvc_cli.output import say
 
     if os.geteuid() != 0:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import os
 
+from nvc.base.errors import InputError
 from nvc.debuglog import DebugLog
-from nvc.errors import InputError
 from nvc_cli.boot import Silent
 
 TYPE_CHECKING = False

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from nvc import privileges
 from nvc.containers.running import known, resolve
 from nvc.doctor import Result, document, examine, text
 from nvc.doctor.archive import write_archive
 from nvc.doctor.catalog import CHECKS, choose
 from nvc.doctor.cluster import Node
 from nvc.doctor.context import Context
-from nvc.kernel import LinuxKernel
+from nvc.kernel import LinuxKernel, privileges
 from nvc.request import place
 from nvc_cli import arguments, output
 from nvc_cli.main import command, format_option

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import CompletionItem
 
-from nvc.columns import fitted
+from nvc.base.columns import fitted
 from nvc.doctor import codes
 from nvc_cli import output
 from nvc_cli.main import command, format_option

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from nvc import listing, privileges
+from nvc import listing
 from nvc.api import Driver
-from nvc.errors import InputError
+from nvc.base.errors import InputError
+from nvc.kernel import privileges
 from nvc_cli import arguments, output
 from nvc_cli.options import FORMATS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from nvc.errors import InputError
+from nvc.base.errors import InputError
 from nvc_cli.boot import configuration, guarded
 from nvc_cli.resident import answered, parsed
 
@@ -86,7 +86,7 @@ def _run(program: str, words: list[str]) -> int:
             return Front(settings.places, settings.state_dir).run()
         from nvc.kubernetes.main import run
     except ImportError as error:
-        from nvc.errors import InitializationError
+        from nvc.base.errors import InitializationError
 
         raise InitializationError(
             "load gRPC", error.name or "", error.msg, "install the Python packages grpcio and protobuf"

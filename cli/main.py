@@ -10,7 +10,7 @@ import importlib
 
 import click
 
-from nvc.errors import InputError, UsageError
+from nvc.base.errors import InputError, UsageError
 from nvc.slices.model.policy import CHOICES
 from nvc_cli import arguments, output
 from nvc_cli.boot import Session, Silent
@@ -351,7 +351,7 @@ def help_command(ctx: click.Context, command: tuple[str, ...]) -> None:
 @format_option("text", "table")
 def version_command(form: str) -> None:
     """Print what --version prints."""
-    from nvc.columns import fitted
+    from nvc.base.columns import fitted
     from nvc_cli.version import version_document, version_text, versions
 
     if form in ("json", "yaml"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from nvc.errors import InputError
+from nvc.base.errors import InputError
 from nvc_cli.boot import configuration, guarded
 from nvc_cli.resident import answered, parsed
 
@@ -48,7 +48,7 @@ def _run(program: str, words: list[str]) -> int:
     try:
         from nvc.nri.main import run
     except ImportError as error:
-        from nvc.errors import InitializationError
+        from nvc.base.errors import InitializationError
 
         raise InitializationError(
             "load protobuf", error.name or "", error.msg, "install the Python package protobuf"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posix
 import sys
 
-from nvc.errors import InternalError, NvcError, one_line, unforeseen
+from nvc.base.errors import InternalError, NvcError, one_line, unforeseen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def document_text(document: dict[str, Any], form: str) -> str:
     """`document` in the structured form `form`, json or yaml."""
     if form == "json":
         return json_text(document)
-    from nvc.cdi.yamlwrite import yaml_text
+    from nvc.base.yamlwrite import yaml_text
 
     return yaml_text(document)
 

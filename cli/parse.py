@@ -3,8 +3,8 @@ unambiguous beginnings of long names, `--`; the global options end at the comman
 
 from __future__ import annotations
 
-from nvc.errors import InputError
-from nvc.value import Value
+from nvc.base.errors import InputError
+from nvc.base.value import Value
 from nvc_cli.options import FLAG, GLOBAL, HOT, OMITTED, OPTIONAL, REPEATED, SHOW, dest
 
 TYPE_CHECKING = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nvc.errors import InputError
+from nvc.base.errors import InputError
 
 
 def answered(words: list[str], usage: str) -> bool:

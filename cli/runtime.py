@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from nvc.base.errors import InputError
 from nvc.engines import (
     ENGINES,
     RUNTIME,
@@ -21,7 +22,6 @@ from nvc.engines import (
     podman,
 )
 from nvc.engines import link as links
-from nvc.errors import InputError
 from nvc_cli import output
 from nvc_cli.main import Commands, examples, program_of
 

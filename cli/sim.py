@@ -6,8 +6,8 @@ import re
 
 import click
 
-from nvc.columns import fitted
-from nvc.errors import InputError
+from nvc.base.columns import fitted
+from nvc.base.errors import InputError
 from nvc.sim import SimSpec, create, destroy
 from nvc.sim.models import MODELS
 from nvc.sim.report import SimReport, report

@@ -79,9 +79,9 @@ def run_command(
     usable; their memory is not counted.
     """
     from nvc import inventory
+    from nvc.base.errors import SourceChanged
+    from nvc.base.process_title import show_as
     from nvc.discovery import discover
-    from nvc.errors import SourceChanged
-    from nvc.process_title import show_as
     from nvc.slices.build.run import Command, run
 
     wanted = wanted_slice(given)
@@ -135,7 +135,7 @@ def calibrate_command(ctx: click.Context, devices: tuple[str, ...], form: str) -
         kept = [{name: getattr(one, name) for name in one._fields} for one in measured]
         output.write(output.document_text({"measurements": kept}, form))
         return
-    from nvc.columns import fitted
+    from nvc.base.columns import fitted
 
     rows: list[tuple[str, ...]] = [("DRIVER", "CONTEXT", "MODULE", "DEVICE")]
     for one in measured:

@@ -6,7 +6,7 @@ import time
 
 import click
 
-from nvc.errors import InitializationError, InputError
+from nvc.base.errors import InitializationError, InputError
 from nvc_cli import completion, output
 from nvc_cli.main import Seconds, program_of
 from nvc_cli.vgpu_group import FORMAT, command, operator_kernel

@@ -6,9 +6,8 @@ import posix
 
 import click
 
-from nvc import privileges
-from nvc.errors import InputError, PermissionDenied
-from nvc.kernel import LinuxKernel
+from nvc.base.errors import InputError, PermissionDenied
+from nvc.kernel import LinuxKernel, privileges
 from nvc.slices.model.policy import CHOICES
 from nvc_cli import arguments, completion, output
 from nvc_cli.main import CONTEXT, Commands, examples, format_option, program_of

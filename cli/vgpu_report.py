@@ -10,7 +10,7 @@ import time
 
 import click
 
-from nvc.errors import InputError
+from nvc.base.errors import InputError
 from nvc_cli import completion, output
 from nvc_cli.boot import INTERRUPTED
 from nvc_cli.main import Seconds, program_of

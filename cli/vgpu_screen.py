@@ -9,7 +9,7 @@ import select
 import signal
 import time
 
-from nvc.errors import NvcError, one_line
+from nvc.base.errors import NvcError, one_line
 from nvc.slices.show.bars import ASCII, BLOCKS
 from nvc.slices.show.screen import body_length, frame
 from nvc.slices.show.view import Picture, View, pressed

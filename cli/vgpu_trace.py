@@ -7,7 +7,7 @@ import time
 
 import click
 
-from nvc.errors import InitializationError
+from nvc.base.errors import InitializationError
 from nvc_cli.main import program_of
 from nvc_cli.output import say
 from nvc_cli.vgpu_group import command, everybody, operator_kernel

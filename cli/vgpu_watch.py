@@ -7,7 +7,7 @@ import time
 
 import click
 
-from nvc.errors import NvcError
+from nvc.base.errors import NvcError
 from nvc_cli import arguments, completion, output
 from nvc_cli.main import Seconds, format_option, program_of
 from nvc_cli.vgpu_group import ALL, FORMAT, command, everybody, operator_kernel, shown

@@ -6,7 +6,7 @@ import gc
 import posix
 import sys
 
-from nvc.errors import InternalError, NvcError, UsageError, unforeseen
+from nvc.base.errors import InternalError, NvcError, UsageError, unforeseen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from nvc.base.errors import one_line
 from nvc.cdi.hooks.arguments import parse_arguments
-from nvc.errors import one_line
 
 USAGE = """Usage: nvc-cdi-hook [--quiet] [--debug] HOOK [OPTION...] [HOOK [OPTION...]]...
        nvc-cdi-hook --version

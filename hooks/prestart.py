@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
+from nvc.base.errors import ContainerError, InputError, NvcError, one_line
 from nvc.config import driver_options, load
 from nvc.environment import request_from
-from nvc.errors import ContainerError, InputError, NvcError, one_line
 from nvc.oci import HINT, read_container, read_state
 from nvc_hooks.log import STANDARD_ERROR, open_log
 
@@ -57,10 +57,9 @@ def _inject(command: str, config: Config, log: RunLog, debug: bool) -> None:
     _check_mode(config)
     again = _again(command, container, config, debug)
 
-    from nvc import privileges
+    from nvc.base.rundir import in_user_namespace
     from nvc.configure import configure
-    from nvc.kernel import LinuxKernel
-    from nvc.rundir import in_user_namespace
+    from nvc.kernel import LinuxKernel, privileges
 
     if in_user_namespace():  # nobody may change a device cgroup there
         request = request.replace(cgroups=False)

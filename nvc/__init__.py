@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.api import Container, Driver, list_slices
     from nvc.apply.executor import Outcome
-    from nvc.errors import (
+    from nvc.base.errors import (
         ContainerError,
         DetectionError,
         DeviceError,
@@ -45,7 +45,7 @@ _HOMES = {
     "nvc.plan.ops": "Plan",
     "nvc.apply.executor": "Outcome",
     "nvc.slices.store.status": "SliceStatus SliceDeviceStatus",
-    "nvc.errors": "NvcError InputError PermissionDenied InitializationError ContainerError DetectionError "
+    "nvc.base.errors": "NvcError InputError PermissionDenied InitializationError ContainerError DetectionError "
     "DeviceError MigConfigError MigMonitorError RequirementError MountError LoaderCacheError InternalError",
 }
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 
-from nvc.errors import of_host
+from nvc.base.errors import of_host
+from nvc.base.value import Value
 from nvc.kernel import ffi, lib
 from nvc.model import Identity
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -114,8 +114,8 @@ def _is_for(driver_version: str, cuda_version: str, main: str, note: bytes | Non
 
 def _look(kernel: Kernel, rootfs: int, path: str) -> tuple[str, bytes | None, Identity] | None:
     """SONAME, note and identity of a library; None where it is none."""
+    from nvc.base.errors import DetectionError
     from nvc.discovery.elf import forward_compatibility, read_elf
-    from nvc.errors import DetectionError
 
     try:
         fd = kernel.open_regular(rootfs, path)

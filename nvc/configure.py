@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 
 from nvc import inventory
+from nvc.base.errors import SourceChanged
 from nvc.discovery import discover
-from nvc.errors import SourceChanged
 from nvc.kernel import check_floor
 
 #: How long a container start waits for a probe that has answered to be gone, seconds. It ends while the plan is
@@ -126,7 +126,7 @@ def undo(kernel: Kernel, opened: Callable[[], Target], timeout: float) -> bool:
     where there are mounts by nvc of which there is no record.
     """
     from nvc.apply.executor import repair
-    from nvc.errors import ContainerError
+    from nvc.base.errors import ContainerError
     from nvc.target import unrecorded
 
     check_floor()
@@ -198,7 +198,7 @@ def plan_target(
 
     The caller closes the target. The container is opened once the request is known to be good, and not changed. But
     with `repair`, what a killed run has left there is undone: it could be taken for the image's. With `last` the
-    process is ended if the container's file system does not answer; see nvc.deadline. Raises NvcError. `again` is
+    process is ended if the container's file system does not answer; see nvc.base.deadline. Raises NvcError. `again` is
     told of the facts.
     """
     facts = discover(kernel, options, meanwhile=_load_the_rest)
@@ -216,7 +216,7 @@ def plan_target(
     check(request.requirements, facts, selection)
     log.done("select")
     if last:
-        from nvc.deadline import set_deadline
+        from nvc.base.deadline import set_deadline
 
         set_deadline(_WAITS * options.timeout)
     target = opened()

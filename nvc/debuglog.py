@@ -12,7 +12,7 @@ import os
 import sys
 import time
 
-from nvc.errors import one_line
+from nvc.base.errors import one_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

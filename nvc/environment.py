@@ -6,10 +6,10 @@ come from an image, so each is bounded, and what is quoted in an error is cut.
 
 from __future__ import annotations
 
-from nvc.errors import InputError, one_line
+from nvc.base.errors import InputError, one_line
+from nvc.base.value import Value
 from nvc.model import GATED
 from nvc.request import IMEX_CHANNELS, Request, SliceRequest, clean_path
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nvc.errors import InputError
+from nvc.base.errors import InputError
 
 #: The kernel takes the largest id for "leave it", so nobody can have it.
 MAX_ID = 2**32 - 2

@@ -15,8 +15,8 @@ import stat
 import sys
 from _struct import Struct  # `struct` is a file to look for, which costs a container start 0.25 ms
 
-from nvc.errors import NvcError
-from nvc.rundir import runtime_directory
+from nvc.base.errors import NvcError
+from nvc.base.rundir import runtime_directory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def store(name: str, value: Any, directory: str = "") -> bool:
     base = _open_directory(directory)
     if base < 0:
         return False
-    from nvc.replace import replace_file
+    from nvc.base.replace import replace_file
 
     try:
         _remove_left(base, f".{name}.")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nvc.errors import one_line
-from nvc.value import Value
+from nvc.base.errors import one_line
+from nvc.base.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def info_csv(facts: HostFacts) -> str:
 
 def info_table(facts: HostFacts, width: int = 0) -> str:
     """One row for each GPU and MIG device, first what --device accepts; at most `width` columns, 0: any number."""
-    from nvc.columns import fitted
+    from nvc.base.columns import fitted
 
     rows: list[tuple[str, ...]] = [("DEVICE", "UUID", "BUS", "ARCH", "MODEL")]
     for gpu in facts.gpus:
@@ -84,7 +84,7 @@ def path_text(path: str) -> str:
 
 def list_table(entries: tuple[Row, ...], width: int = 0) -> str:
     """Kind, path and detail; at most `width` columns, 0: any number."""
-    from nvc.columns import fitted
+    from nvc.base.columns import fitted
 
     rows = [("KIND", "PATH", "DETAIL"), *((entry.kind, entry.path, entry.detail) for entry in entries)]
     longest = max(len(path) for _, path, _ in rows)

@@ -5,7 +5,7 @@ All paths are absolute as seen *inside the driver root*, with links resolved, un
 
 from __future__ import annotations
 
-from nvc.value import Value
+from nvc.base.value import Value
 
 #: Capability classes that a container can ask for, in the order in which they are printed.
 CAPABILITIES = ("utility", "compute", "video", "graphics", "display", "ngx", "compat32")

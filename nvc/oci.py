@@ -9,9 +9,9 @@ from __future__ import annotations
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 import stat
 
-from nvc.errors import ContainerError
-from nvc.fastjson import JsonError, parse
-from nvc.value import Value
+from nvc.base.errors import ContainerError
+from nvc.base.fastjson import JsonError, parse
+from nvc.base.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

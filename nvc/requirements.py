@@ -6,7 +6,7 @@ hold. The rules, down to their oddities, are those of nvidia-container-cli: imag
 
 from __future__ import annotations
 
-from nvc.errors import RequirementError
+from nvc.base.errors import RequirementError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from nvc.errors import DeviceError, MigConfigError, MigMonitorError
-from nvc.value import Value
+from nvc.base.errors import DeviceError, MigConfigError, MigMonitorError
+from nvc.base.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.errors import NvcError
+    from nvc.base.errors import NvcError
     from nvc.model import Gpu, HostFacts, MigDevice
     from nvc.request import Request
 

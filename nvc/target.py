@@ -6,9 +6,9 @@ import errno
 import fcntl
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 
-from nvc.errors import ContainerError, InputError, NvcError
+from nvc.base.errors import ContainerError, InputError, NvcError
+from nvc.base.value import Value
 from nvc.kernel import O_PATH
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

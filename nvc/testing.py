@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import struct
 
+from nvc.base.value import Value
 from nvc.kernel import ApplyReport, LinuxKernel
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ from nvc.apply.interrupts import HeldInterrupts
 from nvc.apply.journal import HOST, is_interrupted, open_journal, read_journal
 from nvc.apply.program import build_program, repair_program
 from nvc.apply.sources import Sources
-from nvc.deadline import clear_deadline
-from nvc.errors import ContainerError, InternalError, LoaderCacheError, MountError, NvcError
+from nvc.base.deadline import clear_deadline
+from nvc.base.errors import ContainerError, InternalError, LoaderCacheError, MountError, NvcError
+from nvc.base.value import Value
 from nvc.kernel import ApplyTarget, lib, strerror
 from nvc.plan.ops import AllowDevice, UpdateLoaderCache
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 
-from nvc.errors import ContainerError, of_host
-from nvc.rundir import runtime_directory, state_directory
+from nvc.base.errors import ContainerError, of_host
+from nvc.base.rundir import runtime_directory, state_directory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,9 +13,10 @@ import stat
 from _struct import unpack
 
 import nvc
-from nvc import privileges
 from nvc.apply.again import PREFIX
 from nvc.apply.program import build_program
+from nvc.base.replace import replace_file
+from nvc.base.rundir import SYSTEM, in_user_namespace, runtime_directory
 from nvc.cgroup.program import allow_block, encode
 from nvc.compat import DIRECTORY as COMPAT
 from nvc.discovery.find import kept_looks
@@ -23,9 +24,8 @@ from nvc.discovery.hostroot import HostRoot
 from nvc.discovery.key import ABSENT
 from nvc.discovery.proc import PROC
 from nvc.discovery.sockets import SOCKETS, look, parents
+from nvc.kernel import privileges
 from nvc.plan.ops import AllowDevice, UpdateLoaderCache
-from nvc.replace import replace_file
-from nvc.rundir import SYSTEM, in_user_namespace, runtime_directory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 import stat
 
-from nvc.errors import MountError, SourceChanged
+from nvc.base.errors import MountError, SourceChanged
 from nvc.kernel import O_PATH
 from nvc.model import Identity
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 
+from nvc.base.errors import DeviceError, InputError, InternalError
 from nvc.cdi.document import merged
 from nvc.cdi.generate import document_of
 from nvc.cdi.hookspec import STEP
@@ -17,7 +18,6 @@ from nvc.discovery import discover
 from nvc.discovery.beside import IMEX, MANAGEMENT, find_beside
 from nvc.discovery.devfiles import IMEX_NODES
 from nvc.discovery.host import Host
-from nvc.errors import DeviceError, InputError, InternalError
 from nvc.plan.ops import DATA, RDONLY, options_of
 
 TYPE_CHECKING = False

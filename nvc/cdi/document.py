@@ -7,6 +7,8 @@ selected GPUs alone.
 
 from __future__ import annotations
 
+from nvc.base.errors import DeviceError, InternalError
+from nvc.base.value import Value
 from nvc.cdi.hookspec import (
     COMPAT,
     LIMIT_STEP,
@@ -20,14 +22,12 @@ from nvc.cdi.hookspec import (
 )
 from nvc.cdi.sliced import sliced, written
 from nvc.cdi.versions import lowest_version
-from nvc.errors import DeviceError, InternalError
 from nvc.plan import ops
 from nvc.plan.build import build_plan
 from nvc.plan.devices import device_links, groups_of
 from nvc.selection import Selection
 from nvc.slices.model.slice import Slice, library_directory, shared_slice
 from nvc.target import Layout
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

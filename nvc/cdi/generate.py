@@ -6,6 +6,7 @@ import os
 import stat
 import sys
 
+from nvc.base.errors import InternalError
 from nvc.cdi.document import DocumentOptions, NodeStatus, build_document
 from nvc.cdi.hookspec import CHAINING
 from nvc.cdi.sliced import Slicing, sizes_of
@@ -15,7 +16,6 @@ from nvc.discovery import discover
 from nvc.discovery.hostroot import HostRoot
 from nvc.discovery.outer import refuse_slices
 from nvc.environment import bounds_of
-from nvc.errors import InternalError
 from nvc.requirements import check
 from nvc.selection import select
 from nvc.slices.build import shim

@@ -6,7 +6,7 @@ that sets LD_PRELOAD would run its code on the host (CVE-2025-23266).
 
 from __future__ import annotations
 
-from nvc.value import Value
+from nvc.base.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import time
 
+from nvc.base.errors import DetectionError, DeviceError, InitializationError
+from nvc.base.value import Value
 from nvc.cdi.generate import generate
 from nvc.cdi.stamp import stamp_of_document
 from nvc.cdi.store import CdiError, check_conflicts, open_directory, read_spec, text_of, write_in
-from nvc.errors import DetectionError, DeviceError, InitializationError
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

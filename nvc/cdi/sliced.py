@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from nvc.base.errors import InputError
+from nvc.base.value import Value
 from nvc.cdi.hookspec import OPTION
-from nvc.errors import InputError
 from nvc.request import Part, Request, Size, SliceRequest
 from nvc.selection import select
 from nvc.slices.model.isolation import KERNEL
@@ -12,7 +13,6 @@ from nvc.slices.model.policy import POLICIES
 from nvc.slices.model.sizes import parse_number, parse_size
 from nvc.slices.model.slice import SliceDevice, amount, bounded, devices_of, reservation
 from nvc.slices.model.time_settings import PERIOD_US, default_policy, parse_period
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import hashlib
 
+from nvc.base.value import Value
 from nvc.cdi.hookspec import STAMP
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,13 +6,13 @@ import os
 import posixpath
 import stat
 
+from nvc.base.errors import InputError, NvcError
+from nvc.base.fastjson import JsonError, parse
+from nvc.base.replace import replace_file
+from nvc.base.value import Value
+from nvc.base.yamlread import YamlError, parse_yaml
+from nvc.base.yamlwrite import yaml_text
 from nvc.cdi.validate import problems
-from nvc.cdi.yamlread import YamlError, parse_yaml
-from nvc.cdi.yamlwrite import yaml_text
-from nvc.errors import InputError, NvcError
-from nvc.fastjson import JsonError, parse
-from nvc.replace import replace_file
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ with its place.
 
 from __future__ import annotations
 
+from nvc.base.errors import one_line
 from nvc.cdi.names import device_problem, kind_problem
 from nvc.cdi.versions import KNOWN, lowest_version, order
-from nvc.errors import one_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

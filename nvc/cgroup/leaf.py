@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 
+from nvc.base.errors import ContainerError
+from nvc.base.value import Value
 from nvc.cgroup.find import below, memberships, mounted, read_all
-from nvc.errors import ContainerError
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ runtimes add devices of their own to the list, so a program made of the list alo
 
 from __future__ import annotations
 
+from nvc.base.value import Value
 from nvc.cgroup.program import (
     AND32_K,
     BLOCK,
@@ -21,7 +22,6 @@ from nvc.cgroup.program import (
     WRITE,
     Assembler,
 )
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

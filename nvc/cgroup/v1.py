@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 
+from nvc.base.errors import MountError
 from nvc.cgroup import HINT_SKIP, STEP, RuleChange
 from nvc.cgroup.find import read_all
-from nvc.errors import MountError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

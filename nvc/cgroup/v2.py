@@ -10,11 +10,11 @@ from __future__ import annotations
 import errno
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 
+from nvc.base.errors import MountError, NvcError
 from nvc.cgroup import HINT_SKIP, STEP, RuleChange
 from nvc.cgroup.evaluate import allows
 from nvc.cgroup.extend import Unreadable, extend, readable
 from nvc.cgroup.replacement import Replacement
-from nvc.errors import MountError, NvcError
 from nvc.kernel import bpf
 
 TYPE_CHECKING = False

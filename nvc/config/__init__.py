@@ -11,10 +11,10 @@ import stat
 
 import nvc
 from nvc import inventory
-from nvc.errors import NvcError
+from nvc.base.errors import NvcError
+from nvc.base.rundir import CONFIGURATIONS, in_user_namespace
+from nvc.base.value import Value
 from nvc.request import MPS_PIPES, DriverOptions
-from nvc.rundir import CONFIGURATIONS, in_user_namespace
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

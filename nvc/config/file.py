@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from nvc.base.errors import InputError, one_line
 from nvc.config import Config, ConfigError
 from nvc.config.keys import KEYS
-from nvc.errors import InputError, one_line
 from nvc.ids import user_and_group
 from nvc.model import CAPABILITIES, GATED
 from nvc.slices.model.isolation import OPERATORS

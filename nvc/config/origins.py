@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from nvc.base.value import Value
 from nvc.config import Config, ConfigError
 from nvc.config.file import examine, written
 from nvc.config.keys import KEYS
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

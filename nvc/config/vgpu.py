@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nvc.errors import InputError
+from nvc.base.errors import InputError
 from nvc.slices.model.isolation import KERNEL, OPERATORS
 from nvc.slices.model.layout import CORES_UNCAPPED, WEIGHT
 from nvc.slices.model.policy import POLICIES

@@ -6,7 +6,7 @@ are bounded, links are not followed, and names lose their control characters. Wh
 
 from __future__ import annotations
 
-from nvc.value import Value
+from nvc.base.value import Value
 
 SHORT_ID = 12  # characters of a long id that engines show
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
-from nvc.fastjson import JsonError, parse
+from nvc.base.fastjson import JsonError, parse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

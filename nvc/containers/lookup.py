@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from operator import itemgetter
 
+from nvc.base.value import Value
 from nvc.containers import ContainerName, is_long_id
 from nvc.containers.cgroup import ids_in
 from nvc.containers.files import names_in, read_json, table, text
 from nvc.containers.places import places
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

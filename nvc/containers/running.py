@@ -7,10 +7,10 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from nvc.base.errors import ContainerError, InputError
 from nvc.containers.cgroup import ids_in
 from nvc.containers.files import read_bytes, read_json, table
 from nvc.containers.lookup import Lookup
-from nvc.errors import ContainerError, InputError
 
 #: State directories of runc and crun, under each engine that calls them.
 STATES = (

@@ -21,7 +21,7 @@ import os
 import time
 
 import nvc
-from nvc.errors import NvcError
+from nvc.base.errors import NvcError
 from nvc.request import MPS_PIPES
 from nvc.slices.model.layout import NO_LIMIT
 from nvc.slices.policy.entitlement import entitlements

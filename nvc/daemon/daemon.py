@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from nvc.base.errors import NvcError
 from nvc.daemon.audit.accountant import Accountant
 from nvc.daemon.audit.nvml_client import NvmlClient
 from nvc.daemon.audit.verify import BYPASS, EXCESS, Verifier
@@ -16,7 +17,6 @@ from nvc.daemon.names import Names
 from nvc.daemon.schedule.pacer import Pacer
 from nvc.daemon.schedule.slice_index import SliceIndex
 from nvc.daemon.time.timing import Timing
-from nvc.errors import NvcError
 from nvc.kernel.probe import reap
 from nvc.slices.build.held_files import HeldFiles
 from nvc.slices.client.mps import CONTROL

@@ -10,14 +10,13 @@ import sys
 import time
 
 import nvc
-from nvc import privileges
+from nvc.base.errors import PermissionDenied
 from nvc.daemon.daemon import Daemon
 from nvc.daemon.io import watch
 from nvc.daemon.io.loop import SECOND
 from nvc.daemon.io.sockets import Notifier, activated, wait_for_end
 from nvc.daemon.places import CONTROL_SOCKET, Places, own_directory
-from nvc.errors import PermissionDenied
-from nvc.kernel import LinuxKernel
+from nvc.kernel import LinuxKernel, privileges
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

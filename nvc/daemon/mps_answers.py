@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 
-from nvc.errors import one_line
-from nvc.value import Value
+from nvc.base.errors import one_line
+from nvc.base.value import Value
 
 LINE_MAX = 200  # bytes
 LOG_MAX = 1 << 16  # bytes of a log that are searched; it is emptied when it has more

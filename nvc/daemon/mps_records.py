@@ -10,10 +10,10 @@ from __future__ import annotations
 import errno
 import os
 
-from nvc.errors import DeviceError
-from nvc.replace import replace_file
+from nvc.base.errors import DeviceError
+from nvc.base.replace import replace_file
+from nvc.base.value import Value
 from nvc.slices.model.entry import open_own
-from nvc.value import Value
 
 ABOUT_MAX = 256  # bytes
 STARTING = "starting"

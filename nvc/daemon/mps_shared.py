@@ -13,12 +13,12 @@ from __future__ import annotations
 import os
 import signal
 
+from nvc.base.errors import DeviceError
 from nvc.daemon.io.identity import signal_process
 from nvc.daemon.io.loop import SECOND
 from nvc.daemon.mps import FAILED, READY, REMEMBERED
 from nvc.daemon.mps_answers import culprit, server_status, size_of
 from nvc.daemon.mps_records import SHARED
-from nvc.errors import DeviceError
 from nvc.slices.store.process_info import start_of
 
 TYPE_CHECKING = False

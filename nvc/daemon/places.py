@@ -11,11 +11,11 @@ import fcntl
 import os
 import socket
 
+from nvc.base.errors import InitializationError, NvcError
+from nvc.base.rundir import runtime_directory
 from nvc.daemon import control
 from nvc.daemon.io.services import Service
 from nvc.daemon.io.sockets import CONTROL, listen, listen_at
-from nvc.errors import InitializationError, NvcError
-from nvc.rundir import runtime_directory
 from nvc.slices.policy import policies
 from nvc.slices.store import registry
 

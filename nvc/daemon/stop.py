@@ -6,8 +6,8 @@ import os
 import select
 import signal
 
+from nvc.base.errors import InitializationError
 from nvc.daemon.io.sockets import listener_of
-from nvc.errors import InitializationError
 from nvc.slices.client.presence import NOT_RUNNING, socket_path
 
 PATIENCE = 30.0  # seconds

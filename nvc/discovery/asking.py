@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
+from nvc.base.errors import DetectionError, InitializationError
 from nvc.discovery.ldcache import ARCH_FLAGS, ARCH_MASK
 from nvc.discovery.places import COMPAT, DIRECTORIES
 from nvc.discovery.wire import parse_reply
-from nvc.errors import DetectionError, InitializationError
 from nvc.kernel.probe import IDS_CHANGE, IDS_TRY, start_probe
 
 TYPE_CHECKING = False

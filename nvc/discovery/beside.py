@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import stat
 
+from nvc.base.errors import of_host
+from nvc.base.value import Value
 from nvc.discovery.devfiles import IMEX_NODES, existing_nodes
 from nvc.discovery.sockets import look
-from nvc.errors import of_host
 from nvc.model import DeviceNode
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

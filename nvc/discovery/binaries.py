@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import os
 
+from nvc.base.errors import DetectionError, of_host
 from nvc.discovery.elf import read_elf
 from nvc.discovery.hostroot import identity_of
-from nvc.errors import DetectionError, of_host
 from nvc.model import Binary
 
 TYPE_CHECKING = False

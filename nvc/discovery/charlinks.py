@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from nvc.errors import InitializationError
+from nvc.base.errors import InitializationError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

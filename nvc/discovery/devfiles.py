@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import stat
 
+from nvc.base.errors import InitializationError
+from nvc.base.value import Value
 from nvc.discovery.mig import CAPABILITIES, MINORS, parse_minors
 from nvc.discovery.nodes import CAPABILITIES as CAPABILITY_NODES
 from nvc.discovery.nodes import (
@@ -23,10 +25,8 @@ from nvc.discovery.nodes import (
     nvidia_major,
 )
 from nvc.discovery.proc import PROC, char_majors, fields_of, proc_gpus
-from nvc.errors import InitializationError
 from nvc.kernel import O_PATH
 from nvc.model import DeviceNode
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

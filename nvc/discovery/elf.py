@@ -9,8 +9,8 @@ from __future__ import annotations
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 import struct
 
-from nvc.errors import DetectionError
-from nvc.value import Value
+from nvc.base.errors import DetectionError
+from nvc.base.value import Value
 
 #: Bounds of what is read from one file. The largest driver library has 13 segments and 45 dynamic entries.
 HEADERS_LIMIT = 64

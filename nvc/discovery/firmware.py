@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
+from nvc.base.errors import DetectionError, of_host
 from nvc.discovery.hostroot import identity_of
-from nvc.errors import DetectionError, of_host
 from nvc.model import Firmware
 
 TYPE_CHECKING = False

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from nvc.base.errors import DetectionError
+from nvc.base.value import Value
 from nvc.discovery.asking import ask, check_version, start
 from nvc.discovery.binaries import find_binaries, search_directories
 from nvc.discovery.firmware import find_firmwares, firmware_directories
@@ -18,9 +20,7 @@ from nvc.discovery.places import COMPAT, DIRECTORIES
 from nvc.discovery.proc import char_majors, kernel_version, proc_files, proc_gpus
 from nvc.discovery.sockets import find_ipcs
 from nvc.discovery.wsl import WslFiles, wsl_gpus, wsl_node
-from nvc.errors import DetectionError
 from nvc.model import HostFacts
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from nvc.base.errors import DetectionError
 from nvc.discovery.nodes import dri_nodes, find_node, nvidia_major
-from nvc.errors import DetectionError
 from nvc.model import DeviceNode, Gpu, MigDevice
 
 TYPE_CHECKING = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 import stat
 
-from nvc.errors import DetectionError, HostError, InitializationError, of_host
+from nvc.base.errors import DetectionError, HostError, InitializationError, of_host
 from nvc.kernel import O_PATH
 from nvc.model import Identity
 
@@ -110,7 +110,7 @@ class HostRoot:
         """Open a file on which a process holds a lease (fcntl(2), F_SETLEASE), as root of a container can."""
         import time
 
-        from nvc.slices.model import filelease
+        from nvc.base import filelease
 
         end = time.monotonic() + self.patience
         try:

@@ -11,9 +11,9 @@ import os
 import select
 import time
 
+from nvc.base.errors import NvcError, one_line
+from nvc.base.rundir import runtime_directory
 from nvc.discovery.devfiles import missing_nodes, wanted_nodes
-from nvc.errors import NvcError, one_line
-from nvc.rundir import runtime_directory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

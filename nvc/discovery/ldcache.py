@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 
-from nvc.errors import DetectionError
+from nvc.base.errors import DetectionError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import os
 
+from nvc.base.errors import DetectionError, NvcError, of_host
+from nvc.base.value import Value
 from nvc.discovery.elf import read_elf
 from nvc.discovery.hostroot import identity_of
 from nvc.discovery.ldcache import ARCH_FLAGS, ARCH_MASK, CACHE_LIMIT, TYPE_MASK, TYPES, parse_cache
 from nvc.discovery.library_table import NOT, ROWS, DriverLibrary
 from nvc.discovery.places import DIRECTORIES
-from nvc.errors import DetectionError, NvcError, of_host
 from nvc.model import OTHER, Library
 from nvc.slices.model.elfnote import layouts_of
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

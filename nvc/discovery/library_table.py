@@ -7,7 +7,7 @@ the others, and those without a row. The simulated driver has each. WSL has its 
 
 from __future__ import annotations
 
-from nvc.value import Value
+from nvc.base.value import Value
 
 #: Whether all memory that a library takes of a GPU goes through libcuda, where a slice's shim counts it.
 #: COUNTED only says so: it does not make the shim count more. Say NOT where that is not known, and for parts of

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import os
 
+from nvc.base.errors import DetectionError, of_host
+from nvc.base.fastjson import JsonError, parse
 from nvc.discovery.hostroot import identity_of
 from nvc.discovery.modules import DRIVER
-from nvc.errors import DetectionError, of_host
-from nvc.fastjson import JsonError, parse
 from nvc.model import Manifest
 
 TYPE_CHECKING = False

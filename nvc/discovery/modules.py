@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
+from nvc.base.errors import DetectionError, of_host
 from nvc.discovery.elf import read_elf
 from nvc.discovery.hostroot import identity_of
-from nvc.errors import DetectionError, of_host
 from nvc.model import Module
 
 TYPE_CHECKING = False

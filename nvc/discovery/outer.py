@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 
+from nvc.base.errors import DetectionError, InputError
 from nvc.discovery.hostroot import identity_of
-from nvc.errors import DetectionError, InputError
 from nvc.model import OuterSlice
 from nvc.slices.model.layout import LEDGER_DIRECTORY, LEDGER_NAME, QUOTA_FILE, REAL
 

@@ -23,7 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from nvc.value import Value
+    from nvc.base.value import Value
 
 
 def pack(facts: HostFacts) -> tuple[Any, ...]:

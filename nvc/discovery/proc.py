@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from nvc.errors import DetectionError
+from nvc.base.errors import DetectionError
+from nvc.base.value import Value
 from nvc.model import ProcFile
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from __future__ import annotations
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 import stat
 
-from nvc.errors import DetectionError, of_host
+from nvc.base.errors import DetectionError, of_host
+from nvc.base.rundir import in_user_namespace
 from nvc.model import Ipc
-from nvc.rundir import in_user_namespace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

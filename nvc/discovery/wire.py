@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import struct
 
+from nvc.base.errors import DetectionError, InitializationError
+from nvc.base.value import Value
 from nvc.discovery.proc import SIMULATED_NAME, is_version
-from nvc.errors import DetectionError, InitializationError
-from nvc.value import Value
 
 FRAME = struct.Struct("<8sIIiIIi96s256s96s256s")
 GPU = struct.Struct("<IiIIIIIIiiII96s96s")

@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import stat
 
+from nvc.base.errors import DetectionError
 from nvc.discovery.elf import read_elf
 from nvc.discovery.gpus import bus_id
 from nvc.discovery.hostroot import identity_of
-from nvc.errors import DetectionError
 from nvc.model import Binary, DeviceNode, Firmware, Gpu, Library
 
 TYPE_CHECKING = False

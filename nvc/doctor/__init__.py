@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from nvc.errors import NvcError
+from nvc.base.errors import NvcError
 
 if TYPE_CHECKING:
     from nvc.doctor.context import Context

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import nvc
+from nvc.base.errors import NvcError
 from nvc.cdi.store import read_directory
 from nvc.config import PATHS
 from nvc.containers.files import names_in
@@ -29,7 +30,6 @@ from nvc.doctor.mask import GONE, Mask
 from nvc.doctor.registrations import kind_of
 from nvc.engines import ENGINES
 from nvc.engines.registered import registered
-from nvc.errors import NvcError
 from nvc.listing import info_document
 from nvc.slices.build import shim
 from nvc.slices.store.status import document as slice_document

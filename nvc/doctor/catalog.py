@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 
+from nvc.base.errors import InputError
 from nvc.doctor import (
     Check,
     claim,
@@ -20,7 +21,6 @@ from nvc.doctor import (
     specs,
     system,
 )
-from nvc.errors import InputError
 
 #: In an order in which causes come before what follows from them.
 HOST: tuple[Check, ...] = (

@@ -6,9 +6,9 @@ import os
 from functools import cache, cached_property
 from typing import Any
 
+from nvc.base.errors import InputError
 from nvc.doctor import Blocked
 from nvc.doctor.context import Context
-from nvc.errors import InputError
 from nvc.kubernetes import record
 from nvc.kubernetes.access import by_kubeconfig, in_cluster
 from nvc.kubernetes.api import Api, Server

@@ -7,7 +7,7 @@ import os
 import re
 from dataclasses import dataclass
 
-from nvc.errors import InputError
+from nvc.base.errors import InputError
 
 #: A link to docs/errors.md, or a copy where nvc is installed.
 PAGE = os.path.join(os.path.dirname(__file__), "errors.md")

@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Iterator
 
+from nvc.base.errors import MountError, NvcError
 from nvc.cgroup.denied import denied
 from nvc.containers.files import table, text
 from nvc.discovery.nodes import CONTROL, UVM
@@ -15,7 +16,6 @@ from nvc.doctor.inside import Inside
 from nvc.doctor.registrations import NVIDIAS, OURS, kind_of
 from nvc.doctor.system import LOST, lost_by, scope_of
 from nvc.environment import CAPABILITIES, MAX_REQUIREMENT, MAX_REQUIREMENTS, REQUIRE, VISIBLE, is_known
-from nvc.errors import MountError, NvcError
 from nvc.model import HostFacts
 from nvc.request import Request
 from nvc.requirements import check as check_requirements

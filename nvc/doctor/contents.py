@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from nvc.base.errors import NvcError
 from nvc.compat import DIRECTORY as COMPAT
 from nvc.compat import compat_libraries
 from nvc.discovery.nodes import CONTROL
@@ -15,7 +16,6 @@ from nvc.doctor.context import Context
 from nvc.doctor.inside import DIRECTORIES, File, Inside
 from nvc.doctor.slices import UNCOVERED, max_glibc, uncovered
 from nvc.environment import CAPABILITIES
-from nvc.errors import NvcError
 from nvc.slices.model.elfnote import layouts_of
 from nvc.slices.model.variables import MEMORY, NVIDIA_LIMIT, NVIDIA_REQUEST
 from nvc.slices.store.status import SliceStatus

@@ -8,6 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from nvc import config as configuration
+from nvc.base.errors import NvcError
+from nvc.base.rundir import SYSTEM, in_user_namespace
 from nvc.config import Config, ConfigError
 from nvc.containers.files import FILE_MAX, read_bytes
 from nvc.discovery import discover
@@ -16,10 +18,8 @@ from nvc.discovery.nodes import nvidia_major
 from nvc.discovery.proc import ProcGpu, char_majors, kernel_version, proc_gpus
 from nvc.doctor import Blocked
 from nvc.doctor.inside import Inside
-from nvc.errors import NvcError
 from nvc.model import HostFacts
 from nvc.request import DriverOptions, place
-from nvc.rundir import SYSTEM, in_user_namespace
 from nvc.slices.store.status import SliceStatus, statuses
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ import re
 import socket
 from collections.abc import Iterator
 
+from nvc.base.errors import InitializationError, PermissionDenied
 from nvc.containers.files import names_in
 from nvc.discovery.firmware import find_firmwares, firmware_directories
 from nvc.discovery.proc import PROC, kernel_version
@@ -14,7 +15,6 @@ from nvc.discovery.sockets import SOCKETS
 from nvc.discovery.wsl import wsl_node
 from nvc.doctor import AS_ROOT, FAILED, OK, UNKNOWN, WARNING, Blocked, Check, Fact, Row
 from nvc.doctor.context import Context, read_text
-from nvc.errors import InitializationError, PermissionDenied
 from nvc.kubernetes.health import OF_PROGRAMS, UNTIL_RESET
 
 _TEGRA = "/etc/nv_tegra_release"

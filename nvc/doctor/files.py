@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Iterator
 
+from nvc.base.errors import NvcError
 from nvc.discovery.hostroot import HostRoot
 from nvc.discovery.ldcache import ARCH_FLAGS, ARCH_MASK
 from nvc.discovery.libraries import read_cache
@@ -14,7 +15,6 @@ from nvc.discovery.proc import is_version
 from nvc.discovery.wsl import wsl_node
 from nvc.doctor import FAILED, OK, WARNING, Check, Fact, Row, aside, first
 from nvc.doctor.context import Context
-from nvc.errors import NvcError
 
 NAMES = {"libnvidia-ml.so": "nvidia-smi and nvc itself", "libcuda.so": "CUDA programs"}
 #: Where a driver may be that is not in the root that was looked at.

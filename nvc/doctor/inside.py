@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from nvc.base.errors import ContainerError, InputError, NvcError
 from nvc.containers.files import read_bytes
 from nvc.containers.running import RunningContainer
 from nvc.discovery.elf import Elf, read_elf
 from nvc.discovery.ldcache import ARCH_FLAGS, ARCH_MASK, CACHE_LIMIT, parse_cache
-from nvc.errors import ContainerError, InputError, NvcError
 from nvc.kernel import O_PATH
 from nvc.oci import Container, read_bundle
 from nvc.slices.model.variables import library_path

@@ -6,12 +6,12 @@ import os
 import stat
 from collections.abc import Iterator
 
+from nvc.base.errors import DetectionError
 from nvc.discovery.hostroot import HostRoot
 from nvc.discovery.nodes import CAPABILITIES, CONTROL, CONTROL_MINOR, UVM, UVM_TOOLS, find_node
 from nvc.discovery.proc import PROC, fields_of
 from nvc.doctor import FAILED, OK, WARNING, Check, Fact, Row, aside
 from nvc.doctor.context import Context
-from nvc.errors import DetectionError
 
 _READ_WRITE = 0o666
 

@@ -8,12 +8,12 @@ import re
 import time
 from collections.abc import Iterator
 
+from nvc.base.errors import NvcError
 from nvc.cgroup.find import mounted
 from nvc.discovery.elf import read_elf, section
 from nvc.doctor import FAILED, OK, WARNING, Check, Fact, Row, aside, first, with_systemd
 from nvc.doctor.context import Context, read_text
 from nvc.doctor.installation import REINSTALL
-from nvc.errors import NvcError
 from nvc.slices.admin.coverage import survey
 from nvc.slices.build import calibration, shim
 from nvc.slices.build.kernel_limits import SINCE

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from textwrap import fill, wrap
 
-from nvc.columns import fitted
+from nvc.base.columns import fitted
+from nvc.base.errors import one_line
 from nvc.doctor import FAILED, OK, UNKNOWN, WARNING, Check, Finding, Result, worst
-from nvc.errors import one_line
 
 LABELS = {OK: "ok", WARNING: "warning", FAILED: "failed", UNKNOWN: "cannot tell"}
 PLAIN, BOLD = "\x1b[0m", "\x1b[1m"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nvc.errors import NvcError
-from nvc.value import Value
+from nvc.base.errors import NvcError
+from nvc.base.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ import os
 import stat
 from types import ModuleType
 
+from nvc.base.errors import PermissionDenied
+from nvc.base.replace import replace_file
+from nvc.base.value import Value
 from nvc.engines import EngineError, FileEdit, jsontext, tomltext, undo
-from nvc.errors import PermissionDenied
-from nvc.replace import replace_file
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

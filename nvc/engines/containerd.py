@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import os
 
+from nvc.base.value import Value
 from nvc.engines import EngineError, EngineFiles, FileEdit, Key, Registration, refuse_foreign
 from nvc.engines.change import document_of, value_at
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

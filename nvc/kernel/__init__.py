@@ -10,8 +10,8 @@ import posix
 import stat
 
 from nvc._syscalls import ffi, lib
-from nvc.errors import InitializationError, of_host
-from nvc.value import Value
+from nvc.base.errors import InitializationError, of_host
+from nvc.base.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import errno
 import posix
 
+from nvc.base.value import Value
 from nvc.kernel import checked, ffi, lib
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

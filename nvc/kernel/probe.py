@@ -9,8 +9,8 @@ import os
 import time
 
 from nvc._syscalls import ffi, lib
-from nvc.errors import InitializationError
-from nvc.value import Value
+from nvc.base.errors import InitializationError
+from nvc.base.value import Value
 
 #: The largest answer that is read, bytes. A full one, 64 GPUs with 16 MIG devices each, has 131 KiB.
 ANSWER_LIMIT = 1 << 20

@@ -12,9 +12,9 @@ import stat
 import struct
 from typing import NamedTuple
 
-from nvc.errors import RmError
+from nvc.base.errors import RmError
+from nvc.base.value import Value
 from nvc.kernel import LinuxKernel, ffi, lib, strerror, tracing
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

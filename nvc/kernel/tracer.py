@@ -12,7 +12,7 @@ import os
 import struct
 
 import nvc
-from nvc.errors import TracerError
+from nvc.base.errors import TracerError
 from nvc.kernel import LinuxKernel, tracing
 from nvc.kernel.clocks import ahead
 from nvc.kernel.objects import (

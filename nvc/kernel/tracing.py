@@ -10,8 +10,8 @@ import json
 import os
 import struct
 
+from nvc.base.value import Value
 from nvc.kernel import checked, ffi, lib, strerror
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import os
 import ssl
 import tempfile
 
-from nvc.cdi.yamlread import YamlError, parse_yaml
-from nvc.errors import InputError
+from nvc.base.errors import InputError
+from nvc.base.yamlread import YamlError, parse_yaml
 from nvc.kubernetes.api import Server
 
 TYPE_CHECKING = False

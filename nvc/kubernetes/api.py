@@ -12,8 +12,8 @@ import socket
 import ssl
 import threading
 
+from nvc.base.value import Value
 from nvc.kubernetes.errors import ApiError
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

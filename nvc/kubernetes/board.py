@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from nvc.value import Value
+from nvc.base.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

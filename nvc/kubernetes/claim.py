@@ -6,7 +6,8 @@ Nothing of a pod, its environment or its image is looked at.
 
 from __future__ import annotations
 
-from nvc.errors import InputError, NvcError
+from nvc.base.errors import InputError, NvcError
+from nvc.base.value import Value
 from nvc.kubernetes.devices import ALL_CORES, MIG
 from nvc.kubernetes.errors import ClaimError
 from nvc.kubernetes.names import CORES, GPU_PARAMETERS, MEMORY, SLICE_PARAMETERS
@@ -17,7 +18,6 @@ from nvc.slices.model.isolation import KERNEL
 from nvc.slices.model.layout import CORES_UNCAPPED, NO_LIMIT, WEIGHT
 from nvc.slices.model.policy import POLICIES
 from nvc.slices.model.time_settings import check_period, check_together, default_policy, duration_text
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ import time
 
 import grpc
 
-from nvc.errors import NvcError
+from nvc.base.errors import NvcError
+from nvc.base.value import Value
 from nvc.kubernetes.board import UNHEALTHY
 from nvc.kubernetes.devices import GPU
 from nvc.kubernetes.errors import ClaimError
@@ -17,7 +18,6 @@ from nvc.kubernetes.holdings import Held, free_of, held_by, ids_of, preferred, u
 from nvc.kubernetes.podresources import listed, used_ids
 from nvc.kubernetes.protocol import deviceplugin_pb2 as pb
 from nvc.kubernetes.rpc import Method, Refused, Socket, Stream, call
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ its cores are counted. A claim that asks for no amount gets all of both, and so 
 
 from __future__ import annotations
 
+from nvc.base.value import Value
 from nvc.kubernetes.names import CORES, MEMORY
 from nvc.kubernetes.quantity import MIB, mib_text
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

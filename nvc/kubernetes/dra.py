@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 
-from nvc.errors import one_line, unforeseen
+from nvc.base.errors import one_line, unforeseen
 from nvc.kubernetes import give
 from nvc.kubernetes.board import HEALTHY, UNHEALTHY
 from nvc.kubernetes.protocol import dra_pb2, health_pb2, registration_pb2

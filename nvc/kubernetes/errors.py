@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nvc.errors import NvcError
+from nvc.base.errors import NvcError
 
 #: Statuses of HTTP that the API server gives.
 MISSING, CONFLICT, GONE = 404, 409, 410

@@ -15,10 +15,10 @@ import sys
 import threading
 import time
 
-from nvc.errors import InitializationError, NvcError
+from nvc.base.errors import InitializationError, NvcError
+from nvc.base.wake import Wake
 from nvc.kubernetes.relay import Relay
 from nvc.kubernetes.rpc import GRACE
-from nvc.wake import Wake
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import os
 
+from nvc.base.errors import HostError, of_host
+from nvc.base.value import Value
 from nvc.cdi.document import DocumentOptions
 from nvc.cdi.generate import document_of
 from nvc.cdi.hookspec import CHAINING, STEP
 from nvc.cdi.sliced import SliceSize, Slicing
 from nvc.cdi.store import CdiError, open_directory, text_of, write_in
-from nvc.errors import HostError, of_host
 from nvc.kubernetes.names import (
     CDI_CLASS,
     CDI_GPU_CLASS,
@@ -31,7 +32,6 @@ from nvc.slices.build.builder import empty_file, measured
 from nvc.slices.model.slice import Slice, library_directory, resolve
 from nvc.slices.policy.policies import with_policies
 from nvc.slices.store import claims
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ import socket
 import threading
 import time
 
-from nvc.errors import one_line
+from nvc.base.errors import one_line
+from nvc.base.value import Value
 from nvc.kubernetes.board import HEALTHY, UNHEALTHY, UNKNOWN, Condition, Problem
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

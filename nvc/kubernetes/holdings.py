@@ -6,9 +6,9 @@ that a whole GPU is one that nobody has a slice of.
 
 from __future__ import annotations
 
+from nvc.base.value import Value
 from nvc.kubernetes.devices import ALL_CORES
 from nvc.slices.model.sizes import size_text
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,11 +8,12 @@ import sys
 import time
 
 import nvc
+from nvc.base.errors import InitializationError, NvcError, PermissionDenied, unforeseen
+from nvc.base.wake import Wake
 from nvc.cdi.generate import installed_hook, slicing_of
 from nvc.config import driver_options
 from nvc.discovery import discover
 from nvc.environment import bounds_of
-from nvc.errors import InitializationError, NvcError, PermissionDenied, unforeseen
 from nvc.kernel import LinuxKernel
 from nvc.kubernetes import give, nvml
 from nvc.kubernetes.access import by_kubeconfig, in_cluster
@@ -37,7 +38,6 @@ from nvc.kubernetes.web import Web
 from nvc.slices.build.calibrate import libraries_of
 from nvc.slices.build.confine import die_with
 from nvc.slices.build.held_files import HeldFiles
-from nvc.wake import Wake
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

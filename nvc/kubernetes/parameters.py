@@ -12,13 +12,13 @@ capabilities: [compute, utility]
 
 from __future__ import annotations
 
-from nvc.errors import InputError
+from nvc.base.errors import InputError
+from nvc.base.value import Value
 from nvc.kubernetes.names import API_VERSION, GPU_PARAMETERS, SLICE_PARAMETERS
 from nvc.model import CAPABILITIES
 from nvc.slices.model.isolation import CLAIMS, MPS
 from nvc.slices.model.policy import POLICIES, TABLE
 from nvc.slices.model.time_settings import WEIGHT_MAX, parse_period
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 
+from nvc.base.value import Value
 from nvc.kubernetes.devices import document
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

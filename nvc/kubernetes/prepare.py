@@ -14,7 +14,7 @@ import os
 import threading
 import time
 
-from nvc.errors import HostError, InputError, NvcError
+from nvc.base.errors import HostError, InputError, NvcError
 from nvc.kubernetes import give
 from nvc.kubernetes.checkpoint import Checkpoint, is_uid
 from nvc.kubernetes.claim import STEP, allocation_of, cause_of, consumers_of

@@ -11,7 +11,7 @@ import random
 import threading
 import urllib.parse
 
-from nvc.errors import NvcError, unforeseen
+from nvc.base.errors import NvcError, unforeseen
 from nvc.kubernetes.errors import CONFLICT, GONE, MISSING, ApiError
 from nvc.kubernetes.pool import Mark, Owner, changes, foreign, mark_of
 from nvc.kubernetes.watch import FIRST_PAUSE, Backoff, Watch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nvc.value import Value
+from nvc.base.value import Value
 
 
 class Rule(Value):

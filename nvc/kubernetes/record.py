@@ -10,8 +10,8 @@ import os
 import threading
 
 import nvc
+from nvc.base.value import Value
 from nvc.kubernetes.errors import CheckpointError
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import grpc.aio
 
-from nvc.errors import InitializationError
+from nvc.base.errors import InitializationError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

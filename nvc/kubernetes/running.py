@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from nvc.errors import HostError
+from nvc.base.errors import HostError
 from nvc.slices.store.process_info import ENDED, is_here, start_of
 
 TYPE_CHECKING = False

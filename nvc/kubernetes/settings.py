@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from nvc.base.value import Value
 from nvc.kubernetes.names import DRIVER
 from nvc.kubernetes.sockets import Places, places_of
-from nvc.value import Value
 
 DRA, DEVICE_PLUGIN = "dra", "device-plugin"
 MODES = (DRA, DEVICE_PLUGIN)

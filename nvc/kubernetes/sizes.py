@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from nvc.base.errors import NvcError
+from nvc.base.value import Value
 from nvc.cdi.sliced import sliced
-from nvc.errors import NvcError
 from nvc.kubernetes.devices import GPU
 from nvc.kubernetes.holdings import Size
 from nvc.kubernetes.names import RESOURCE_GPU, RESOURCE_MIG, RESOURCE_SLICE
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

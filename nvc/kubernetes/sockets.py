@@ -6,7 +6,7 @@ import glob
 import hashlib
 import socket
 
-from nvc.value import Value
+from nvc.base.value import Value
 
 
 def is_served(path: str) -> bool:

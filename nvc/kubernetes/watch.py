@@ -12,7 +12,7 @@ import threading
 import time
 import urllib.parse
 
-from nvc.errors import NvcError
+from nvc.base.errors import NvcError
 from nvc.kubernetes.errors import GONE, ApiError
 
 TYPE_CHECKING = False

@@ -9,7 +9,7 @@ import threading
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from nvc.errors import InitializationError
+from nvc.base.errors import InitializationError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,13 +6,14 @@ document's hook, so that no variable of the container has a say in them.
 
 from __future__ import annotations
 
+from nvc.base.errors import InputError, InternalError
+from nvc.base.value import Value
 from nvc.cdi.document import DocumentOptions, merged
 from nvc.cdi.generate import document_of
 from nvc.cdi.hookspec import STEP, disabled_hooks
 from nvc.cdi.sliced import SliceSize, Slicing
 from nvc.discovery import discover
 from nvc.environment import bounds_of
-from nvc.errors import InputError, InternalError
 from nvc.nri.protocol import nri_pb2 as nri
 from nvc.request import Size
 from nvc.runtime.spec import Spec, apply_edits
@@ -20,7 +21,6 @@ from nvc.selection import select
 from nvc.slices.build import shim
 from nvc.slices.model.layout import NO_LIMIT
 from nvc.slices.model.slice import resolve
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ nri.nvc.dev/memory.main: 10GiB      for the container `main`; one that has annot
 
 from __future__ import annotations
 
+from nvc.base.errors import InputError, one_line
 from nvc.environment import CAPABILITIES, VISIBLE, is_need, request_from
-from nvc.errors import InputError, one_line
 from nvc.oci import Container
 
 TYPE_CHECKING = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nvc.errors import NvcError
+from nvc.base.errors import NvcError
 
 
 class NriError(NvcError, code="NVC-2501", stage="nri", hint="see the runtime's log"):

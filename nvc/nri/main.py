@@ -8,17 +8,17 @@ import socket
 import sys
 
 import nvc
+from nvc.base.errors import InitializationError, InputError, NvcError, PermissionDenied, one_line
+from nvc.base.value import Value
 from nvc.cdi.generate import installed_hook
 from nvc.config import driver_options
 from nvc.discovery import discover
-from nvc.errors import InitializationError, InputError, NvcError, PermissionDenied, one_line
 from nvc.kernel import LinuxKernel
 from nvc.nri.adjust import adjustment, given
 from nvc.nri.annotations import asked, named, request_of
 from nvc.nri.errors import NriError
 from nvc.nri.plugin import Plugin
 from nvc.nri.wire import Wire
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import time
 
 from google.protobuf.message import DecodeError
 
-from nvc.errors import NvcError, unforeseen
+from nvc.base.errors import NvcError, unforeseen
 from nvc.nri.errors import NriError
 from nvc.nri.protocol import nri_pb2 as nri
 from nvc.nri.protocol import ttrpc_pb2 as ttrpc

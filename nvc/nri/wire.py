@@ -9,8 +9,8 @@ from __future__ import annotations
 import socket
 import struct
 
+from nvc.base.value import Value
 from nvc.nri.errors import NriError
-from nvc.value import Value
 
 STEP = "speak NRI"
 #: Connections: the runtime calls the plugin on the first, the plugin calls the runtime on the second.

@@ -60,7 +60,7 @@ def document(plan: ops.Plan) -> dict[str, Any]:
 
 def table(plan: ops.Plan, width: int = 0) -> str:
     """One row for each operation, in at most `width` columns; 0: any number."""
-    from nvc.columns import fitted
+    from nvc.base.columns import fitted
 
     rows: list[tuple[str, ...]] = [("OPERATION", "TARGET", "OPTIONS")]
     rows += [(verb, target, options) for verb, target, options, _ in map(_row, plan.ops)]

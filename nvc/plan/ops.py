@@ -8,8 +8,8 @@ through operations ends with `assert_never`, so that mypy finds one that is left
 
 from __future__ import annotations
 
+from nvc.base.value import Value
 from nvc.model import Identity
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ if TYPE_CHECKING:
 else:
 
     def assert_never(op):
-        from nvc.errors import InternalError
+        from nvc.base.errors import InternalError
 
         raise InternalError("read the plan", cause=f"unknown operation {op!r}")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import stat
 
-from nvc.errors import ContainerError
+from nvc.base.errors import ContainerError
+from nvc.base.replace import replace_file
+from nvc.base.value import Value
 from nvc.oci import MAX_CONFIG
-from nvc.replace import replace_file
-from nvc.value import Value
 
 STEP = "read bundle"
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | os.O_NOFOLLOW

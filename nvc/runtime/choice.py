@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from nvc.base.errors import InputError
+from nvc.base.value import Value
 from nvc.cdi.names import device_problem, kind_problem
 from nvc.environment import CAPABILITIES, VISIBLE, VOLUMES, is_legacy, request_from, volumes
-from nvc.errors import InputError
 from nvc.model import GATED
 from nvc.oci import Mount
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ container, or of the specification files for other vendors' devices, are applied
 
 from __future__ import annotations
 
-from nvc.errors import ContainerError
-from nvc.fastjson import JsonError
+from nvc.base.errors import ContainerError
+from nvc.base.fastjson import JsonError
 from nvc.oci import Malformed, container_of
 from nvc.runtime import bundle as files
 from nvc.runtime import exact

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nvc.fastjson import parse
+from nvc.base.fastjson import parse
 from nvc.oci import MAX_CONFIG
 
 TYPE_CHECKING = False

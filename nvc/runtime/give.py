@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import stat
 
+from nvc.base.errors import InputError
+from nvc.base.rundir import in_user_namespace
 from nvc.config import ConfigError, driver_options
 from nvc.discovery import discover
 from nvc.environment import VARIABLES
-from nvc.errors import InputError
 from nvc.kernel import LinuxKernel
 from nvc.plan.devices import IMEX_DEV, device_ops, groups_of
 from nvc.plan.ops import AllowDevice, BindDevice
 from nvc.requirements import check
-from nvc.rundir import in_user_namespace
 from nvc.runtime.spec import GIVERS, Spec, apply_edits
 from nvc.selection import select
 

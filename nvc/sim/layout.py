@@ -8,8 +8,8 @@ import shutil
 import stat
 from contextlib import suppress
 
+from nvc.base.errors import InitializationError, InputError
 from nvc.discovery.library_table import DriverLibrary
-from nvc.errors import InitializationError, InputError
 from nvc.request import MPS_PIPES
 from nvc.sim import description, elffile, graphics, loadercache, nodes, procfiles, state
 from nvc.sim.libraries import FIRMWARE, FOREIGN, LIBRARIES, PROGRAMS, file_name, soname

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
-from nvc.errors import InitializationError, PermissionDenied
+from nvc.base.errors import InitializationError, PermissionDenied
 from nvc.sim.spec import SimGpu, SimSpec, cap_minor
 
 #: Char devices with a dynamic major, in the order in which they get one.

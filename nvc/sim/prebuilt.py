@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import nvc
-from nvc.errors import InitializationError
+from nvc.base.errors import InitializationError
 from nvc.sim.libraries import PROGRAMS
 
 #: What the build must have left there.

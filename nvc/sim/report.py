@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from nvc.errors import InitializationError, InputError
+from nvc.base.errors import InitializationError, InputError
+from nvc.base.value import Value
 from nvc.sim import description, state
 from nvc.sim.layout import DESCRIPTION, STATE, is_root
-from nvc.value import Value
 
 
 class MigReport(Value):

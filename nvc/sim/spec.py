@@ -6,9 +6,9 @@ import hashlib
 import re
 import uuid
 
-from nvc.errors import InputError
+from nvc.base.errors import InputError
+from nvc.base.value import Value
 from nvc.sim.models import MODELS, Model
-from nvc.value import Value
 
 MAX_GPUS = 32  # as many as the driver's mig-minors table knows
 

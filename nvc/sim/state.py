@@ -9,7 +9,7 @@ import fcntl
 import os
 import struct
 
-from nvc.value import Value
+from nvc.base.value import Value
 
 MAGIC = b"nvcsim01"
 VERSION = 4

@@ -20,7 +20,7 @@ import mps_peer
 from support.together import ALONE, Case, Had, Sample
 from tenants import Gpu
 
-from nvc.errors import InitializationError
+from nvc.base.errors import InitializationError
 from nvc.slices.client.mps import SHARED
 from nvc.slices.client.nvcd import ask
 

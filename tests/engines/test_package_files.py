@@ -12,8 +12,8 @@ from support import CLEAN_ENV, REPO, run
 from support.builds import make
 from support.packages import build_newer
 
+from nvc.base.value import Value
 from nvc.config import Config, load
-from nvc.value import Value
 
 #: What is between `](` and `)` outside of code, without what is not a file.
 LINK = re.compile(r"\]\((?![a-z]+:)([^)\s]+)\)")

@@ -13,7 +13,7 @@ from support.plans import plan_of
 from support.prestart import at_prestart
 
 from nvc.kernel import LinuxKernel
-from nvc.privileges import DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, SYS_ADMIN, mask
+from nvc.kernel.privileges import DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, SYS_ADMIN, mask
 
 TAKEN, REFUSED = 42, 43
 

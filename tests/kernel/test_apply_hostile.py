@@ -15,7 +15,7 @@ from support.plans import LIBS, apply, exchange, identity, mounts, plan_of, snap
 from support.prestart import at_prestart
 from support.simdriver import SOURCES, WARN
 
-from nvc.errors import ContainerError, InputError, NvcError
+from nvc.base.errors import ContainerError, InputError, NvcError
 from nvc.model import Identity
 from nvc.plan.ops import BindFile, Symlink
 

@@ -11,7 +11,7 @@ from support import CLEAN_ENV, REPO, need, run
 from support.plans import LIBS, apply, mounts, plan_of, snapshot
 from support.prestart import at_prestart
 
-from nvc.errors import NvcError
+from nvc.base.errors import NvcError
 from nvc.plan.ops import Symlink
 
 #: System calls with an effect, each with the occurrences at which the applier is killed.

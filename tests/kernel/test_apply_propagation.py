@@ -14,7 +14,7 @@ from support.hook import Hook, ask
 from support.plans import LIBS, apply, mount_at, mounts, on_host, plan_of, snapshot
 from support.prestart import at_prestart
 
-from nvc.errors import NvcError
+from nvc.base.errors import NvcError
 from nvc.plan.ops import BindDevice, BindFile, Ledger, LoaderEntry, Plan, Tmpfs, UpdateLoaderCache
 
 REASON = "the volume there is shared with the host: what is mounted on it would appear on the host"

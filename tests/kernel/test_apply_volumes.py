@@ -10,7 +10,7 @@ import pytest
 from support import run
 from support.plans import LIBS, apply, mounts, plan_of, snapshot
 
-from nvc.errors import NvcError
+from nvc.base.errors import NvcError
 from nvc.plan.ops import Symlink, Tmpfs
 
 PROFILES = "/etc/nvidia/nvidia-application-profiles-rc.d"

@@ -15,11 +15,11 @@ import pytest
 from support.cdi_claimed import FIXED, UID, Claimed
 from support.cdi_world import COMPAT, LIBS, VERSION, World, add_compat
 
+from nvc.base.rundir import runtime_directory
 from nvc.kernel import LinuxKernel
 from nvc.kubernetes import give
 from nvc.kubernetes.names import CDI_SLICE_CLASS
 from nvc.request import SliceRequest
-from nvc.rundir import runtime_directory
 from nvc.sim import SimSpec, create
 from nvc.slices.build import shim
 from nvc.slices.policy import policies

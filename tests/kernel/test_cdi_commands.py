@@ -14,10 +14,10 @@ from support.begun import Begun
 from support.cdi import schema_problems
 from support.plans import snapshot
 
+from nvc.base.errors import InitializationError
 from nvc.cdi.document import DocumentOptions
 from nvc.cdi.refresh import refresh
 from nvc.cdi.validate import problems
-from nvc.errors import InitializationError
 from nvc.kernel import LinuxKernel
 from nvc.request import DriverOptions, Request
 

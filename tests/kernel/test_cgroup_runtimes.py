@@ -82,7 +82,7 @@ SCRIPT = """
 import os, sys
 from nvc.cgroup import prepare
 from nvc.cgroup.find import DeviceCgroup
-from nvc.errors import NvcError
+from nvc.base.errors import NvcError
 from nvc.kernel import LinuxKernel
 group = DeviceCgroup(int(sys.argv[2]), os.open(sys.argv[1], os.O_RDONLY), sys.argv[1], "/sys/fs/cgroup")
 try:
@@ -133,7 +133,7 @@ def test_caller_without_the_rights_is_told_so(version: int) -> None:
 NAMESPACED = """
 import os, sys
 from nvc.cgroup.find import device_cgroup
-from nvc.errors import NvcError
+from nvc.base.errors import NvcError
 from nvc.kernel import LinuxKernel
 proc = os.open("/proc/" + sys.argv[1], os.O_RDONLY)
 try:

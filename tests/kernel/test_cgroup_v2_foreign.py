@@ -20,7 +20,7 @@ from support.device_cgroup import (
     runc_shape,
 )
 
-from nvc.errors import MountError
+from nvc.base.errors import MountError
 from nvc.kernel import bpf
 
 

@@ -20,9 +20,9 @@ from support.device_cgroup import (
     runc_shape,
 )
 
+from nvc.base.errors import MountError
 from nvc.cgroup.blinding import unblind
 from nvc.cgroup.program import decode, names_hidden_register
-from nvc.errors import MountError
 from nvc.kernel import bpf
 
 if TYPE_CHECKING:

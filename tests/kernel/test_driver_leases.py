@@ -15,8 +15,8 @@ from support.nvcd_programs import METRICS, started
 from support.prestart import at_prestart
 from support.rootfs import LIBS
 
+from nvc.base.errors import HostError
 from nvc.discovery import discover, host, hostroot
-from nvc.errors import HostError
 from nvc.kernel import LinuxKernel
 from nvc.request import DriverOptions
 from nvc.sim.elffile import shared_object

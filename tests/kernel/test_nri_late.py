@@ -10,8 +10,8 @@ from support import PATIENCE
 from support.drivertree import DriverTree
 from support.nvml import NvmlTree, built, nvml_tree  # noqa: F401
 
+from nvc.base.errors import InitializationError, InputError
 from nvc.config import Config
-from nvc.errors import InitializationError, InputError
 from nvc.nri import main
 from nvc.nri.main import Giver, Settings
 

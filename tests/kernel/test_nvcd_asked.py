@@ -12,8 +12,8 @@ import pytest
 from support import run
 from support.nvcd import Place, ask
 
-from nvc import rundir
-from nvc.errors import DeviceError, InitializationError
+from nvc.base import rundir
+from nvc.base.errors import DeviceError, InitializationError
 from nvc.slices.client import mps, nvcd
 
 Talk = Callable[[socket.socket, bytes], None]

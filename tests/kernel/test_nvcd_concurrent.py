@@ -19,10 +19,10 @@ from support.nvcd import GPU, Place, ask, eventually
 from support.nvcd_programs import get, started
 from support.simdriver import WARN
 
+from nvc.base.errors import DeviceError
 from nvc.daemon.io.loop import Loop
 from nvc.daemon.mps import EXCLUSIVE_PROCESS, EXCLUSIVE_THREAD, PROHIBITED, Servers
 from nvc.daemon.mps_records import MpsServer
-from nvc.errors import DeviceError
 from nvc.kernel import LinuxKernel
 
 pytestmark = pytest.mark.driver(gpus=2)

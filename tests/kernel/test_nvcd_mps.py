@@ -16,11 +16,11 @@ from support.mps_program import compile_control
 from support.nvcd import GPU, Place, ask, eventually
 from support.rootfs import LIBS
 
+from nvc.base.errors import DeviceError
 from nvc.daemon import mps_records
 from nvc.daemon.io.loop import Loop
 from nvc.daemon.mps import Servers
 from nvc.daemon.mps_records import MpsServer
-from nvc.errors import DeviceError
 from nvc.kernel import LinuxKernel
 from nvc.slices.store.process_info import start_of
 

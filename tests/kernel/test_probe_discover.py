@@ -9,10 +9,10 @@ from support.drivertree import ARCH, LIBS, OTHER_LIBS, DriverTree
 from support.nvml import NvmlTree, built, nvml_tree
 from support.processes import become, enter_user_namespace, in_child
 
+from nvc.base.errors import DetectionError, InitializationError
 from nvc.discovery import discover
 from nvc.discovery.full import find_facts
 from nvc.discovery.host import Host
-from nvc.errors import DetectionError, InitializationError
 from nvc.kernel import LinuxKernel
 from nvc.model import HostFacts
 from nvc.request import DriverOptions

@@ -8,9 +8,9 @@ import pytest
 from support.drivertree import DriverTree
 from support.nvml import NvmlTree, built, nvml_tree
 
+from nvc.base.errors import DetectionError
 from nvc.discovery import discover
 from nvc.discovery.nodes import control_nodes, dri_nodes, find_node, nvidia_major
-from nvc.errors import DetectionError
 from nvc.kernel import LinuxKernel
 from nvc.model import DeviceNode
 from nvc.request import DriverOptions

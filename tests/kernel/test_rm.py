@@ -9,7 +9,7 @@ import pytest
 from support.simrm import Served, serve, simrm  # noqa: F401
 from support.tracing import Caller, build_calls
 
-from nvc.errors import RmError
+from nvc.base.errors import RmError
 from nvc.kernel import rm
 from nvc.kernel.rm import Rm
 

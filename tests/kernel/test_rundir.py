@@ -13,9 +13,9 @@ from support.cdi_claimed import UID, Claimed
 from support.cdi_world import World
 from support.replay import Starts
 
-from nvc.errors import InitializationError
+from nvc.base.errors import InitializationError
+from nvc.base.rundir import SYSTEM, runtime_directory
 from nvc.kernel import LinuxKernel
-from nvc.rundir import SYSTEM, runtime_directory
 from nvc.slices.store import claims
 
 

@@ -11,8 +11,8 @@ import pytest
 from support import run, sources
 from support.bundle import default_config
 
+from nvc.base.errors import InputError
 from nvc.config import Config, ConfigError
-from nvc.errors import InputError
 from nvc.runtime.edit import edit
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"

@@ -13,9 +13,9 @@ from support.tracing import bpffs, unmount  # noqa: F401
 from support.vgpucap import Worker
 from support.virtual import World, device_time
 
+from nvc.base.errors import RmError
 from nvc.daemon.keeper.driver import RmDriver
 from nvc.discovery import discover
-from nvc.errors import RmError
 from nvc.kernel import LinuxKernel
 from nvc.kernel.rm import Rm
 from nvc.request import DriverOptions

@@ -13,7 +13,7 @@ PROGRAM = """
 import sys
 import nvc.daemon.main, nvc.daemon.keeper.driver
 from nvc.config import Config
-from nvc.errors import NvcError
+from nvc.base.errors import NvcError
 from nvc.kernel import LinuxKernel
 work = nvc.daemon.keeper.driver.opener(LinuxKernel(), Config().replace(root=sys.argv[1]), sys.argv[2] + "/bpf")
 before = set(sys.modules)

@@ -13,7 +13,7 @@ from support import REPO, run, until
 from support.processes import in_child
 from support.tracing import Caller, bpffs, build_calls, changed, unmount, wait_for  # noqa: F401
 
-from nvc.errors import TracerError
+from nvc.base.errors import TracerError
 from nvc.kernel import LinuxKernel, private_mounts, tracer, tracing, writable_over
 from nvc.kernel.tracer import EXITED, Tracer
 

@@ -15,8 +15,8 @@ from support.nvcd import Place, ask, eventually
 from support.nvcd_programs import METRICS, Program, one, started
 from support.rootfs import LIBS
 
+from nvc.base import filelease
 from nvc.kernel import LinuxKernel
-from nvc.slices.model import filelease
 from nvc.slices.model.entry import FILE_LEASE_TIME
 from nvc.slices.store import registry
 from nvc.slices.store.snapshot import snapshot

@@ -12,7 +12,7 @@ from support.vgpu import entry_of
 
 import nvc
 from nvc.api import Quiet
-from nvc.errors import SourceChanged
+from nvc.base.errors import SourceChanged
 from nvc.plan.describe import describe
 from nvc.plan.ops import Plan
 from nvc.request import Request, SliceRequest

@@ -16,7 +16,7 @@ from support.plans import apply, identity, mount_at, mounts, snapshot
 from support.rootfs import LIBS
 from support.vgpu import build_pass_through, entry_of, install_shim, limits_of
 
-from nvc.errors import MountError
+from nvc.base.errors import MountError
 from nvc.plan.ops import BindHostFile, Ledger, Plan
 from nvc.slices.model import layout
 from nvc.slices.store.limits import edit, read_quota

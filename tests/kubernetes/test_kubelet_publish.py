@@ -13,7 +13,7 @@ from support.apiserver import CLOSE, HANG, SLICES, ApiServer
 from support.facts import facts, gpu
 from support.kubelet import DRIVER, NODE
 
-from nvc.errors import InputError, NvcError
+from nvc.base.errors import InputError, NvcError
 from nvc.kubernetes.access import by_kubeconfig
 from nvc.kubernetes.api import Api, Server
 from nvc.kubernetes.devices import Device, Taint, devices_of

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from support import REPO, examples, need, run
 from support.builds import kept
 
+from nvc.base.errors import InputError
+from nvc.base.fastjson import JsonError
 from nvc.config import Config, ConfigError
 from nvc.config.file import parse
-from nvc.errors import InputError
-from nvc.fastjson import JsonError
 from nvc.oci import Malformed, container_of
 from nvc.runtime import exact
 from nvc.runtime.choice import choose

@@ -14,7 +14,7 @@ from support import MIB, PATIENCE
 from support.simdriver import Client
 from support.virtual import World
 
-from nvc.errors import InputError
+from nvc.base.errors import InputError
 from nvc.sim import destroy
 from nvc.sim.layout import STATE
 from nvc.sim.report import report

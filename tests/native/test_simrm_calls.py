@@ -18,7 +18,7 @@ from support.simdriver import Client as Program
 from support.simrm import Served, serve
 from support.tracing import Caller, build_calls
 
-from nvc.errors import InputError
+from nvc.base.errors import InputError
 from nvc.kernel.rm import Rm, borrow, get_timeslice, set_timeslice
 from nvc.sim import SimSpec, create, destroy, report, state
 from nvc.sim.layout import STATE

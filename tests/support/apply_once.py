@@ -10,7 +10,7 @@ import os
 import sys
 
 from nvc.apply import executor
-from nvc.errors import NvcError
+from nvc.base.errors import NvcError
 from nvc.plan.ops import Symlink
 from support.plans import apply, plan_of
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nvc.value import Value
+from nvc.base.value import Value
 
 from . import CLEAN_ENV
 from .nvcd import Place

@@ -15,8 +15,8 @@ import time
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+from nvc.base.value import Value
 from nvc.runtime.spec import Spec, apply_edits
-from nvc.value import Value
 
 from . import CLEAN_ENV, run
 from .apiserver import ApiServer, claim, result

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from nvc import inventory
+from nvc.base.errors import DetectionError, InitializationError, InputError, NvcError, RequirementError
+from nvc.base.fastjson import JsonError, parse
 from nvc.cdi import validate
 from nvc.cdi.hooks.arguments import parse_arguments
 from nvc.cdi.store import CdiError, parse_document, text_of
@@ -24,8 +26,6 @@ from nvc.discovery.proc import char_majors, fields_of, is_version, parse_address
 from nvc.discovery.wire import parse_reply
 from nvc.engines import EngineError, jsontext, tomltext
 from nvc.environment import request_from
-from nvc.errors import DetectionError, InitializationError, InputError, NvcError, RequirementError
-from nvc.fastjson import JsonError, parse
 from nvc.ids import user_and_group
 from nvc.kernel import rm, tracer, tracing
 from nvc.kernel.bpf import BpfProgram

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from nvc import rundir
+from nvc.base import rundir
 from nvc.config import Config
 from nvc.daemon.control import answer
 from nvc.daemon.daemon import Daemon

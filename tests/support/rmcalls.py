@@ -9,7 +9,7 @@ import os
 import struct
 from collections.abc import Sequence
 
-from nvc.value import Value
+from nvc.base.value import Value
 
 FREE, CONTROL, ALLOC, MAP = 0x29, 0x2A, 0x2B, 0x4E
 CLIENT, DEVICE, SUBDEVICE, GROUP, CHANNEL, EVENT_BUFFER, MEMORY = (

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from nvc.base.value import Value
 from nvc.slices.model import layout
-from nvc.value import Value
 from support import GIB, REPO, gpus, run
 from support.builds import kept
 from support.realtime import REAL, Lines, Time

@@ -48,10 +48,10 @@ from typing import Any
 
 import pytest
 
+from nvc.base.value import Value
 from nvc.sim import state
 from nvc.sim.layout import STATE
 from nvc.sim.report import report
-from nvc.value import Value
 
 from . import PATIENCE, REPO, run
 from .builds import kept

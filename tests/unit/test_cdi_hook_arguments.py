@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nvc.base.errors import InputError
 from nvc.cdi.hooks.arguments import OPTIONS, container_path, parse_arguments
 from nvc.cdi.hooks.modes import parse_mode
-from nvc.errors import InputError
 
 
 def test_one_step_in_both_spellings() -> None:

@@ -12,12 +12,12 @@ from support import GIB
 from support.cdi import device, schema_problems
 from support.facts import IDENTITY, LIBS, MIG_UUID_0, UUID_0, VERSION, facts, gpus
 
+from nvc.base.errors import ContainerError, DeviceError, InputError
 from nvc.cdi.document import DocumentOptions, build_document
 from nvc.cdi.hooks.bundle import slices_of
 from nvc.cdi.sliced import SliceSize, Slicing, parsed, sizes_of, sliced, written
 from nvc.cdi.validate import problems
 from nvc.config.file import parse
-from nvc.errors import ContainerError, DeviceError, InputError
 from nvc.model import HostFacts
 from nvc.request import Part, Request, SliceRequest
 from nvc.selection import select

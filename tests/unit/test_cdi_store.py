@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from support.cdi import document
 
+from nvc.base.errors import InputError
 from nvc.cdi.store import (
     CdiError,
     check_conflicts,
@@ -24,7 +25,6 @@ from nvc.cdi.store import (
 )
 from nvc.cdi.transform import transform_root
 from nvc.cdi.validate import problems
-from nvc.errors import InputError
 
 
 def write(directory: str, name: str, data: bytes) -> bool:

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.cdi import document
 
+from nvc.base.yamlread import YamlError, parse_yaml
+from nvc.base.yamlwrite import yaml_text
 from nvc.cdi.store import CdiError, parse_document
-from nvc.cdi.yamlread import YamlError, parse_yaml
-from nvc.cdi.yamlwrite import yaml_text
 
 KEYS = st.sampled_from(["name", "path", "containerEdits", "devices", "env", "major", "cdi.k8s.io/key", "1"])
 STRINGS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

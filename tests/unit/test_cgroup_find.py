@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import CLEAN_ENV, REPO, run
 
+from nvc.base.errors import MountError
 from nvc.cgroup import find
 from nvc.cgroup.find import CgroupMount, below, cgroup_mounts, device_cgroup, memberships, unescape
-from nvc.errors import MountError
 from nvc.kernel import LinuxKernel
 
 HYBRID = (

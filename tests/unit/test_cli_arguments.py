@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvc.errors import InputError
+from nvc.base.errors import InputError
 from nvc.request import DriverOptions, Request
 from nvc_cli import arguments
 from nvc_cli.options import OMITTED

@@ -12,7 +12,7 @@ import pytest
 from support import CLEAN_ENV, PATIENCE, REPO
 
 from nvc import __version__
-from nvc.errors import DeviceError, InternalError, MountError
+from nvc.base.errors import DeviceError, InternalError, MountError
 from nvc_cli import boot, output
 from nvc_cli.list import asks_for_everything
 from nvc_cli.options import GLOBAL, HOT

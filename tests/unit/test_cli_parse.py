@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.getopt import Refused, getopt
 
-from nvc.errors import InputError
+from nvc.base.errors import InputError
 from nvc_cli.main import given_values, hot_command, parameters
 from nvc_cli.options import FLAG, GLOBAL, HOT, OMITTED, OPTIONAL, REPEATED, SHOW, VALUE
 from nvc_cli.parse import Words, parse_line, parse_words

@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
+from nvc.base.errors import InitializationError
 from nvc.daemon.io.sockets import listen
-from nvc.errors import InitializationError
 
 KINDS = (socket.SOCK_STREAM, socket.SOCK_SEQPACKET, socket.SOCK_DGRAM)
 

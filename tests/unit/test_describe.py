@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.facts import IDENTITY, LIBS, PLAN, UUID_0, UUID_1
 
-from nvc.errors import InternalError
+from nvc.base.errors import InternalError
+from nvc.base.value import Value
 from nvc.plan import ops
 from nvc.plan.describe import describe, document
 from nvc.plan.ops import (
@@ -21,7 +22,6 @@ from nvc.plan.ops import (
     Plan,
     Tmpfs,
 )
-from nvc.value import Value
 
 TEXT = f"""\
 driver   580.159.04  root /run/driver

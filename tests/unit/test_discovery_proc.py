@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from support import examples
 from support.drivertree import VERSION, DriverTree
 
+from nvc.base.errors import DetectionError, InitializationError
 from nvc.discovery.hostroot import HostRoot
 from nvc.discovery.mig import MigCapabilities, parse_minors
 from nvc.discovery.proc import (
@@ -21,7 +22,6 @@ from nvc.discovery.proc import (
     proc_files,
     proc_gpus,
 )
-from nvc.errors import DetectionError, InitializationError
 from nvc.kernel import LinuxKernel
 from nvc.model import DeviceNode, ProcFile
 

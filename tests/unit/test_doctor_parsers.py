@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import examples
 
+from nvc.base.errors import NvcError
 from nvc.containers import running
 from nvc.doctor import ORDER, Check, driver, registrations, system
 from nvc.engines import containerd, crio, docker, podman
-from nvc.errors import NvcError
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=12),

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nvc.base.errors import InputError
 from nvc.config import Config
 from nvc.environment import VOLUMES, request_from, slice_request
-from nvc.errors import InputError
 from nvc.oci import Container, Mount
 from nvc.request import Request
 

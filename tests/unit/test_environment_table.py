@@ -8,9 +8,9 @@ import pytest
 from support import REPO
 
 from nvc import environment
+from nvc.base.errors import InputError
 from nvc.config import Config
 from nvc.environment import SLICES, VARIABLES, Variable, is_known, request_from
-from nvc.errors import InputError
 from nvc.oci import Container
 from nvc.runtime import give
 from nvc.slices.model import variables

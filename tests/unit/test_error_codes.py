@@ -10,9 +10,9 @@ import pytest
 import nvc
 import nvc_cli
 import nvc_hooks
+from nvc.base.errors import InputError, MountError, NvcError
 from nvc.doctor.catalog import choose
 from nvc.doctor.codes import BY_CODE, EXPLANATIONS, explain, text_of
-from nvc.errors import InputError, MountError, NvcError
 from nvc.slices.model.policy import WITHOUT_NVCD
 
 

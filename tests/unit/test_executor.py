@@ -9,7 +9,14 @@ import pytest
 
 from nvc.apply import executor, journal
 from nvc.apply.executor import apply_plan
-from nvc.errors import ContainerError, InternalError, LoaderCacheError, MountError, NvcError, SourceChanged
+from nvc.base.errors import (
+    ContainerError,
+    InternalError,
+    LoaderCacheError,
+    MountError,
+    NvcError,
+    SourceChanged,
+)
 from nvc.kernel import ApplyReport, lib
 from nvc.model import Identity
 from nvc.plan.ops import BindFile, BindProc, BindSocket, LoaderEntry, Plan, Symlink, Tmpfs, UpdateLoaderCache

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import REPO, run
 
-from nvc import fastjson
-from nvc.fastjson import MAX_DEPTH, JsonError, parse
+from nvc.base import fastjson
+from nvc.base.fastjson import MAX_DEPTH, JsonError, parse
 
 LIMIT = 1 << 24
 VALUES = st.recursive(
@@ -92,7 +92,7 @@ def test_what_is_wrong_is_said(data: bytes, cause: str) -> None:
 def test_where_json_was_not_imported(text: str) -> None:
     """The scanner of Python 3.11 takes the class of its error from the loaded module, and fails without."""
     script = (
-        "import sys; from nvc.fastjson import *; assert 'json' not in sys.modules\n"
+        "import sys; from nvc.base.fastjson import *; assert 'json' not in sys.modules\n"
         f"try: parse({text.encode()!r}, 100)\nexcept JsonError as error: print(error)"
     )
     assert run(sys.executable, "-S", "-c", script, cwd=REPO).stdout.startswith("not JSON at line 1 column ")

@@ -14,11 +14,11 @@ from support.sources import read, sources, tree
 
 #: Lower layers first; a module imports only from layers below its own, and from its own group.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("nvc.errors", "nvc.value", "nvc.wake", "nvc.replace"),
-    ("nvc.model", "nvc.request", "nvc.selection", "nvc.columns"),
+    ("nvc.base.errors", "nvc.base.value", "nvc.base.wake", "nvc.base.replace"),
+    ("nvc.model", "nvc.request", "nvc.selection", "nvc.base.columns"),
     ("nvc._syscalls",),
     ("nvc.kernel",),
-    ("nvc.rundir", "nvc.privileges", "nvc.fastjson", "nvc.ids", "nvc.deadline", "nvc.process_title"),
+    ("nvc.base.rundir", "nvc.kernel.privileges", "nvc.base.fastjson", "nvc.ids", "nvc.base.deadline", "nvc.base.process_title"),
     ("nvc.slices.model", "nvc.containers"),
     ("nvc.inventory", "nvc.oci", "nvc.plan.ops"),
     ("nvc.config",),
@@ -56,7 +56,7 @@ PURE_GROUPS = (
     "nvc.requirements",
     "nvc.model",
     "nvc.request",
-    "nvc.errors",
+    "nvc.base.errors",
     "nvc.cdi.document",
     "nvc.cdi.transform",
     "nvc.cdi.validate",

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from nvc.errors import InitializationError
+from nvc.base.errors import InitializationError
 from nvc.kernel import LinuxKernel, check_floor
 
 

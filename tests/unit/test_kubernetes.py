@@ -14,7 +14,7 @@ from support import GIB
 from support.apiserver import claim, parameters, result
 from support.facts import MIG_UUID_0, UUID_0, facts, gpu
 
-from nvc.errors import InputError
+from nvc.base.errors import InputError
 from nvc.kubernetes.access import by_kubeconfig, in_cluster
 from nvc.kubernetes.checkpoint import Checkpoint, is_uid
 from nvc.kubernetes.claim import Allocation, Consumer, Given, allocation_of

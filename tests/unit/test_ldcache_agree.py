@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from support.ldcache import EXTENSION, FORMATS, X86_64, Entry, descending, make, read
 
 from nvc._syscalls import ffi, lib
+from nvc.base.errors import DetectionError
 from nvc.discovery.ldcache import parse_cache
-from nvc.errors import DetectionError
 
 Listed = tuple[int, str, str]
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from nvc.base.errors import InputError
 from nvc.config import Config
 from nvc.containers.running import RunningContainer
 from nvc.doctor.inside import Inside
 from nvc.environment import request_from
-from nvc.errors import InputError
 from nvc.kernel import LinuxKernel
 from nvc.oci import Container, container_of
 

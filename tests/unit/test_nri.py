@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nvc.base.errors import InputError, NvcError
 from nvc.config import Config
-from nvc.errors import InputError, NvcError
 from nvc.nri.adjust import adjustment
 from nvc.nri.annotations import DOMAIN, NAMES, asked, request_of
 from nvc.nri.errors import NriError

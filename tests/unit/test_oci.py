@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvc.errors import ContainerError
+from nvc.base.errors import ContainerError
 from nvc.oci import (
     MAX_CONFIG,
     MAX_STATE,

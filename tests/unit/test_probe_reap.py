@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from nvc import configure as pipeline
-from nvc.errors import DeviceError
+from nvc.base.errors import DeviceError
 from nvc.kernel import LinuxKernel, probe
 from nvc.request import DriverOptions, Request
 

@@ -7,7 +7,7 @@ import stat
 
 import pytest
 
-from nvc.replace import replace_file
+from nvc.base.replace import replace_file
 
 
 @pytest.mark.parametrize("relative", [False, True])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.facts import UUID_0, UUID_1, facts, gpu
 
-from nvc.errors import RequirementError
+from nvc.base.errors import RequirementError
 from nvc.requirements import check
 from nvc.selection import Selection
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nvc.errors import RmError
+from nvc.base.errors import RmError
 from nvc.kernel import rm
 
 UUID = "GPU-01234567-89ab-cdef-0123-456789abcdef"

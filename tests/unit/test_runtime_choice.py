@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nvc.base.errors import InputError
 from nvc.config import Config
-from nvc.errors import InputError
 from nvc.kubernetes import names
 from nvc.oci import Container, Mount
 from nvc.runtime.choice import CLAIM_KINDS, MANAGEMENT, Choice, choose

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvc.fastjson import JsonError
+from nvc.base.fastjson import JsonError
 from nvc.oci import Malformed
 from nvc.runtime import exact
 from nvc.runtime.spec import Spec, apply_edits

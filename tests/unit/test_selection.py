@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.facts import MIG_UUID_0, MIG_UUID_1, UUID_0, UUID_1, facts, gpu, gpus, mig_device
 
-from nvc.errors import DeviceError, MigConfigError, MigMonitorError
+from nvc.base.errors import DeviceError, MigConfigError, MigMonitorError
 from nvc.request import Request
 from nvc.selection import Selection, select
 

@@ -9,7 +9,7 @@ import pytest
 from support.ldcache import Entry, descending, make
 from support.loader import places
 
-from nvc.errors import MountError
+from nvc.base.errors import MountError
 from nvc.model import Identity
 from nvc.slices.build.shadow_libraries import ImageLibraries, find_shadow_libraries
 

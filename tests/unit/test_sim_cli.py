@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from support import REPO
 
-from nvc.errors import InputError
+from nvc.base.errors import InputError
 from nvc.sim import SimSpec, create
 from nvc.sim.models import MODELS
 from nvc.sim.spec import gpus_of

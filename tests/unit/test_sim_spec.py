@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nvc.errors import InputError
+from nvc.base.errors import InputError
 from nvc.sim.models import MODELS
 from nvc.sim.spec import SimSpec, cap_minor, gpus_of, parse_mig
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from nvc.base.errors import ContainerError, NvcError
 from nvc.cdi.hooks.slices import _is_there
 from nvc.containers.files import names_in
 from nvc.containers.lookup import Lookup, Trace
@@ -17,7 +18,6 @@ from nvc.containers.places import Places
 from nvc.daemon import mps_records
 from nvc.daemon.audit.accountant import Accountant, User
 from nvc.daemon.io.identity import slice_of
-from nvc.errors import ContainerError, NvcError
 from nvc.kernel import LinuxKernel
 from nvc.slices.build import calibration
 from nvc.slices.build.shadow_libraries import find_shadow_libraries

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from support.timehost import UUID, demand
 
+from nvc.base.errors import InputError
 from nvc.daemon.keeper.plan import LONGEST_US, NATIVE_US, Group, SlicePlan, plan, working
-from nvc.errors import InputError
 from nvc.slices.model.policy import FIRST, MS
 from nvc.slices.model.time_settings import parse_period
 from nvc.slices.model.variables import slice_from

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from nvc.errors import MountError
+from nvc.base.errors import MountError
 from nvc.kernel import LinuxKernel
 from nvc.slices.admin import check, coverage
 from nvc.slices.store.status import SliceStatus

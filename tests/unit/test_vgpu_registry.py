@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from support import REPO
 from support.damage import CALIBRATION
 
-from nvc.errors import InternalError
+from nvc.base.errors import InternalError
 from nvc.kernel import LinuxKernel
 from nvc.slices.build.calibration import CalibrationError, Measurement, find, load, parse_line, store
 from nvc.slices.store import claims

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from nvc.base.errors import InputError
 from nvc.containers import ContainerName
-from nvc.errors import InputError
 from nvc.slices.admin.removal import check_ended
 from nvc.slices.model.entry import Entry
 from nvc.slices.store.liveness import Life

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import GIB
 
-from nvc.errors import InputError
+from nvc.base.errors import InputError
 from nvc.slices.model import sizes
 
 NAME = "--vgpu-memory"

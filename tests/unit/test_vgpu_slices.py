@@ -8,7 +8,7 @@ import pytest
 from support import GIB
 from support.facts import MIG_UUID_0, MIG_UUID_1, UUID_0, UUID_1, facts, gpus
 
-from nvc.errors import DeviceError, InputError
+from nvc.base.errors import DeviceError, InputError
 from nvc.request import Part, Request, Size, SliceRequest, TimeSetting
 from nvc.selection import select
 from nvc.slices.model.layout import NO_LIMIT

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvc.columns import fitted
+from nvc.base.columns import fitted
 from nvc.slices.model import layout
 from nvc.slices.model.ledger import Budget, LedgerError, parse_budgets
 from nvc.slices.policy.utilization import MOST, Reading, Received, received, state

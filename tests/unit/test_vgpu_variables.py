@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import GIB
 
-from nvc.errors import InputError
+from nvc.base.errors import InputError
 from nvc.request import SliceRequest
 from nvc.slices.model.policy import POLICIES
 from nvc.slices.model.variables import slice_from

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from support import PATIENCE
 
+from nvc.base.wake import Wake
 from nvc.kubernetes.main import Plugin
-from nvc.wake import Wake
 
 
 @pytest.fixture

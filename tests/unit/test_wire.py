@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import examples
 
+from nvc.base.errors import DetectionError, InitializationError, NvcError
 from nvc.discovery import wire
 from nvc.discovery.wire import ProbeGpu, ProbeMig, is_uuid, lower_tail, parse_reply
-from nvc.errors import DetectionError, InitializationError, NvcError
 from nvc.kernel import ffi, lib
 
 UUIDS = [f"GPU-0000000{n}-aaaa-bbbb-cccc-00000000000{n}" for n in range(8)]

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 
 #define CDI_BIT(capability) (1ULL << (capability))
-/* As nvc/privileges.py has them for `configure`. */
+/* As nvc/kernel/privileges.py has them for `configure`. */
 #define CDI_KEPT                                                                                            \
     (CDI_BIT(CAP_DAC_OVERRIDE) | CDI_BIT(CAP_DAC_READ_SEARCH) | CDI_BIT(CAP_FOWNER) | CDI_BIT(CAP_KILL) |   \
      CDI_BIT(CAP_SETGID) | CDI_BIT(CAP_SETUID) | CDI_BIT(CAP_SETPCAP) | CDI_BIT(CAP_NET_ADMIN) |            \
@@ -17,7 +17,7 @@
      CDI_BIT(CAP_PERFMON) | CDI_BIT(CAP_BPF))
 #define CDI_VARIABLES_MAX 32768
 #define CDI_DEADLINE_S                                                                                      \
-    30 /* to look into a container whose file system may not answer; see nvc/deadline.py */
+    30 /* to look into a container whose file system may not answer; see nvc/base/deadline.py */
 
 /* One step of a call; the strings are the caller's words, or constants. */
 struct cdi_step {

@@ -7,8 +7,8 @@ Several in one call are our own invention: every process costs a container start
 
 from __future__ import annotations
 
-from nvc.errors import InputError
-from nvc.value import Value
+from nvc.base.errors import InputError
+from nvc.base.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from nvc.base.errors import ContainerError
 from nvc.cdi.hookspec import OPTION, STEP
-from nvc.errors import ContainerError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

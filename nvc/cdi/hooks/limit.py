@@ -5,15 +5,15 @@ A createRuntime hook: in the container's own cgroup namespace no path would name
 
 from __future__ import annotations
 
+from nvc.base.errors import ContainerError, DeviceError, InputError
 from nvc.cdi.hooks.slices import driver_of
 from nvc.cdi.hookspec import LIMIT_STEP, OPTION
 from nvc.cdi.sliced import parsed
 from nvc.config import load
 from nvc.discovery import discover
-from nvc.errors import ContainerError, DeviceError, InputError
 from nvc.kernel import LinuxKernel
+from nvc.kernel.privileges import reduce
 from nvc.oci import read_state
-from nvc.privileges import reduce
 from nvc.request import Request
 from nvc.selection import select
 from nvc.slices.build.kernel_limits import check_devices, held_processes, set_limits

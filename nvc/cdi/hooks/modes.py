@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
-from nvc.errors import ContainerError, InputError
+from nvc.base.errors import ContainerError, InputError
 from nvc.kernel import O_PATH
 
 TYPE_CHECKING = False

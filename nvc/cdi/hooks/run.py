@@ -5,16 +5,16 @@ from __future__ import annotations
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 
 from nvc.apply.executor import apply_plan, repair
+from nvc.base.deadline import set_deadline
+from nvc.base.errors import ContainerError, SourceChanged
 from nvc.cdi.hooks.arguments import check, container_path
 from nvc.cdi.hooks.bundle import slices_of
 from nvc.cdi.hooks.steps import Steps
 from nvc.cdi.hookspec import STEP
-from nvc.deadline import set_deadline
-from nvc.errors import ContainerError, SourceChanged
 from nvc.kernel import LinuxKernel
+from nvc.kernel.privileges import reduce
 from nvc.oci import read_bundle, read_state
 from nvc.plan.ops import Plan, UpdateLoaderCache
-from nvc.privileges import reduce
 from nvc.target import SELF, open_target, shares_mount_namespace
 
 TYPE_CHECKING = False

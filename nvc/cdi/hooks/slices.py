@@ -10,18 +10,18 @@ from __future__ import annotations
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 
 import nvc
+from nvc.base.errors import ContainerError, InputError
+from nvc.base.replace import replace_file
+from nvc.base.rundir import runtime_directory
+from nvc.base.value import Value
 from nvc.cdi.hooks.bundle import slices_of
 from nvc.cdi.hooks.nodes import device_nodes, mounted_nodes, refuse_mounted
 from nvc.cdi.hookspec import OPTION, STEP
 from nvc.config import driver_options, load
 from nvc.environment import bounds_of, slice_request
-from nvc.errors import ContainerError, InputError
 from nvc.kernel import O_PATH
 from nvc.oci import Container
-from nvc.replace import replace_file
 from nvc.request import SliceRequest
-from nvc.rundir import runtime_directory
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ The launcher does them itself where it can, without an interpreter. This is for 
 
 from __future__ import annotations
 
-from nvc.errors import ContainerError, of_host
+from nvc.base.errors import ContainerError, of_host
+from nvc.base.value import Value
 from nvc.kernel import ffi, lib, strerror
 from nvc.plan.ops import BindProc, LoaderEntry, Symlink, Tmpfs
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

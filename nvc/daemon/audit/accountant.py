@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 
+from nvc.base.value import Value
 from nvc.daemon.audit.nvml_client import NOT_ASKED
 from nvc.daemon.io.identity import slice_of
 from nvc.daemon.schedule.slice_index import LOCK_TIME
@@ -17,7 +18,6 @@ from nvc.slices.store import registry
 from nvc.slices.store.liveness import LOCKS_TIME, held_slots
 from nvc.slices.store.process_info import ENDED, is_ending, pid_inside, start_of
 from nvc.slices.store.process_view import CpuLimit, ProcessView
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

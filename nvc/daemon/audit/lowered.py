@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 
+from nvc.base.errors import NvcError
 from nvc.daemon.schedule.slice_index import LOCK_TIME
-from nvc.errors import NvcError
 from nvc.slices.model.entry import read_entry, text_of, write_about
 from nvc.slices.store import registry
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import signal
 
+from nvc.base.errors import one_line
+from nvc.base.value import Value
 from nvc.daemon.audit import nvml_process
 from nvc.daemon.io.loop import SECOND
-from nvc.errors import one_line
 from nvc.slices.build.nvml import NAME_MAX
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import os
 
+from nvc.base.value import Value
 from nvc.daemon.io.identity import slice_of
 from nvc.slices.model import ledger
 from nvc.slices.model.ledger import LedgerError
 from nvc.slices.store.process_info import ENDED, pid_inside
 from nvc.slices.store.process_view import CpuLimit
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

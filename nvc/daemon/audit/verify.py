@@ -21,6 +21,7 @@ from __future__ import annotations
 import signal
 import time
 
+from nvc.base.value import Value
 from nvc.daemon.audit.holders import HolderFinder
 from nvc.daemon.audit.lowered import limit_to_act_on, settle
 from nvc.daemon.audit.stale_accounts import StaleAccountFinder
@@ -29,7 +30,6 @@ from nvc.daemon.io.loop import SECOND
 from nvc.slices.model.layout import DENIED, NO_LIMIT
 from nvc.slices.model.policy import policy_of
 from nvc.slices.model.sizes import size_text
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

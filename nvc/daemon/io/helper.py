@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 
-from nvc.process_title import show_as
+from nvc.base.process_title import show_as
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import socket
 import stat
 import struct
 
-from nvc.errors import InitializationError
+from nvc.base.errors import InitializationError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ import socket
 import struct
 import sys
 
-from nvc import privileges
+from nvc.base.errors import one_line
 from nvc.daemon.io import helper
-from nvc.errors import one_line
+from nvc.kernel import privileges
 from nvc.slices.build.confine import die_with, no_new_privileges
 
 TYPE_CHECKING = False

@@ -7,7 +7,7 @@ import os
 import select
 import signal
 
-from nvc.errors import RmError
+from nvc.base.errors import RmError
 from nvc.slices.build.confine import fork_nobody
 
 TYPE_CHECKING = False

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from nvc.base.errors import NvcError, one_line
+from nvc.base.value import Value
 from nvc.daemon.keeper.accounts import Accounts
 from nvc.daemon.keeper.caps import NEVER, Cap
 from nvc.daemon.keeper.executor import Executor
-from nvc.errors import NvcError, one_line
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ import glob
 import os
 import time
 
+from nvc.base.errors import RmError
 from nvc.config import driver_options
 from nvc.daemon.keeper import selftest
 from nvc.daemon.keeper.executor import Executor
@@ -17,7 +18,6 @@ from nvc.daemon.keeper.table import UNKNOWN, Table
 
 # All of them now: where nvc is installed, modules come from an archive that a forked process no longer has open.
 from nvc.discovery import asking, discover, find, full, outer  # noqa: F401
-from nvc.errors import RmError
 from nvc.kernel import rm
 from nvc.kernel.tracer import Tracer
 from nvc.slices.build.calibrate import libraries_of

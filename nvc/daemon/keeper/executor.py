@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from nvc.errors import NvcError
+from nvc.base.errors import NvcError
 from nvc.kernel import rm
 
 TYPE_CHECKING = False

@@ -13,11 +13,11 @@ import time
 from collections import deque
 from socket import MSG_DONTWAIT
 
+from nvc.base.errors import NvcError, one_line
+from nvc.base.value import Value
 from nvc.daemon.keeper import wire
 from nvc.daemon.keeper.device import ACCOUNT, SECOND, DeviceKeeper, DeviceTime
-from nvc.errors import NvcError, one_line
 from nvc.slices.model.layout import KEPT_FOR
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ timekeeper stops a slice that had it (nvc/daemon/keeper/caps.py).
 
 from __future__ import annotations
 
+from nvc.base.value import Value
 from nvc.slices.model.policy import MS
 from nvc.slices.policy.entitlement import FLOOR_US, FRONT_US, entitlements
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -15,10 +15,9 @@ import socket
 import time
 import traceback
 
-from nvc import privileges
 from nvc.daemon.io import helper
 from nvc.daemon.keeper.keeper import Keeper, Service, alive
-from nvc.kernel import process_control
+from nvc.kernel import privileges, process_control
 from nvc.slices.build.confine import no_new_privileges
 
 TYPE_CHECKING = False

@@ -11,13 +11,13 @@ import os
 import struct
 import time
 
+from nvc.base.errors import NvcError
+from nvc.base.value import Value
 from nvc.daemon.keeper.cuda import Cuda, Runner
 from nvc.daemon.keeper.plan import Group
 from nvc.daemon.keeper.table import Table
-from nvc.errors import NvcError
 from nvc.kernel import rm as driver
 from nvc.kernel.tracer import Object, Tracer
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import struct
 
+from nvc.base.value import Value
 from nvc.daemon.keeper.device import DeviceTime, SliceTime
 from nvc.daemon.keeper.plan import DevicePlan, Group, Plan, SlicePlan
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

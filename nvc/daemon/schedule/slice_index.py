@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 
-from nvc.errors import NvcError
+from nvc.base.errors import NvcError
 from nvc.kernel.clocks import host_monotonic
 from nvc.slices.model import layout, quota
 from nvc.slices.model.entry import RegistryError, open_own

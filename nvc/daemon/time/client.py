@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 from collections import deque
 
+from nvc.base.errors import one_line
 from nvc.daemon.io.loop import SECOND
 from nvc.daemon.keeper import wire
 from nvc.daemon.keeper.plan import Plan
-from nvc.errors import one_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from nvc.base.value import Value
 from nvc.daemon.io.identity import slice_of
 from nvc.slices.store.process_info import start_of
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import signal
 
+from nvc.base.errors import NvcError
+from nvc.base.rundir import runtime_directory
 from nvc.daemon.io.identity import signal_process
 from nvc.daemon.io.loop import SECOND
 from nvc.daemon.keeper import process
@@ -19,9 +21,7 @@ from nvc.daemon.schedule.slice_index import raw_uuid
 from nvc.daemon.time.books import Books
 from nvc.daemon.time.client import TimeClient
 from nvc.daemon.time.owners import STRANGER, Owners
-from nvc.errors import NvcError
 from nvc.kernel.tracer import EXITED, KILLED, MEDDLED, TIMESLICE, Tracer, process_began
-from nvc.rundir import runtime_directory
 from nvc.slices.store.process_info import start_of
 
 TYPE_CHECKING = False

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from nvc.errors import InputError
+from nvc.base.errors import InputError
+from nvc.base.value import Value
 from nvc.request import Size, SliceRequest, TimeSetting
 from nvc.slices.client.nvcd import silence
 from nvc.slices.model.entry import open_own
@@ -27,7 +28,6 @@ from nvc.slices.store.admission import check_cap, check_server, check_weight, sh
 from nvc.slices.store.limits import edit, sound_quota
 from nvc.slices.store.registry import RegistryError
 from nvc.slices.store.snapshot import snapshot
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

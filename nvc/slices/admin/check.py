@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import posixpath
 
+from nvc.base.errors import ContainerError, NvcError
+from nvc.base.value import Value
 from nvc.discovery.elf import Elf, read_elf
 from nvc.discovery.library_table import TABLE
-from nvc.errors import ContainerError, NvcError
 from nvc.kernel import O_PATH
 from nvc.slices.build.shadow_libraries import SONAMES, find_shadow_libraries
 from nvc.slices.model.elfnote import layouts_of
 from nvc.slices.model.layout import PRIVATE, REAL, VERSION
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
-from nvc.errors import ContainerError, MountError
+from nvc.base.errors import ContainerError, MountError
+from nvc.base.value import Value
 from nvc.kernel import O_PATH
 from nvc.slices.admin.check import IDLE, CheckReport, check_files, check_process
 from nvc.slices.store.status import find
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

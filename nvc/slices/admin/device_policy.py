@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from nvc.errors import InputError
+from nvc.base.errors import InputError
+from nvc.base.value import Value
 from nvc.request import Request, SliceRequest
 from nvc.selection import select
 from nvc.slices.client.nvcd import silence
@@ -19,7 +20,6 @@ from nvc.slices.store.admission import Sharer, check_server, sharers
 from nvc.slices.store.limits import edit
 from nvc.slices.store.registry import RegistryError
 from nvc.slices.store.snapshot import snapshot
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

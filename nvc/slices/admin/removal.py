@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from nvc.base.errors import InputError
 from nvc.containers import ContainerName
-from nvc.errors import InputError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

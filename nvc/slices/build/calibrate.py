@@ -10,12 +10,12 @@ import ctypes
 import os
 import signal
 
-from nvc.errors import PermissionDenied
+from nvc.base.errors import PermissionDenied
+from nvc.base.value import Value
 from nvc.slices.build.calibration import CalibrationError, Measurement
 from nvc.slices.build.confine import fork_nobody
 from nvc.slices.build.nvml import PROCESSES_MAX, ProcessInfo, load
 from nvc.slices.model.slice import resolve
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 import stat
 
-from nvc.errors import NvcError
-from nvc.value import Value
+from nvc.base.errors import NvcError
+from nvc.base.value import Value
 
 PATH = "/var/lib/nvc/calibration"
 #: Assumed where nothing was measured: more than a context took on any GPU that was looked at.
@@ -109,7 +109,7 @@ def store(measured: tuple[Measurement, ...], path: str = PATH) -> None:
     text = "".join(one.line() for one in (*kept, *measured))
     from os import makedirs
 
-    from nvc.replace import replace_file
+    from nvc.base.replace import replace_file
 
     try:
         makedirs(path.rpartition("/")[0], 0o755, exist_ok=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 
+from nvc.base.errors import DetectionError, NvcError
 from nvc.discovery.hostroot import HostRoot
-from nvc.errors import DetectionError, NvcError
 from nvc.slices.build import shim
 
 TYPE_CHECKING = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nvc.errors import DeviceError, InputError
+from nvc.base.errors import DeviceError, InputError
 from nvc.selection import select
 from nvc.slices.model.isolation import MIG
 from nvc.slices.model.sizes import size_text

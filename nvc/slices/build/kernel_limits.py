@@ -9,13 +9,13 @@ from __future__ import annotations
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 import stat
 
+from nvc.base.errors import ContainerError, DeviceError, InputError, NvcError, and_also
+from nvc.base.rundir import in_user_namespace
 from nvc.cgroup.find import named_after
 from nvc.cgroup.leaf import STEP, Leaf, check_unchanged, directory_of, leaf_of
 from nvc.discovery.wire import LimitsRefused, parse_limits
-from nvc.errors import ContainerError, DeviceError, InputError, NvcError, and_also
 from nvc.kernel import O_PATH, LinuxKernel
 from nvc.kernel.probe import IDS_KEEP, MemoryLimit, start_probe
-from nvc.rundir import in_user_namespace
 from nvc.slices.model.layout import NO_LIMIT
 from nvc.slices.model.sizes import size_text
 from nvc.slices.model.slice import HeldCgroup

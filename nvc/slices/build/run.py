@@ -10,9 +10,10 @@ from functools import partial
 
 from nvc.apply.program import build_program
 from nvc.apply.sources import Sources
+from nvc.base.errors import ContainerError, InputError, MountError, NvcError, PermissionDenied, SourceChanged
+from nvc.base.value import Value
 from nvc.cgroup.leaf import Leaf, enter, make_leaf, remove
 from nvc.discovery.outer import refuse_slices
-from nvc.errors import ContainerError, InputError, MountError, NvcError, PermissionDenied, SourceChanged
 from nvc.kernel import O_PATH, ApplyTarget, private_mounts, strerror, writable_over
 from nvc.kernel.probe import MemoryLimit
 from nvc.model import HostFacts
@@ -31,14 +32,13 @@ from nvc.slices.store import registry
 from nvc.slices.store.programs import check_name, claim
 from nvc.slices.store.snapshot import snapshot
 from nvc.target import Target
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nvc.base.wake import Wake
     from nvc.kernel import Kernel
-    from nvc.wake import Wake
 
 #: Forwarded to the program; the terminal sends others to it by itself.
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
@@ -289,7 +289,7 @@ def _apply(kernel: Kernel, target: Target, plan: Plan, places: list[str], timeou
 
 def _wait(kernel: Kernel, pid: int, read: int, warn: Callable[[tuple[str, ...]], None]) -> int:
     """The exit code of the program, signals being passed on meanwhile. `warn` is called once it runs."""
-    from nvc.wake import Wake  # while the program starts
+    from nvc.base.wake import Wake  # while the program starts
 
     wake, pidfd = Wake(), os.pidfd_open(pid)  # never closed: signals come until this process ends
     before = {number: signal.getsignal(number) for number in (*FORWARDED, *IGNORED)}

@@ -8,11 +8,11 @@ from __future__ import annotations
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 from errno import E2BIG, EFBIG, EOVERFLOW
 
+from nvc.base.errors import MountError, of_host
+from nvc.base.value import Value
 from nvc.discovery.places import COMPAT, DIRECTORIES
-from nvc.errors import MountError, of_host
 from nvc.kernel import ffi, lib, strerror
 from nvc.slices.model.slice import ShadowLibrary
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ import stat
 from errno import EINVAL
 
 import nvc
-from nvc.errors import InitializationError, NvcError
+from nvc.base.errors import InitializationError, NvcError
+from nvc.base.rundir import in_user_namespace
+from nvc.base.value import Value
 from nvc.model import Identity
-from nvc.rundir import in_user_namespace
-from nvc.value import Value
 
 #: SONAME and file name of each.
 FILES = (("libcuda.so.1", "libcuda.so"), ("libnvidia-ml.so.1", "libnvidia-ml.so"))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from nvc.errors import DeviceError, InitializationError
-from nvc.rundir import runtime_directory
+from nvc.base.errors import DeviceError, InitializationError
+from nvc.base.rundir import runtime_directory
 from nvc.slices.client import nvcd
 from nvc.slices.model.layout import NO_LIMIT
 from nvc.slices.model.policy import policy_of

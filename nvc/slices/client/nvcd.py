@@ -7,11 +7,11 @@ import os
 import socket
 import time
 
-from nvc.errors import InitializationError
-from nvc.fastjson import parse
+from nvc.base.errors import InitializationError
+from nvc.base.fastjson import parse
+from nvc.base.value import Value
 from nvc.slices.client.presence import NOT_RUNNING, absence, socket_path
 from nvc.slices.model.time_settings import TO_START
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import posix
 
-from nvc.errors import NvcError
-from nvc.rundir import runtime_directory
+from nvc.base.errors import NvcError
+from nvc.base.rundir import runtime_directory
 from nvc.slices.model.policy import WITHOUT_NVCD, policy_of
 from nvc.slices.model.time_settings import TO_START
 

@@ -6,9 +6,9 @@ import errno
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 import stat
 
-from nvc.errors import NvcError
+from nvc.base.errors import NvcError
+from nvc.base.value import Value
 from nvc.slices.model import layout
-from nvc.value import Value
 
 ABOUT_LIMIT = 1 << 20
 FILE_LEASE_TIME = 0.2  # seconds: the registry may be locked meanwhile, and others wait for that
@@ -103,7 +103,7 @@ def open_own(path: str, flags: int = os.O_RDONLY, seconds: float = FILE_LEASE_TI
     try:
         fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except BlockingIOError:
-        from nvc.slices.model import filelease  # threads cost time, and no start needs them
+        from nvc.base import filelease  # threads cost time, and no start needs them
 
         found = _checked(os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC), path)
         return filelease.opened(found, path, flags, seconds)

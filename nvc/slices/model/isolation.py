@@ -6,7 +6,7 @@ mig: a MIG device of its own; mps: an MPS server of its own; kernel: the driver 
 
 from __future__ import annotations
 
-from nvc.errors import InputError
+from nvc.base.errors import InputError
 
 MIG, MPS, KERNEL = "mig", "mps", "kernel"
 ISOLATIONS = (MIG, MPS, KERNEL)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 
-from nvc.errors import NvcError
+from nvc.base.errors import NvcError
+from nvc.base.value import Value
 from nvc.slices.model import layout
-from nvc.value import Value
 
 
 class LedgerError(

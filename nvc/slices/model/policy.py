@@ -9,7 +9,7 @@ table. Other places know some policies by name. `nvc/slices/policy/advice.py` sa
 
 from __future__ import annotations
 
-from nvc.value import Value
+from nvc.base.value import Value
 
 MS = 1_000_000  # nanoseconds
 #: What bounds a slice from above: nothing but its own work, its cap, or an equal part of the device.

@@ -5,7 +5,7 @@ Anything ambiguous is an error that names the option or variable: a misread limi
 
 from __future__ import annotations
 
-from nvc.errors import InputError
+from nvc.base.errors import InputError
 from nvc.request import Size
 
 #: Binary, whatever the case: HAMi writes `3000m` and `3g`.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from nvc.errors import DeviceError, InputError
+from nvc.base.errors import DeviceError, InputError
+from nvc.base.value import Value
 from nvc.model import Identity
 from nvc.request import Request, Size
 from nvc.selection import select
@@ -18,7 +19,6 @@ from nvc.slices.model.time_settings import (
     has_periods,
     time_settings_text,
 )
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ Anything malformed is an error that names the option or variable.
 
 from __future__ import annotations
 
-from nvc.errors import InputError
+from nvc.base.errors import InputError
 from nvc.request import TimeSetting
 from nvc.slices.model.layout import POLICY_NATIVE
 from nvc.slices.model.policy import CAP, EQUAL, POLICIES, POLICY_FIXED, POLICY_WEIGHT, policy_of

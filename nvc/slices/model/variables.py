@@ -9,7 +9,7 @@ A value that makes no sense is an error that names it, never "no limit".
 
 from __future__ import annotations
 
-from nvc.errors import InputError
+from nvc.base.errors import InputError
 from nvc.request import Size, SliceRequest, TimeSetting
 from nvc.slices.model.isolation import MIG, parse_isolation
 from nvc.slices.model.layout import DEVICES

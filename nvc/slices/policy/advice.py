@@ -7,9 +7,9 @@ say.
 
 from __future__ import annotations
 
+from nvc.base.value import Value
 from nvc.slices.model.policy import MPS_CLIENTS, POLICIES, TABLE, policy_of
 from nvc.slices.policy.effects import DECODE, MEASURED, MIX, TRAIN, Effect, effect
-from nvc.value import Value
 
 SHORT = 0.010  # seconds: who waits for a step of this length notices what others' timeslices add to it
 IDLE = 0.01  # of the time

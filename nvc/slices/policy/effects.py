@@ -6,8 +6,8 @@ and only to another number of slices where the table has nothing nearer: `Effect
 
 from __future__ import annotations
 
+from nvc.base.value import Value
 from nvc.slices.model.policy import TABLE
-from nvc.value import Value
 
 #: What the measured programs do: wait for each step of a few milliseconds, as decoding does; never wait, as
 #: training does; or some the one and some the other.

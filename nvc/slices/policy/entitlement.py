@@ -6,10 +6,10 @@ it; `vgpu top`, `vgpu show`, the metrics and `nvcd --state` print it.
 
 from __future__ import annotations
 
+from nvc.base.value import Value
 from nvc.slices.model.layout import POLICY_NATIVE
 from nvc.slices.model.policy import CAP, EQUAL, FIRST, TABLE, policy_of
 from nvc.slices.policy.policies import NONE, DevicePolicy
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

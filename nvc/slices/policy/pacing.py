@@ -7,8 +7,8 @@ What a slice leaves of its part goes to the others by weight, and a slice withou
 
 from __future__ import annotations
 
+from nvc.base.value import Value
 from nvc.slices.policy.entitlement import filled
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 
-from nvc.errors import InputError, NvcError
-from nvc.rundir import needed_directory
+from nvc.base.errors import InputError, NvcError
+from nvc.base.rundir import needed_directory
+from nvc.base.value import Value
 from nvc.slices.model.entry import open_own
 from nvc.slices.model.policy import POLICIES
 from nvc.slices.model.sizes import parse_number
 from nvc.slices.model.time_settings import parse_policy
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def write(uuid: str, policy: DevicePolicy) -> None:
     The caller holds the registry's lock. Raises PolicyError.
     """
     path = _path(uuid)
-    from nvc.replace import replace_file
+    from nvc.base.replace import replace_file
 
     try:
         if policy.text():

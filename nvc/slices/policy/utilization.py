@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from nvc.base.value import Value
 from nvc.slices.model.ledger import Budget
 from nvc.slices.model.policy import policy_of
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

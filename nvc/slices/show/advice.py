@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textwrap import wrap
 
-from nvc.columns import clean, fitted
+from nvc.base.columns import clean, fitted
 from nvc.slices.model.policy import FIRST, policy_of
 from nvc.slices.model.sizes import size_text
 from nvc.slices.model.time_settings import enforced_text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 
-from nvc.value import Value
+from nvc.base.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from nvc.base.value import Value
 from nvc.kernel.clocks import host_monotonic
 from nvc.slices.model.quota import QuotaError
 from nvc.slices.policy.utilization import Reading, received
@@ -11,7 +12,6 @@ from nvc.slices.show.plot import Series
 from nvc.slices.store.limits import read_quota
 from nvc.slices.store.liveness import budgets_of
 from nvc.slices.store.status import statuses, with_enforcement
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nvc.value import Value
+from nvc.base.value import Value
 
 WIDTH, HEIGHT = 900, 420  # of the drawing, in its own units
 LEFT, RIGHT, TOP, BOTTOM = 56, 24, 44, 48

@@ -6,11 +6,11 @@ A column is one entry of CELLS. The tables in tables.py name the columns that th
 
 from __future__ import annotations
 
+from nvc.base.value import Value
 from nvc.slices.model.layout import NO_LIMIT
 from nvc.slices.model.policy import policy_of
 from nvc.slices.policy.utilization import MOST, percent, state
 from nvc.slices.show.bars import short_size
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 
+from nvc.base.value import Value
 from nvc.slices.model.policy import policy_of
 from nvc.slices.policy.utilization import percent
 from nvc.slices.show.bars import bar, cut, fitted_text, short_size, sparkline
 from nvc.slices.show.rows import CELLS, pid_text, sums_of
 from nvc.slices.show.tables import enforcement
 from nvc.slices.show.view import ordered
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from nvc.columns import fitted
+from nvc.base.columns import fitted
 from nvc.slices.model.policy import policy_of
 from nvc.slices.model.time_settings import duration_text, enforced_text, time_settings_text
 from nvc.slices.policy.utilization import MOST, percent

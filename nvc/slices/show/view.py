@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from nvc.base.value import Value
 from nvc.slices.show.bars import ASCII
 from nvc.slices.show.rows import numbers_of, rows_of
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from nvc.errors import InputError
+from nvc.base.errors import InputError
+from nvc.base.value import Value
 from nvc.slices.model.isolation import EXCLUSIVE
 from nvc.slices.model.policy import CAP, MPS_CLIENTS, policy_of
 from nvc.slices.policy import policies
 from nvc.slices.store.registry import RegistryError
 from nvc.slices.store.snapshot import snapshot
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

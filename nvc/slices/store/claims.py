@@ -10,7 +10,7 @@ import hashlib
 import os
 import time
 
-from nvc.errors import InternalError
+from nvc.base.errors import InternalError
 from nvc.plan.ops import NODEV, NOEXEC, NOSUID, RDONLY, Ledger
 from nvc.slices.model import layout, ledger, quota
 from nvc.slices.model.entry import Entry, is_remnant, open_own, read_entry, text_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
+from nvc.base.errors import InputError
 from nvc.containers.files import text
-from nvc.errors import InputError
 from nvc.slices.store import registry
 from nvc.slices.store.status import statuses
 

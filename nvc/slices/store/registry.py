@@ -16,9 +16,9 @@ import stat
 import time
 from errno import EBUSY, ENOTEMPTY
 
-from nvc.errors import SourceChanged
+from nvc.base.errors import SourceChanged
+from nvc.base.rundir import needed_directory
 from nvc.kernel import O_PATH
-from nvc.rundir import needed_directory
 from nvc.slices.model import layout, quota
 from nvc.slices.model.entry import (
     MODE,

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import time
 
+from nvc.base.value import Value
 from nvc.slices.model.entry import FILE_LEASE_TIME
 from nvc.slices.model.quota import QuotaError, uuid_bytes
 from nvc.slices.store import registry
 from nvc.slices.store.limits import read_quota, sound_quota
 from nvc.slices.store.liveness import Life, living, living_of
 from nvc.slices.store.registry import Entry, RegistryError
-from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 
+from nvc.base.errors import InputError, NvcError
+from nvc.base.value import Value
 from nvc.containers import ContainerName
 from nvc.containers.lookup import Lookup, Trace
-from nvc.errors import InputError, NvcError
 from nvc.kernel.clocks import host_monotonic
 from nvc.slices.client.nvcd import silence
 from nvc.slices.model import ledger
@@ -25,7 +26,6 @@ from nvc.slices.store.limits import demand_of
 from nvc.slices.store.liveness import Life, use_of
 from nvc.slices.store.registry import Entry
 from nvc.slices.store.snapshot import Snapshot, snapshot
-from nvc.value import Value
 
 #: Why a policy is not enforced although nvcd runs.
 SHIM = "the driver's scheduler is not used; `nvcd --state` says why"

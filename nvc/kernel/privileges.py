@@ -5,7 +5,7 @@ The applier's own two sets are in native/core/apply/apply.c, beside the calls th
 
 from __future__ import annotations
 
-from nvc.errors import PermissionDenied
+from nvc.base.errors import PermissionDenied
 from nvc.kernel import LinuxKernel
 
 TYPE_CHECKING = False

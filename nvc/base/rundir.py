@@ -6,7 +6,7 @@ from __future__ import annotations
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 import stat
 
-from nvc.errors import InitializationError, of_host
+from nvc.base.errors import InitializationError, of_host
 
 SYSTEM = "/run/nvc"
 STATE = "/var/lib/nvc"
