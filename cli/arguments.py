@@ -6,8 +6,8 @@ import posix
 
 from nvc.base.errors import InputError
 from nvc.ids import user_and_group
-from nvc.model import CAPABILITIES
-from nvc.request import IMEX_CHANNELS, DriverOptions, Request, SliceRequest, place
+from nvc.model.facts import CAPABILITIES
+from nvc.model.request import IMEX_CHANNELS, DriverOptions, Request, SliceRequest, place
 from nvc_cli.options import OMITTED
 
 TYPE_CHECKING = False
@@ -86,8 +86,8 @@ def request(values: Values) -> Request:
 
 def slice_request(values: Values, prefix: str = "vgpu-") -> SliceRequest | None:
     """What the options of a slice ask for, None where there are none."""
-    from nvc.slices.model.sizes import parse_size
-    from nvc.slices.model.time_settings import parse_cores, parse_period, parse_policy, parse_weight
+    from nvc.model.slices.sizes import parse_size
+    from nvc.model.slices.time_settings import parse_cores, parse_period, parse_policy, parse_weight
 
     given = {name: text(values, (prefix + name).replace("-", "_")) for name in SLICE_OPTIONS
              if (prefix + name).replace("-", "_") in values}  # fmt: skip
@@ -126,7 +126,7 @@ def _requires_daemon() -> bool:
 def _isolation(given: str) -> str:
     if not given:
         return ""
-    from nvc.slices.model.isolation import parse_isolation
+    from nvc.model.slices.isolation import parse_isolation
 
     return parse_isolation("--isolation", given)
 

@@ -104,7 +104,7 @@ def configuration(path: str, root: str) -> Config:
     Raises ConfigError.
     """
     from nvc.config import load
-    from nvc.request import place
+    from nvc.model.request import place
 
     config = load(path)
     if not root:

@@ -30,8 +30,8 @@ from nvc.cdi.transform import transform_root
 from nvc.cdi.validate import problems
 from nvc.config import load as load_config
 from nvc.kernel import LinuxKernel, privileges
-from nvc.model import CAPABILITIES
-from nvc.request import Request
+from nvc.model.facts import CAPABILITIES
+from nvc.model.request import Request
 from nvc_cli import arguments, completion, output
 from nvc_cli.cdi_inspect import list_command, validate_command
 from nvc_cli.main import CONTEXT, Commands, Seconds, examples, program_of
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from nvc.model import HostFacts
-    from nvc.request import DriverOptions
+    from nvc.model.facts import HostFacts
+    from nvc.model.request import DriverOptions
 
 FORMATS = ("json", "yaml")
 #: Everything but 32-bit libraries, which few hosts have and few images can use.

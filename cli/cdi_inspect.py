@@ -15,7 +15,7 @@ from nvc_cli.main import command, format_option, program_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.model import HostFacts
+    from nvc.model.facts import HostFacts
 
 
 @command("list", "nvc-cli cdi list", "nvc-cli cdi list --format json")

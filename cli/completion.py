@@ -8,8 +8,8 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from nvc.base.errors import NvcError
-from nvc.slices.model.isolation import ISOLATIONS
-from nvc.slices.model.policy import POLICIES
+from nvc.model.slices.isolation import ISOLATIONS
+from nvc.model.slices.policy import POLICIES
 from nvc_cli import arguments, output
 from nvc_cli.options import FORMATS
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nvc.cdi.document import DocumentOptions
-    from nvc.request import DriverOptions, Request
+    from nvc.model.request import DriverOptions, Request
 
 #: What is made: of GPUs, and of devices beside them; and modes that nvc has no answer for, with why.
 MODES = ("auto", "nvml", "wsl", *KINDS, MANAGEMENT)

@@ -13,7 +13,7 @@ from nvc.discovery.host import Host
 from nvc.discovery.kmods import load_modules, missing_modules
 from nvc.discovery.ldcache import CACHE_LIMIT, parse_cache
 from nvc.kernel import LinuxKernel
-from nvc.request import DriverOptions
+from nvc.model.request import DriverOptions
 from nvc_cli import output
 from nvc_cli.ctk import Flags, debug, only
 from nvc_cli.main import Commands, examples, program_of

@@ -16,7 +16,7 @@ from nvc.doctor.catalog import CHECKS, choose
 from nvc.doctor.cluster import Node
 from nvc.doctor.context import Context
 from nvc.kernel import LinuxKernel, privileges
-from nvc.request import place
+from nvc.model.request import place
 from nvc_cli import arguments, output
 from nvc_cli.main import command, format_option
 

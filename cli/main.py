@@ -11,7 +11,7 @@ import importlib
 import click
 
 from nvc.base.errors import InputError, UsageError
-from nvc.slices.model.policy import CHOICES
+from nvc.model.slices.policy import CHOICES
 from nvc_cli import arguments, output
 from nvc_cli.boot import Session, Silent
 from nvc_cli.completion import command_words, complete

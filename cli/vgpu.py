@@ -122,8 +122,8 @@ def calibrate_command(ctx: click.Context, devices: tuple[str, ...], form: str) -
     values.
     """
     from nvc.discovery import discover
-    from nvc.request import Request, SliceRequest
-    from nvc.selection import select
+    from nvc.model.request import Request, SliceRequest
+    from nvc.model.selection import select
     from nvc.slices.build import calibration
     from nvc.slices.build.calibrate import calibrate
 

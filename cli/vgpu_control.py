@@ -7,7 +7,7 @@ import os
 import click
 from click.core import ParameterSource
 
-from nvc.slices.model.policy import POLICIES, policy_of
+from nvc.model.slices.policy import POLICIES, policy_of
 from nvc_cli import arguments, completion, output
 from nvc_cli.main import program_of
 from nvc_cli.vgpu_group import (
@@ -54,9 +54,9 @@ def set_command(
     wanted = wanted_slice(given)
     if unlimited and given["memory"] is not None or not unlimited and wanted is None:
         raise click.UsageError("want --memory or --unlimited, --cores, --period, --weight or --policy")
-    from nvc.request import SliceRequest
+    from nvc.model.request import SliceRequest
+    from nvc.model.slices.isolation import KERNEL
     from nvc.slices.admin.change import set_limits
-    from nvc.slices.model.isolation import KERNEL
     from nvc.slices.store.status import find, gone
 
     kernel = operator_kernel()
@@ -130,14 +130,14 @@ def policy_command(
     slices; `none` leaves the choice to them. The setting lasts until the host restarts.
     """
     from nvc.discovery import discover
+    from nvc.model.slices.sizes import parse_number
+    from nvc.model.slices.time_settings import parse_duration, parse_policy
     from nvc.slices.admin.device_policy import (
         devices_named,
         set_device_policy,
         shared_devices,
     )
     from nvc.slices.client.mps import SHARING, check_program
-    from nvc.slices.model.sizes import parse_number
-    from nvc.slices.model.time_settings import parse_duration, parse_policy
     from nvc.slices.policy import policies
 
     changes: dict[str, int] = {}

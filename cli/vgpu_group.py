@@ -8,7 +8,7 @@ import click
 
 from nvc.base.errors import InputError, PermissionDenied
 from nvc.kernel import LinuxKernel, privileges
-from nvc.slices.model.policy import CHOICES
+from nvc.model.slices.policy import CHOICES
 from nvc_cli import arguments, completion, output
 from nvc_cli.main import CONTEXT, Commands, examples, format_option, program_of
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nvc.kernel import Kernel
-    from nvc.request import SliceRequest
+    from nvc.model.request import SliceRequest
     from nvc.slices.store.status import SliceStatus
 
 FORMAT = format_option("table")

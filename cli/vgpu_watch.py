@@ -15,7 +15,7 @@ from nvc_cli.vgpu_group import ALL, FORMAT, command, everybody, operator_kernel,
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.kernel import Kernel
-    from nvc.slices.model.slice import SliceDevice
+    from nvc.model.slices.slice import SliceDevice
     from nvc.slices.store.status import SliceStatus
 
 FIRST = 0.25  # seconds until the first table of `top`
@@ -61,8 +61,8 @@ def show_command(ctx: click.Context, slice_name: str, form: str) -> None:
     SLICE is its name, the name or id of its container, the beginning of that id or of its key, or the id
     of a process in it.
     """
+    from nvc.model.slices.sizes import size_text
     from nvc.slices.client.nvcd import violations_of
-    from nvc.slices.model.sizes import size_text
     from nvc.slices.show import rows, tables
     from nvc.slices.store.status import document, find
 

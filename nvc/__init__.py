@@ -29,19 +29,19 @@ if TYPE_CHECKING:
         PermissionDenied,
         RequirementError,
     )
-    from nvc.model import Binary, DeviceNode, Gpu, HostFacts, Library, MigDevice
+    from nvc.model.facts import Binary, DeviceNode, Gpu, HostFacts, Library, MigDevice
+    from nvc.model.request import DriverOptions, Request, Size, SliceRequest
+    from nvc.model.selection import Selection
+    from nvc.model.slices.sizes import parse_size
     from nvc.plan.ops import Plan
-    from nvc.request import DriverOptions, Request, Size, SliceRequest
-    from nvc.selection import Selection
-    from nvc.slices.model.sizes import parse_size
     from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
 
 _HOMES = {
     "nvc.api": "Driver Container list_slices",
-    "nvc.request": "DriverOptions Request SliceRequest Size",
-    "nvc.slices.model.sizes": "parse_size",
-    "nvc.model": "HostFacts Gpu MigDevice DeviceNode Library Binary",
-    "nvc.selection": "Selection",
+    "nvc.model.request": "DriverOptions Request SliceRequest Size",
+    "nvc.model.slices.sizes": "parse_size",
+    "nvc.model.facts": "HostFacts Gpu MigDevice DeviceNode Library Binary",
+    "nvc.model.selection": "Selection",
     "nvc.plan.ops": "Plan",
     "nvc.apply.executor": "Outcome",
     "nvc.slices.store.status": "SliceStatus SliceDeviceStatus",

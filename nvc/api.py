@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from nvc.configure import configure_target, opener, plan_target, undo
 from nvc.kernel import LinuxKernel
-from nvc.request import DriverOptions
+from nvc.model.request import DriverOptions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from nvc.configure import Log
     from nvc.kernel import Kernel
     from nvc.listing import Row
-    from nvc.model import Gpu, HostFacts
+    from nvc.model.facts import Gpu, HostFacts
+    from nvc.model.request import Request
+    from nvc.model.selection import Selection
     from nvc.plan.ops import Plan
-    from nvc.request import Request
-    from nvc.selection import Selection
     from nvc.slices.store.status import SliceStatus
     from nvc.target import Layout, Target
 
@@ -172,8 +172,8 @@ class Driver:
 
         Raises DeviceError, MigConfigError, MigMonitorError, and RequirementError where the driver is too old.
         """
+        from nvc.model.selection import select
         from nvc.requirements import check
-        from nvc.selection import select
 
         selection = select(self.facts, request)
         self._log.selection(selection)

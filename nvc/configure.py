@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from nvc.apply.executor import Outcome
     from nvc.compat import CompatLibrary
     from nvc.kernel import Kernel
-    from nvc.model import HostFacts
+    from nvc.model.facts import HostFacts
+    from nvc.model.request import DriverOptions, Request
+    from nvc.model.selection import Selection
+    from nvc.model.slices.slice import Slice
     from nvc.plan.ops import Plan
-    from nvc.request import DriverOptions, Request
-    from nvc.selection import Selection
-    from nvc.slices.model.slice import Slice
     from nvc.target import Target
 
     class Log(Protocol):
@@ -178,9 +178,9 @@ def _load_the_rest() -> None:
     """Load what follows discovery, where NVML must be waited for anyway: a third of all modules."""
     import nvc.apply.executor
     import nvc.compat
+    import nvc.model.selection
     import nvc.plan.build
     import nvc.requirements
-    import nvc.selection
     import nvc.target  # noqa: F401
 
 
@@ -206,9 +206,9 @@ def plan_target(
         again.facts = facts
     log.done("discover")
     from nvc.compat import compat_libraries
+    from nvc.model.selection import select
     from nvc.plan.build import build_plan
     from nvc.requirements import check
-    from nvc.selection import select
 
     log.facts(facts)
     selection = select(facts, request)

@@ -16,9 +16,9 @@ from nvc.base.errors import one_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.model import HostFacts
+    from nvc.model.facts import HostFacts
+    from nvc.model.selection import Selection
     from nvc.plan.ops import Plan
-    from nvc.selection import Selection
 
 WARNING = "\n-- WARNING, the following logs are for debugging purposes only --\n\n"
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from nvc.base.errors import InputError, one_line
 from nvc.base.value import Value
-from nvc.model import GATED
-from nvc.request import IMEX_CHANNELS, Request, SliceRequest, clean_path
+from nvc.model.facts import GATED
+from nvc.model.request import IMEX_CHANNELS, Request, SliceRequest, clean_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -260,7 +260,7 @@ def _slice(
             "the configuration lets containers ask for whole GPUs only",
             "remove it, or change vgpu-variables in [nvc]",
         )  # fmt: skip
-    from nvc.slices.model.variables import isolated, library_path, slice_from
+    from nvc.model.slices.variables import isolated, library_path, slice_from
 
     wanted = slice_from(environment, program) if obeyed else None
     if wanted is not None:
@@ -278,8 +278,8 @@ def _default_slice(config: Config) -> SliceRequest | None:
     more = config.vgpu_weight or config.vgpu_weight_max or config.vgpu_policy or config.vgpu_period
     if not (memory or cores or more):
         return None
-    from nvc.slices.model.sizes import parse_size
-    from nvc.slices.model.time_settings import parse_cores, parse_policy, parse_weight
+    from nvc.model.slices.sizes import parse_size
+    from nvc.model.slices.time_settings import parse_cores, parse_policy, parse_weight
 
     name = "vgpu-memory" if config.vgpu_memory else "vgpu-memory-max"
     of_cores = "vgpu-cores" if config.vgpu_cores else "vgpu-cores-max"
@@ -294,8 +294,8 @@ def _default_slice(config: Config) -> SliceRequest | None:
 
 def bounds_of(config: Config) -> SliceRequest:
     """A request for nothing, with what the operator grants at most. Raises InputError."""
-    from nvc.slices.model.sizes import parse_size
-    from nvc.slices.model.time_settings import parse_period
+    from nvc.model.slices.sizes import parse_size
+    from nvc.model.slices.time_settings import parse_period
 
     return SliceRequest(
         largest=parse_size("vgpu-memory-max", config.vgpu_memory_max) if config.vgpu_memory_max else None,
@@ -311,7 +311,7 @@ def _gives(default: SliceRequest) -> bool:
     """Whether who asks for nothing gets a slice, and not only who asks has bounds."""
     policy = default.policy
     capped = any(share.value for share in default.cores)
-    from nvc.slices.model.layout import POLICY_NATIVE
+    from nvc.model.slices.layout import POLICY_NATIVE
 
     return bool(default.memory or capped or default.weight or policy and policy.value != POLICY_NATIVE)
 
@@ -343,7 +343,7 @@ def _cgpu_devices(container: Container, config: Config) -> tuple[str, ...]:
     counts = config.vgpu_variables == "obey" and _may_use_environment(container, config)
     if not (counts and environment.get(CGPU_DEVICES)):
         return ()
-    from nvc.slices.model.variables import cgpu_devices
+    from nvc.model.slices.variables import cgpu_devices
 
     return cgpu_devices(environment)
 

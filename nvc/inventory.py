@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from nvc.request import DriverOptions
+    from nvc.model.request import DriverOptions
 
 #: The largest file that is read or written, bytes. 64 GPUs with all MIG minors take 300 KiB.
 LIMIT = 8 << 20

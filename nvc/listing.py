@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
-    from nvc.model import DeviceNode, Gpu, HostFacts, Library
-    from nvc.request import Request
-    from nvc.selection import Selection
+    from nvc.model.facts import DeviceNode, Gpu, HostFacts, Library
+    from nvc.model.request import Request
+    from nvc.model.selection import Selection
 
 SCHEMA_VERSION = 1
 

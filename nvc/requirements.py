@@ -10,8 +10,8 @@ from nvc.base.errors import RequirementError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.model import Gpu, HostFacts
-    from nvc.selection import Selection
+    from nvc.model.facts import Gpu, HostFacts
+    from nvc.model.selection import Selection
 
 #: `!` alone is accepted, as the peers accept it.
 OPERATORS = {"=": "=", "!=": "!=", "!": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}

@@ -44,7 +44,7 @@ struct vgpu_quota_device {
         correction;  /* bytes that the host sees taken beyond what the ledger says; 0 when nobody looks */
     uint32_t cores;  /* percent of the device's time; 0: no cap */
     uint32_t weight; /* among the containers of the device */
-    uint32_t policy; /* a row of nvc/slices/model/policy.py */
+    uint32_t policy; /* a row of nvc/model/slices/policy.py */
     uint32_t flags;
     uint64_t
         pace; /* written by nvcd in one piece, without a change of `sequence`; 0: the time is not measured */

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from nvc.apply.executor import Outcome
     from nvc.config import Config
     from nvc.kernel import Kernel
-    from nvc.model import HostFacts
+    from nvc.model.facts import HostFacts
+    from nvc.model.request import DriverOptions, Request
     from nvc.plan.ops import Plan
-    from nvc.request import DriverOptions, Request
     from nvc.target import Target
 
 #: What the records' names begin with in the runtime directory.

@@ -31,9 +31,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.discovery.key import Look
     from nvc.kernel import Kernel
-    from nvc.model import HostFacts
+    from nvc.model.facts import HostFacts
+    from nvc.model.request import DriverOptions, Request
     from nvc.plan.ops import BindDevice, BindDeviceDirectory, BindFile, BindProc, BindSocket, Plan
-    from nvc.request import DriverOptions, Request
 
 _FORMAT = "nvc-replay 2"
 #: The field of `record` with the instructions that allow devices.

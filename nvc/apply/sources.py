@@ -8,7 +8,7 @@ import stat
 
 from nvc.base.errors import MountError, SourceChanged
 from nvc.kernel import O_PATH
-from nvc.model import Identity
+from nvc.model.facts import Identity
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from nvc.cdi.document import DocumentOptions
     from nvc.discovery.beside import Beside
     from nvc.kernel import Kernel
-    from nvc.model import DeviceNode
-    from nvc.request import DriverOptions, Request
+    from nvc.model.facts import DeviceNode
+    from nvc.model.request import DriverOptions, Request
 
 ALL = "all"
 

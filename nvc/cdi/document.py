@@ -22,11 +22,11 @@ from nvc.cdi.hookspec import (
 )
 from nvc.cdi.sliced import sliced, written
 from nvc.cdi.versions import lowest_version
+from nvc.model.selection import Selection
+from nvc.model.slices.slice import Slice, library_directory, shared_slice
 from nvc.plan import ops
 from nvc.plan.build import build_plan
 from nvc.plan.devices import device_links, groups_of
-from nvc.selection import Selection
-from nvc.slices.model.slice import Slice, library_directory, shared_slice
 from nvc.target import Layout
 
 TYPE_CHECKING = False
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nvc.cdi.sliced import Slicing
-    from nvc.model import Gpu, HostFacts, MigDevice
-    from nvc.request import Request
+    from nvc.model.facts import Gpu, HostFacts, MigDevice
+    from nvc.model.request import Request
 
 STRATEGIES = ("index", "uuid", "type-index")
 

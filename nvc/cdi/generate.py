@@ -16,8 +16,8 @@ from nvc.discovery import discover
 from nvc.discovery.hostroot import HostRoot
 from nvc.discovery.outer import refuse_slices
 from nvc.environment import bounds_of
+from nvc.model.selection import select
 from nvc.requirements import check
-from nvc.selection import select
 from nvc.slices.build import shim
 
 TYPE_CHECKING = False
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from nvc.config import Config
     from nvc.kernel import Kernel
-    from nvc.model import HostFacts
-    from nvc.request import DriverOptions, Request
+    from nvc.model.facts import HostFacts
+    from nvc.model.request import DriverOptions, Request
 
 _PLACES = ("/usr/bin", "/usr/local/bin")
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nvc.cdi.document import DocumentOptions
     from nvc.cdi.sliced import Slicing
     from nvc.kernel import Kernel
-    from nvc.request import DriverOptions, Request
+    from nvc.model.request import DriverOptions, Request
 
 #: Seconds between attempts: doubled each time, up to the second number.
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 8.0

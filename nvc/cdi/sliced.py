@@ -5,19 +5,19 @@ from __future__ import annotations
 from nvc.base.errors import InputError
 from nvc.base.value import Value
 from nvc.cdi.hookspec import OPTION
-from nvc.request import Part, Request, Size, SliceRequest
-from nvc.selection import select
-from nvc.slices.model.isolation import KERNEL
-from nvc.slices.model.layout import CORES_UNCAPPED, NO_LIMIT, POLICY_NATIVE, WEIGHT
-from nvc.slices.model.policy import POLICIES
-from nvc.slices.model.sizes import parse_number, parse_size
-from nvc.slices.model.slice import SliceDevice, amount, bounded, devices_of, reservation
-from nvc.slices.model.time_settings import PERIOD_US, default_policy, parse_period
+from nvc.model.request import Part, Request, Size, SliceRequest
+from nvc.model.selection import select
+from nvc.model.slices.isolation import KERNEL
+from nvc.model.slices.layout import CORES_UNCAPPED, NO_LIMIT, POLICY_NATIVE, WEIGHT
+from nvc.model.slices.policy import POLICIES
+from nvc.model.slices.sizes import parse_number, parse_size
+from nvc.model.slices.slice import SliceDevice, amount, bounded, devices_of, reservation
+from nvc.model.slices.time_settings import PERIOD_US, default_policy, parse_period
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.config import Config
-    from nvc.model import HostFacts, Identity
+    from nvc.model.facts import HostFacts, Identity
 
 #: The class of devices that are slices: nvidia.com/vgpu.
 CLASS = "vgpu"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from nvc.model import HostFacts
+    from nvc.model.facts import HostFacts
 
 
 class Stamp(Value):

@@ -14,7 +14,7 @@ from nvc import inventory
 from nvc.base.errors import NvcError
 from nvc.base.rundir import CONFIGURATIONS, in_user_namespace
 from nvc.base.value import Value
-from nvc.request import MPS_PIPES, DriverOptions
+from nvc.model.request import MPS_PIPES, DriverOptions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from nvc.base.errors import InputError, one_line
 from nvc.config import Config, ConfigError
 from nvc.config.keys import KEYS
 from nvc.ids import user_and_group
-from nvc.model import CAPABILITIES, GATED
-from nvc.slices.model.isolation import OPERATORS
+from nvc.model.facts import CAPABILITIES, GATED
+from nvc.model.slices.isolation import OPERATORS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ def _seconds(value: Any) -> float:
 
 def _size(value: Any) -> str:
     if _text(value):
-        from nvc.slices.model.sizes import parse_size
+        from nvc.model.slices.sizes import parse_size
 
         _understood(parse_size, value)
     return str(value)
@@ -232,7 +232,7 @@ def _size(value: Any) -> str:
 
 def _policy(value: Any) -> str:
     if _text(value):
-        from nvc.slices.model.time_settings import parse_policy
+        from nvc.model.slices.time_settings import parse_policy
 
         _understood(parse_policy, value)
     return str(value)
@@ -240,7 +240,7 @@ def _policy(value: Any) -> str:
 
 def _period(value: Any) -> str:
     if _text(value):
-        from nvc.slices.model.time_settings import parse_period
+        from nvc.model.slices.time_settings import parse_period
 
         _understood(parse_period, value)
     return str(value)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from nvc.base.errors import InputError
-from nvc.slices.model.isolation import KERNEL, OPERATORS
-from nvc.slices.model.layout import CORES_UNCAPPED, WEIGHT
-from nvc.slices.model.policy import POLICIES
-from nvc.slices.model.sizes import parse_size
-from nvc.slices.model.time_settings import (
+from nvc.model.slices.isolation import KERNEL, OPERATORS
+from nvc.model.slices.layout import CORES_UNCAPPED, WEIGHT
+from nvc.model.slices.policy import POLICIES
+from nvc.model.slices.sizes import parse_size
+from nvc.model.slices.time_settings import (
     WEIGHT_MAX,
     check_period,
     check_together,

@@ -22,8 +22,8 @@ import time
 
 import nvc
 from nvc.base.errors import NvcError
-from nvc.request import MPS_PIPES
-from nvc.slices.model.layout import NO_LIMIT
+from nvc.model.request import MPS_PIPES
+from nvc.model.slices.layout import NO_LIMIT
 from nvc.slices.policy.entitlement import entitlements
 from nvc.slices.store.status import container_document
 

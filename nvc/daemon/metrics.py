@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import generate_latest
 
 from nvc.daemon.audit.verify import REPORT
-from nvc.slices.model.layout import NO_LIMIT
+from nvc.model.slices.layout import NO_LIMIT
 from nvc.slices.policy.entitlement import entitlements
 
 TYPE_CHECKING = False

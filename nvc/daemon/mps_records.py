@@ -13,7 +13,7 @@ import os
 from nvc.base.errors import DeviceError
 from nvc.base.replace import replace_file
 from nvc.base.value import Value
-from nvc.slices.model.entry import open_own
+from nvc.model.slices.entry import open_own
 
 ABOUT_MAX = 256  # bytes
 STARTING = "starting"

@@ -7,8 +7,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nvc.kernel import Kernel
-    from nvc.model import HostFacts
-    from nvc.request import DriverOptions
+    from nvc.model.facts import HostFacts
+    from nvc.model.request import DriverOptions
 
 
 def discover(

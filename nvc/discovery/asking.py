@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nvc.discovery.host import Host
     from nvc.discovery.wire import ProbeReply
     from nvc.kernel.probe import Probe
-    from nvc.request import DriverOptions
+    from nvc.model.request import DriverOptions
 
 NVML = "libnvidia-ml.so.1"
 

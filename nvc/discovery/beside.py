@@ -12,7 +12,7 @@ from nvc.base.errors import of_host
 from nvc.base.value import Value
 from nvc.discovery.devfiles import IMEX_NODES, existing_nodes
 from nvc.discovery.sockets import look
-from nvc.model import DeviceNode
+from nvc.model.facts import DeviceNode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import os
 from nvc.base.errors import DetectionError, of_host
 from nvc.discovery.elf import read_elf
 from nvc.discovery.hostroot import identity_of
-from nvc.model import Binary
+from nvc.model.facts import Binary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nvc.model import DeviceNode
+    from nvc.model.facts import DeviceNode
 
 
 def links(root: str, nodes: Iterable[DeviceNode]) -> list[tuple[str, str]]:

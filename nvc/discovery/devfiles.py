@@ -26,13 +26,13 @@ from nvc.discovery.nodes import (
 )
 from nvc.discovery.proc import PROC, char_majors, fields_of, proc_gpus
 from nvc.kernel import O_PATH
-from nvc.model import DeviceNode
+from nvc.model.facts import DeviceNode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.discovery.host import Host
     from nvc.discovery.hostroot import HostRoot
-    from nvc.request import DriverOptions
+    from nvc.model.request import DriverOptions
 
 IMEX_NODES = "/dev/nvidia-caps-imex-channels"
 _BESIDE = ("nvidia-fs", "nvidia-nvswitch", "nvidia-nvlink")

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from nvc.discovery.key import Look
     from nvc.kernel import Kernel
-    from nvc.model import HostFacts
-    from nvc.request import DriverOptions
+    from nvc.model.facts import HostFacts
+    from nvc.model.request import DriverOptions
 
 
 def find(

@@ -6,7 +6,7 @@ import os
 
 from nvc.base.errors import DetectionError, of_host
 from nvc.discovery.hostroot import identity_of
-from nvc.model import Firmware
+from nvc.model.facts import Firmware
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from nvc.discovery.places import COMPAT, DIRECTORIES
 from nvc.discovery.proc import char_majors, kernel_version, proc_files, proc_gpus
 from nvc.discovery.sockets import find_ipcs
 from nvc.discovery.wsl import WslFiles, wsl_gpus, wsl_node
-from nvc.model import HostFacts
+from nvc.model.facts import HostFacts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from nvc.discovery.proc import ProcGpu
     from nvc.discovery.wire import ProbeReply
     from nvc.kernel.probe import Probe
-    from nvc.model import Binary, DeviceNode, Firmware, Gpu, Library, Manifest, Module, OuterSlice
-    from nvc.request import DriverOptions
+    from nvc.model.facts import Binary, DeviceNode, Firmware, Gpu, Library, Manifest, Module, OuterSlice
+    from nvc.model.request import DriverOptions
 
 
 class DriverFiles(Value):

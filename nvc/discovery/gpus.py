@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nvc.base.errors import DetectionError
 from nvc.discovery.nodes import dri_nodes, find_node, nvidia_major
-from nvc.model import DeviceNode, Gpu, MigDevice
+from nvc.model.facts import DeviceNode, Gpu, MigDevice
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

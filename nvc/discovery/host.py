@@ -9,7 +9,7 @@ from nvc.discovery.hostroot import PATIENCE, HostRoot
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.kernel import Kernel
-    from nvc.request import DriverOptions
+    from nvc.model.request import DriverOptions
 
 #: A driver root with this file is a simulated driver.
 SIMULATION = "/proc/driver/nvidia/sim/description"

@@ -7,7 +7,7 @@ import stat
 
 from nvc.base.errors import DetectionError, HostError, InitializationError, of_host
 from nvc.kernel import O_PATH
-from nvc.model import Identity
+from nvc.model.facts import Identity
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

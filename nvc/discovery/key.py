@@ -13,7 +13,7 @@ import nvc
 from nvc.discovery.host import SIMULATION
 from nvc.discovery.nodes import CONTROL, MODESET, UVM, UVM_TOOLS
 from nvc.discovery.proc import GPUS, PROC
-from nvc.model import Gpu, HostFacts, Library, MigDevice
+from nvc.model.facts import Gpu, HostFacts, Library, MigDevice
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from nvc.discovery.host import Host
     from nvc.discovery.hostroot import HostRoot
-    from nvc.request import DriverOptions
+    from nvc.model.request import DriverOptions
 
     #: Root, kind, path and answer. Roots: D the driver's, S of /proc and /sys, V of device nodes, H this process's.
     Look: TypeAlias = tuple[str, str, str, bytes]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from nvc.discovery.host import Host
     from nvc.discovery.hostroot import HostRoot
-    from nvc.request import DriverOptions
+    from nvc.model.request import DriverOptions
 
     _Load: TypeAlias = Callable[[Host, DriverOptions, Any], list[str]]
 

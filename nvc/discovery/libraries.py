@@ -11,18 +11,18 @@ import os
 from nvc.base.errors import DetectionError, NvcError, of_host
 from nvc.base.value import Value
 from nvc.discovery.elf import read_elf
+from nvc.discovery.elfnote import layouts_of
 from nvc.discovery.hostroot import identity_of
 from nvc.discovery.ldcache import ARCH_FLAGS, ARCH_MASK, CACHE_LIMIT, TYPE_MASK, TYPES, parse_cache
 from nvc.discovery.library_table import NOT, ROWS, DriverLibrary
 from nvc.discovery.places import DIRECTORIES
-from nvc.model import OTHER, Library
-from nvc.slices.model.elfnote import layouts_of
+from nvc.model.facts import OTHER, Library
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.discovery.elf import Elf
     from nvc.discovery.hostroot import HostRoot
-    from nvc.model import Identity
+    from nvc.model.facts import Identity
 
 _PREFIXES = tuple(name.encode() + b".so" for name in ROWS)
 

@@ -10,7 +10,7 @@ from nvc.base.errors import DetectionError, of_host
 from nvc.base.fastjson import JsonError, parse
 from nvc.discovery.hostroot import identity_of
 from nvc.discovery.modules import DRIVER
-from nvc.model import Manifest
+from nvc.model.facts import Manifest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from nvc.discovery.proc import PROC, fields_of
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.discovery.hostroot import HostRoot
-    from nvc.model import DeviceNode
+    from nvc.model.facts import DeviceNode
 
 CAPABILITIES = PROC + "/capabilities"
 MINORS = "/proc/driver/nvidia-caps/mig-minors"

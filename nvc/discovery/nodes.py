@@ -6,7 +6,7 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 import stat
 
 from nvc.base.errors import DetectionError
-from nvc.model import DeviceNode
+from nvc.model.facts import DeviceNode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,13 +6,13 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 
 from nvc.base.errors import DetectionError, InputError
 from nvc.discovery.hostroot import identity_of
-from nvc.model import OuterSlice
-from nvc.slices.model.layout import LEDGER_DIRECTORY, LEDGER_NAME, QUOTA_FILE, REAL
+from nvc.model.facts import OuterSlice
+from nvc.model.slices.layout import LEDGER_DIRECTORY, LEDGER_NAME, QUOTA_FILE, REAL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.discovery.hostroot import HostRoot
-    from nvc.model import HostFacts, Library
+    from nvc.model.facts import HostFacts, Library
 
 
 def outer_slice(root: HostRoot, shims: tuple[Library, ...]) -> OuterSlice | None:

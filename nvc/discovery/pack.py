@@ -3,7 +3,7 @@ and sockets are read on every start."""
 
 from __future__ import annotations
 
-from nvc.model import (
+from nvc.model.facts import (
     Binary,
     DeviceNode,
     Firmware,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nvc.base.errors import DetectionError
 from nvc.base.value import Value
-from nvc.model import ProcFile
+from nvc.model.facts import ProcFile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

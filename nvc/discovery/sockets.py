@@ -8,7 +8,7 @@ import stat
 
 from nvc.base.errors import DetectionError, of_host
 from nvc.base.rundir import in_user_namespace
-from nvc.model import Ipc
+from nvc.model.facts import Ipc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,13 +14,13 @@ from nvc.base.errors import DetectionError
 from nvc.discovery.elf import read_elf
 from nvc.discovery.gpus import bus_id
 from nvc.discovery.hostroot import identity_of
-from nvc.model import Binary, DeviceNode, Firmware, Gpu, Library
+from nvc.model.facts import Binary, DeviceNode, Firmware, Gpu, Library
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.discovery.hostroot import HostRoot
     from nvc.discovery.wire import ProbeReply
-    from nvc.model import Identity
+    from nvc.model.facts import Identity
 
 NODE = "/dev/dxg"
 LIBRARIES = "/usr/lib/wsl/lib"

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from nvc.base.errors import NvcError
 from nvc.compat import DIRECTORY as COMPAT
 from nvc.compat import compat_libraries
+from nvc.discovery.elfnote import layouts_of
 from nvc.discovery.nodes import CONTROL
 from nvc.discovery.proc import is_version
 from nvc.doctor import FAILED, OK, WARNING, Blocked, Check, Fact, Row
@@ -16,8 +17,7 @@ from nvc.doctor.context import Context
 from nvc.doctor.inside import DIRECTORIES, File, Inside
 from nvc.doctor.slices import UNCOVERED, max_glibc, uncovered
 from nvc.environment import CAPABILITIES
-from nvc.slices.model.elfnote import layouts_of
-from nvc.slices.model.variables import MEMORY, NVIDIA_LIMIT, NVIDIA_REQUEST
+from nvc.model.slices.variables import MEMORY, NVIDIA_LIMIT, NVIDIA_REQUEST
 from nvc.slices.store.status import SliceStatus
 
 LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")

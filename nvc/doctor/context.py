@@ -18,8 +18,8 @@ from nvc.discovery.nodes import nvidia_major
 from nvc.discovery.proc import ProcGpu, char_majors, kernel_version, proc_gpus
 from nvc.doctor import Blocked
 from nvc.doctor.inside import Inside
-from nvc.model import HostFacts
-from nvc.request import DriverOptions, place
+from nvc.model.facts import HostFacts
+from nvc.model.request import DriverOptions, place
 from nvc.slices.store.status import SliceStatus, statuses
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ from nvc.kubernetes.errors import ApiError, CheckpointError
 from nvc.kubernetes.settings import DEVICE_PLUGIN
 from nvc.kubernetes.sockets import is_served
 from nvc.kubernetes.topology import places
+from nvc.model.slices import quota
+from nvc.model.slices.layout import NO_LIMIT
 from nvc.slices.client.nvcd import ask
-from nvc.slices.model import quota
-from nvc.slices.model.layout import NO_LIMIT
 from nvc.slices.store import claims, registry
 
 PATIENCE = 3.0  # seconds

@@ -11,16 +11,16 @@ from collections.abc import Iterator
 from nvc.base.errors import NvcError
 from nvc.cgroup.find import mounted
 from nvc.discovery.elf import read_elf, section
+from nvc.discovery.elfnote import layouts_of
 from nvc.doctor import FAILED, OK, WARNING, Check, Fact, Row, aside, first, with_systemd
 from nvc.doctor.context import Context, read_text
 from nvc.doctor.installation import REINSTALL
+from nvc.model.slices import layout
+from nvc.model.slices.policy import policy_of
 from nvc.slices.admin.coverage import survey
 from nvc.slices.build import calibration, shim
 from nvc.slices.build.kernel_limits import SINCE
 from nvc.slices.client.nvcd import ask
-from nvc.slices.model import layout
-from nvc.slices.model.elfnote import layouts_of
-from nvc.slices.model.policy import policy_of
 from nvc.slices.policy import policies
 from nvc.slices.store.process_info import start_of
 from nvc.slices.store.snapshot import snapshot

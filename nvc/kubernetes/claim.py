@@ -13,11 +13,11 @@ from nvc.kubernetes.errors import ClaimError
 from nvc.kubernetes.names import CORES, GPU_PARAMETERS, MEMORY, SLICE_PARAMETERS
 from nvc.kubernetes.parameters import Parameters, merged
 from nvc.kubernetes.quantity import MIB, parse_quantity
-from nvc.request import TimeSetting
-from nvc.slices.model.isolation import KERNEL
-from nvc.slices.model.layout import CORES_UNCAPPED, NO_LIMIT, WEIGHT
-from nvc.slices.model.policy import POLICIES
-from nvc.slices.model.time_settings import check_period, check_together, default_policy, duration_text
+from nvc.model.request import TimeSetting
+from nvc.model.slices.isolation import KERNEL
+from nvc.model.slices.layout import CORES_UNCAPPED, NO_LIMIT, WEIGHT
+from nvc.model.slices.policy import POLICIES
+from nvc.model.slices.time_settings import check_period, check_together, default_policy, duration_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nvc.kubernetes.board import Condition
-    from nvc.model import Gpu, HostFacts, MigDevice
+    from nvc.model.facts import Gpu, HostFacts, MigDevice
 
 ALL_CORES = 100
 STRING_MAX = 64  # characters of an attribute

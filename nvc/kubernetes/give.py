@@ -24,12 +24,12 @@ from nvc.kubernetes.names import (
     CDI_VENDOR,
     MEMORY,
 )
-from nvc.model import CAPABILITIES
-from nvc.request import Part, Request, Size
-from nvc.selection import select
+from nvc.model.facts import CAPABILITIES
+from nvc.model.request import Part, Request, Size
+from nvc.model.selection import select
+from nvc.model.slices.slice import Slice, library_directory, resolve
 from nvc.slices.build import shim
 from nvc.slices.build.builder import empty_file, measured
-from nvc.slices.model.slice import Slice, library_directory, resolve
 from nvc.slices.policy.policies import with_policies
 from nvc.slices.store import claims
 
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
     from nvc.kernel import Kernel
     from nvc.kubernetes.claim import Allocation, Given
-    from nvc.model import HostFacts
-    from nvc.request import DriverOptions, SliceRequest
+    from nvc.model.facts import HostFacts
+    from nvc.model.request import DriverOptions, SliceRequest
 
 #: Everything but compat32, as documents of `cdi generate` have it.
 _DEFAULT = tuple(name for name in CAPABILITIES if name != "compat32")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from nvc.base.value import Value
 from nvc.kubernetes.devices import ALL_CORES
-from nvc.slices.model.sizes import size_text
+from nvc.model.slices.sizes import size_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

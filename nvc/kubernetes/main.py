@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from nvc.kubernetes.claim import Allocation
     from nvc.kubernetes.holdings import Size
     from nvc.kubernetes.settings import Settings
-    from nvc.model import HostFacts
-    from nvc.request import DriverOptions
+    from nvc.model.facts import HostFacts
+    from nvc.model.request import DriverOptions
 
 #: Seconds between two looks at the node's devices, and at claims that nobody will unprepare.
 LOOK, COLLECT = 60.0, 600.0

@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from nvc.kubernetes.board import HEALTHY, UNHEALTHY
 from nvc.kubernetes.devices import GPU
-from nvc.slices.model.layout import NO_LIMIT
+from nvc.model.slices.layout import NO_LIMIT
 from nvc.slices.store.claims import key_of
 
 TYPE_CHECKING = False

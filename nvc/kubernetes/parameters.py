@@ -15,10 +15,10 @@ from __future__ import annotations
 from nvc.base.errors import InputError
 from nvc.base.value import Value
 from nvc.kubernetes.names import API_VERSION, GPU_PARAMETERS, SLICE_PARAMETERS
-from nvc.model import CAPABILITIES
-from nvc.slices.model.isolation import CLAIMS, MPS
-from nvc.slices.model.policy import POLICIES, TABLE
-from nvc.slices.model.time_settings import WEIGHT_MAX, parse_period
+from nvc.model.facts import CAPABILITIES
+from nvc.model.slices.isolation import CLAIMS, MPS
+from nvc.model.slices.policy import POLICIES, TABLE
+from nvc.model.slices.time_settings import WEIGHT_MAX, parse_period
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from nvc.kubernetes.claim import Allocation, Consumer
     from nvc.kubernetes.devices import Device
     from nvc.kubernetes.give import Outlet
-    from nvc.model import HostFacts
-    from nvc.request import DriverOptions, SliceRequest
+    from nvc.model.facts import HostFacts
+    from nvc.model.request import DriverOptions, SliceRequest
 
 _IN_NAME = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-.")
 _NAME_MAX = 253

@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.cdi.sliced import Slicing
     from nvc.kubernetes.devices import Device
-    from nvc.model import HostFacts
+    from nvc.model.facts import HostFacts
 
 #: Characters of a resource's name behind the domain.
 NAME_MAX = 63

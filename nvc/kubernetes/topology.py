@@ -8,7 +8,7 @@ from nvc.kubernetes.devices import Place, pci_bus_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.model import HostFacts
+    from nvc.model.facts import HostFacts
 
 
 def places(facts: HostFacts) -> dict[str, Place]:

@@ -14,13 +14,13 @@ from nvc.cdi.hookspec import STEP, disabled_hooks
 from nvc.cdi.sliced import SliceSize, Slicing
 from nvc.discovery import discover
 from nvc.environment import bounds_of
+from nvc.model.request import Size
+from nvc.model.selection import select
+from nvc.model.slices.layout import NO_LIMIT
+from nvc.model.slices.slice import resolve
 from nvc.nri.protocol import nri_pb2 as nri
-from nvc.request import Size
 from nvc.runtime.spec import Spec, apply_edits
-from nvc.selection import select
 from nvc.slices.build import shim
-from nvc.slices.model.layout import NO_LIMIT
-from nvc.slices.model.slice import resolve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from nvc.config import Config
     from nvc.kernel import Kernel
-    from nvc.model import HostFacts
-    from nvc.request import DriverOptions, Request, SliceRequest
+    from nvc.model.facts import HostFacts
+    from nvc.model.request import DriverOptions, Request, SliceRequest
 
 VENDOR = "nri.nvc.dev"
 

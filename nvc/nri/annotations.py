@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from nvc.config import Config
-    from nvc.request import Request
+    from nvc.model.request import Request
 
 DOMAIN = "nri.nvc.dev/"
 DEVICES = "devices"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nvc.model import OTHER, HostFacts, Library
+from nvc.model.facts import OTHER, HostFacts, Library
 from nvc.plan.devices import device_ops
 from nvc.plan.ops import BindFile, BindSocket, LoaderEntry, Plan, Symlink, UpdateLoaderCache
 from nvc.plan.proc import proc_ops, profile_ops
@@ -10,11 +10,11 @@ from nvc.plan.proc import proc_ops, profile_ops
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.compat import CompatLibrary
-    from nvc.model import Module
+    from nvc.model.facts import Module
+    from nvc.model.request import Request
+    from nvc.model.selection import Selection
+    from nvc.model.slices.slice import Slice
     from nvc.plan.ops import Op
-    from nvc.request import Request
-    from nvc.selection import Selection
-    from nvc.slices.model.slice import Slice
     from nvc.target import Layout
 
 #: Which library classes each capability brings (reference: nvidia-container-cli). What a library without a row is
@@ -170,7 +170,7 @@ def _has_own_server(request: Request) -> bool:
     """Whether the container's slice has an MPS server of its own, and does not get the host's."""
     if request.vgpu is None:
         return False
-    from nvc.slices.model.isolation import MPS
+    from nvc.model.slices.isolation import MPS
 
     return request.vgpu.isolation == MPS
 

@@ -9,10 +9,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from nvc.model import DeviceNode, Gpu, HostFacts
+    from nvc.model.facts import DeviceNode, Gpu, HostFacts
+    from nvc.model.request import Request
+    from nvc.model.selection import Selection
     from nvc.plan.ops import Op
-    from nvc.request import Request
-    from nvc.selection import Selection
 
 CAPABILITIES_PROC = "/proc/driver/nvidia/capabilities"
 CAPABILITIES_DEV = "/dev/nvidia-caps"

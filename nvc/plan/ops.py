@@ -9,13 +9,13 @@ through operations ends with `assert_never`, so that mypy finds one that is left
 from __future__ import annotations
 
 from nvc.base.value import Value
-from nvc.model import Identity
+from nvc.model.facts import Identity
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    from nvc.slices.model.slice import Slice
+    from nvc.model.slices.slice import Slice
 
 
 RDONLY, NOSUID, NODEV, NOEXEC = 1, 2, 4, 8

@@ -8,9 +8,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nvc.model import HostFacts
+    from nvc.model.facts import HostFacts
+    from nvc.model.selection import Selection
     from nvc.plan.ops import Op
-    from nvc.selection import Selection
 
 PROC = "/proc/driver/nvidia"
 PROFILES = "/etc/nvidia/nvidia-application-profiles-rc.d"

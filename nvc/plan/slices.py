@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from nvc.model.request import MPS_PIPES
+from nvc.model.slices import layout, ledger
+from nvc.model.slices.policy import policy_of
+from nvc.model.slices.time_settings import TO_START, enforced_text
 from nvc.plan.ops import BindFile, BindHostFile, BindInside, BindSocket, Ledger, Symlink, Tmpfs
-from nvc.request import MPS_PIPES
-from nvc.slices.model import layout, ledger
-from nvc.slices.model.policy import policy_of
-from nvc.slices.model.time_settings import TO_START, enforced_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from nvc.compat import CompatLibrary
-    from nvc.model import Library
+    from nvc.model.facts import Library
+    from nvc.model.slices.slice import Slice, SliceDevice
     from nvc.plan.ops import Op
-    from nvc.slices.model.slice import Slice, SliceDevice
 
 
 

@@ -6,14 +6,14 @@ from nvc.base.errors import InputError
 from nvc.base.value import Value
 from nvc.cdi.names import device_problem, kind_problem
 from nvc.environment import CAPABILITIES, VISIBLE, VOLUMES, is_legacy, request_from, volumes
-from nvc.model import GATED
+from nvc.model.facts import GATED
 from nvc.oci import Mount
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.config import Config
+    from nvc.model.request import Request
     from nvc.oci import Container
-    from nvc.request import Request
 
 #: Under these kinds a name stands for what is there now, beside the configured default kind.
 OWN_KINDS = ("runtime.nvidia.com/gpu", "nvidia.com/gpu")

@@ -11,11 +11,11 @@ from nvc.config import ConfigError, driver_options
 from nvc.discovery import discover
 from nvc.environment import VARIABLES
 from nvc.kernel import LinuxKernel
+from nvc.model.selection import select
 from nvc.plan.devices import IMEX_DEV, device_ops, groups_of
 from nvc.plan.ops import AllowDevice, BindDevice
 from nvc.requirements import check
 from nvc.runtime.spec import GIVERS, Spec, apply_edits
-from nvc.selection import select
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from nvc.config import Config
     from nvc.configure import Log
     from nvc.kernel import Kernel
-    from nvc.model import HostFacts
-    from nvc.request import DriverOptions, Request
+    from nvc.model.facts import HostFacts
+    from nvc.model.request import DriverOptions, Request
+    from nvc.model.selection import Selection
     from nvc.runtime.choice import Choice
-    from nvc.selection import Selection
 
     Edits: TypeAlias = list[dict[str, Any]]
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from nvc.base.errors import InitializationError, InputError
 from nvc.discovery.library_table import DriverLibrary
-from nvc.request import MPS_PIPES
+from nvc.model.request import MPS_PIPES
 from nvc.sim import description, elffile, graphics, loadercache, nodes, procfiles, state
 from nvc.sim.libraries import FIRMWARE, FOREIGN, LIBRARIES, PROGRAMS, file_name, soname
 from nvc.sim.prebuilt import prebuilt

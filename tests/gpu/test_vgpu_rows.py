@@ -12,7 +12,7 @@ from support.gpus import smi
 from support.realslice import RealSlice, native
 from support.vgpushim import OUT_OF_MEMORY, Process
 
-from nvc.slices.model import layout
+from nvc.model.slices import layout
 
 pytestmark = pytest.mark.gpu
 TOLERANCE = 2 * MIB

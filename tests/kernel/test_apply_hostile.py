@@ -16,7 +16,7 @@ from support.prestart import at_prestart
 from support.simdriver import SOURCES, WARN
 
 from nvc.base.errors import ContainerError, InputError, NvcError
-from nvc.model import Identity
+from nvc.model.facts import Identity
 from nvc.plan.ops import BindFile, Symlink
 
 #: Every path that the plan creates, mounts on, links or replaces, and their parents.

@@ -19,7 +19,7 @@ from nvc.base.rundir import runtime_directory
 from nvc.kernel import LinuxKernel
 from nvc.kubernetes import give
 from nvc.kubernetes.names import CDI_SLICE_CLASS
-from nvc.request import SliceRequest
+from nvc.model.request import SliceRequest
 from nvc.sim import SimSpec, create
 from nvc.slices.build import shim
 from nvc.slices.policy import policies

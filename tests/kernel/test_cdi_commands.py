@@ -19,7 +19,7 @@ from nvc.cdi.document import DocumentOptions
 from nvc.cdi.refresh import refresh
 from nvc.cdi.validate import problems
 from nvc.kernel import LinuxKernel
-from nvc.request import DriverOptions, Request
+from nvc.model.request import DriverOptions, Request
 
 
 class Cdi:

@@ -20,11 +20,11 @@ from nvc.cdi.generate import document_of
 from nvc.cdi.sliced import SliceSize, Slicing
 from nvc.discovery import discover
 from nvc.kernel import LinuxKernel
-from nvc.request import DriverOptions, Request
+from nvc.model.request import DriverOptions, Request
+from nvc.model.slices.layout import NO_LIMIT
+from nvc.model.slices.sizes import parse_size
 from nvc.runtime.spec import Spec, apply_edits
 from nvc.slices.build.shim import installed
-from nvc.slices.model.layout import NO_LIMIT
-from nvc.slices.model.sizes import parse_size
 from nvc.slices.store import registry
 from nvc.slices.store.admission import sharers
 from nvc.slices.store.liveness import living
@@ -120,7 +120,7 @@ def test_a_slice(runc_bundle: Any, give: Any, tool: str, runtime: str, first: st
 
 
 def test_shares_of_time_are_in_the_quota(runc_bundle: Any, give: Any) -> None:
-    from nvc.slices.model import quota
+    from nvc.model.slices import quota
 
     bundle = runc_bundle()
     give(bundle, "1:small")

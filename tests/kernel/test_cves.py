@@ -24,7 +24,7 @@ from nvc.cdi.document import NodeStatus
 from nvc.engines.hooksd import TEXT
 from nvc.kubernetes.claim import allocation_of
 from nvc.kubernetes.errors import ClaimError
-from nvc.model import DeviceNode
+from nvc.model.facts import DeviceNode
 from nvc.runtime.give import HOOK_ENVIRONMENT
 
 Hook = Callable[[str, str], "tuple[int, str]"]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from support import CLEAN_ENV, REPO, need, run
 from support.vgpu import ensure_shim
 
-from nvc.slices.model.policy import table
+from nvc.model.slices.policy import table
 from nvc.slices.policy import effects
 
 PAGES = ("choose-policy", "sharing", "isolation")

@@ -18,7 +18,7 @@ from support.rootfs import LIBS
 from nvc.base.errors import HostError
 from nvc.discovery import discover, host, hostroot
 from nvc.kernel import LinuxKernel
-from nvc.request import DriverOptions
+from nvc.model.request import DriverOptions
 from nvc.sim.elffile import shared_object
 from nvc.slices.build.held_files import HeldFiles
 

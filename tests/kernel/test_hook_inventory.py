@@ -10,7 +10,7 @@ import pytest
 
 from nvc.discovery import discover, kmods
 from nvc.kernel import LinuxKernel
-from nvc.request import DriverOptions
+from nvc.model.request import DriverOptions
 
 
 def test_modules_are_looked_for_when_something_changed(

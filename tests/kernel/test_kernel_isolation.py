@@ -29,15 +29,15 @@ from nvc.cgroup.leaf import directory_of
 from nvc.discovery import discover
 from nvc.kernel import LinuxKernel
 from nvc.kernel.probe import MemoryLimit
-from nvc.request import DriverOptions, Request
+from nvc.model.request import DriverOptions, Request
+from nvc.model.slices.sizes import parse_size
+from nvc.model.slices.slice import HeldCgroup
 from nvc.runtime.spec import Spec, apply_edits
 from nvc.sim.report import report
 from nvc.slices.build import kernel_limits
 from nvc.slices.build.kernel_limits import put_back, with_limits
 from nvc.slices.build.kernel_limits import set_limits as limit
 from nvc.slices.build.shim import installed
-from nvc.slices.model.sizes import parse_size
-from nvc.slices.model.slice import HeldCgroup
 
 OUT_OF_MEMORY = 2
 REAL = f"{LIBS}/nvc/real-libcuda.so.1"

@@ -15,7 +15,7 @@ from nvc.discovery import kmods
 from nvc.discovery.devfiles import Attributes, WantedNode, missing_nodes, wanted_nodes
 from nvc.discovery.host import Host
 from nvc.discovery.kmods import load_kmods, missing_modules
-from nvc.request import DriverOptions
+from nvc.model.request import DriverOptions
 
 CAPABILITIES = "/proc/driver/nvidia/capabilities"
 SYS_MODULE_AND_DAC_OVERRIDE = (1 << 16) | (1 << 1)

@@ -9,7 +9,7 @@ import pytest
 from support.damage import ABOUT, QUOTA
 from support.nvcd import Place, ask, eventually
 
-from nvc.slices.model import layout, quota
+from nvc.model.slices import layout, quota
 
 FILES = [("about", how) for how in ABOUT] + [("quota", how) for how in QUOTA]
 

@@ -170,7 +170,7 @@ def test_strangers_on_a_shared_device_are_reported(place: Place, driver: str, sl
 #: Writes an entry for a process into the ledger of its slice, and keeps the lock on it.
 FORGE = """
 import os, sys
-from nvc.slices.model import layout
+from nvc.model.slices import layout
 from support.locks import lock
 fd, slot = os.open(sys.argv[1], os.O_RDWR), 400
 head = os.pread(fd, layout.LEDGER_HEADER.size, 0)

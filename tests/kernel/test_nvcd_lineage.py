@@ -16,7 +16,7 @@ from support.device_cgroup import Group
 from nvc.daemon.io.identity import parent_of
 from nvc.daemon.io.lineage import slice_by_lineage
 from nvc.kernel import LinuxKernel
-from nvc.slices.model.entry import Entry
+from nvc.model.slices.entry import Entry
 from nvc.slices.store.process_info import is_ending, namespace_link, pid_inside, start_of
 
 GROUPS = "import os; os.setgroups(range(1 << 31, (1 << 31) + (1 << 16)))"

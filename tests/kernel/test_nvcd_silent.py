@@ -18,8 +18,8 @@ from support.rootfs import LIBS
 
 from nvc.daemon.audit.accountant import _read
 from nvc.kernel import LinuxKernel
-from nvc.slices.model import layout
-from nvc.slices.model.ledger import LedgerError
+from nvc.model.slices import layout
+from nvc.model.slices.ledger import LedgerError
 from nvc.slices.store.liveness import use_of
 from nvc.slices.store.process_view import ProcessView
 from nvc.slices.store.registry import Entry

@@ -14,8 +14,8 @@ from nvc.discovery import discover
 from nvc.discovery.full import find_facts
 from nvc.discovery.host import Host
 from nvc.kernel import LinuxKernel
-from nvc.model import HostFacts
-from nvc.request import DriverOptions
+from nvc.model.facts import HostFacts
+from nvc.model.request import DriverOptions
 from nvc.sim import SimSpec, create
 from nvc.sim.spec import gpus_of
 

@@ -16,8 +16,8 @@ from nvc import inventory
 from nvc.discovery import discover
 from nvc.discovery import key as key_module
 from nvc.kernel import LinuxKernel, probe
-from nvc.model import HostFacts
-from nvc.request import DriverOptions
+from nvc.model.facts import HostFacts
+from nvc.model.request import DriverOptions
 from nvc.sim import SimSpec, create
 
 
@@ -295,7 +295,7 @@ HOT = """
 import sys
 sys.path[:0] = {path!r}
 from nvc.kernel import LinuxKernel
-from nvc.request import DriverOptions
+from nvc.model.request import DriverOptions
 from nvc.discovery import discover
 discover(LinuxKernel(), DriverOptions(root={root!r}), b"", {keep!r})
 print(*sorted(name for name in sys.modules if name.startswith("nvc") or name in {unwanted!r}))

@@ -12,8 +12,8 @@ from nvc.base.errors import DetectionError
 from nvc.discovery import discover
 from nvc.discovery.nodes import control_nodes, dri_nodes, find_node, nvidia_major
 from nvc.kernel import LinuxKernel
-from nvc.model import DeviceNode
-from nvc.request import DriverOptions
+from nvc.model.facts import DeviceNode
+from nvc.model.request import DriverOptions
 
 __all__ = ["built", "nvml_tree"]
 

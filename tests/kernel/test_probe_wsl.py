@@ -12,8 +12,8 @@ from nvc.discovery.full import find_facts
 from nvc.discovery.host import Host
 from nvc.discovery.pack import pack, unpack
 from nvc.kernel import LinuxKernel
-from nvc.model import DeviceNode, HostFacts
-from nvc.request import DriverOptions, Request
+from nvc.model.facts import DeviceNode, HostFacts
+from nvc.model.request import DriverOptions, Request
 from nvc.sim.elffile import shared_object
 
 __all__ = ["built", "nvml_tree"]

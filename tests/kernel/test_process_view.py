@@ -11,8 +11,8 @@ import pytest
 from support import CLEAN_ENV, PATIENCE
 
 from nvc.kernel import LinuxKernel
-from nvc.slices.model import layout
-from nvc.slices.model.ledger import LedgerError
+from nvc.model.slices import layout
+from nvc.model.slices.ledger import LedgerError
 from nvc.slices.store import claims
 from nvc.slices.store.process_view import ProcessView
 from nvc.slices.store.registry import LEDGER, Entry

@@ -18,7 +18,7 @@ from nvc.daemon.keeper.driver import RmDriver
 from nvc.discovery import discover
 from nvc.kernel import LinuxKernel
 from nvc.kernel.rm import Rm
-from nvc.request import DriverOptions
+from nvc.model.request import DriverOptions
 from nvc.sim.layout import STATE
 from nvc.sim.report import report
 from nvc.sim.state import groups

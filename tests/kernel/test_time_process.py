@@ -18,7 +18,7 @@ from nvc.daemon.keeper.plan import Plan
 from nvc.daemon.keeper.wire import Account
 from nvc.daemon.time.client import TimeClient
 from nvc.kernel import LinuxKernel
-from nvc.slices.model.layout import KEPT_FOR
+from nvc.model.slices.layout import KEPT_FOR
 
 
 class Nvcd:

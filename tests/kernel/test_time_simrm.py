@@ -13,9 +13,9 @@ from support.virtual import World, device_time
 from nvc.daemon.keeper.keeper import Keeper, alive
 from nvc.daemon.keeper.plan import DevicePlan, Group, Plan, SlicePlan
 from nvc.kernel import rm
+from nvc.model.slices.policy import MS
 from nvc.sim.layout import STATE
 from nvc.sim.state import groups
-from nvc.slices.model.policy import MS
 
 UUID = "GPU-any"
 

@@ -14,8 +14,8 @@ from support.damage import ABOUT, ANY, CALIBRATION, POLICY, QUOTA, overwrite
 from support.programs import Programs
 from support.vgpu import cli, entry_of
 
+from nvc.model.slices import layout, quota
 from nvc.sim.report import report
-from nvc.slices.model import layout, quota
 from nvc.slices.policy import policies
 
 #: One GPU with a single MIG device, which an isolated slice has for itself, and one that policies bound.

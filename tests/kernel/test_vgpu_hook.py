@@ -17,7 +17,7 @@ from support.rootfs import LIBS
 from support.vgpu import entry_of, limits_of
 
 from nvc.kernel import LinuxKernel
-from nvc.slices.model.layout import NO_LIMIT
+from nvc.model.slices.layout import NO_LIMIT
 from nvc.slices.store import registry
 
 KINDS = ("prestart", "createRuntime", "createContainer")

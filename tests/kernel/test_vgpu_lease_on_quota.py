@@ -17,7 +17,7 @@ from support.rootfs import LIBS
 
 from nvc.base import filelease
 from nvc.kernel import LinuxKernel
-from nvc.slices.model.entry import FILE_LEASE_TIME
+from nvc.model.slices.entry import FILE_LEASE_TIME
 from nvc.slices.store import registry
 from nvc.slices.store.snapshot import snapshot
 

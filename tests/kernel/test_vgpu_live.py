@@ -15,7 +15,7 @@ from support.configure import BASIC, Configure
 from support.rootfs import LIBS
 from support.vgpu import Inside, cli, entry_of, limits_of, listed
 
-from nvc.slices.model import layout
+from nvc.model.slices import layout
 
 OUT_OF_MEMORY = 2
 pytestmark = pytest.mark.usefixtures("shim")

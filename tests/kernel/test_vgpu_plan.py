@@ -13,13 +13,13 @@ from support.vgpu import entry_of
 import nvc
 from nvc.api import Quiet
 from nvc.base.errors import SourceChanged
+from nvc.model.request import Request, SliceRequest
+from nvc.model.slices.policy import POLICIES
+from nvc.model.slices.sizes import parse_size
 from nvc.plan.describe import describe
 from nvc.plan.ops import Plan
-from nvc.request import Request, SliceRequest
 from nvc.sim.report import report
 from nvc.slices.build import shim as shims
-from nvc.slices.model.policy import POLICIES
-from nvc.slices.model.sizes import parse_size
 from nvc.slices.policy import policies
 from nvc.slices.store.limits import read_quota
 from nvc.slices.store.registry import RegistryError

@@ -13,7 +13,7 @@ from support.configure import BASIC, Configure
 from support.hook import Hook, ask
 from support.vgpu import cli, limits_of, listed, shares_of
 
-from nvc.slices.model.layout import NO_LIMIT, PAUSED
+from nvc.model.slices.layout import NO_LIMIT, PAUSED
 from nvc.slices.store import registry
 
 NATIVE = (0, 1, "native", 0)

@@ -17,8 +17,8 @@ from support.rootfs import LIBS
 from support.vgpu import build_pass_through, entry_of, install_shim, limits_of
 
 from nvc.base.errors import MountError
+from nvc.model.slices import layout
 from nvc.plan.ops import BindHostFile, Ledger, Plan
-from nvc.slices.model import layout
 from nvc.slices.store.limits import edit, read_quota
 
 VERSION = "580.159.04"

@@ -23,7 +23,7 @@ from support.terminal import PROMPT, Terminal
 from support.vgpu import cli, entry_of, listed
 from support.virtual import World
 
-from nvc.slices.model import layout
+from nvc.model.slices import layout
 
 SHARE = 0.4
 pytestmark = pytest.mark.usefixtures("shim")

@@ -14,7 +14,7 @@ from support.vgpucap import work  # noqa: F401
 
 from nvc.discovery import discover
 from nvc.kernel import LinuxKernel
-from nvc.request import DriverOptions
+from nvc.model.request import DriverOptions
 
 OUT_OF_MEMORY = 2
 

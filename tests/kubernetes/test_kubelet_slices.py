@@ -17,7 +17,7 @@ from support.rootfs import LIBS
 from support.vgpu import Inside, cli
 
 from nvc.kernel import LinuxKernel
-from nvc.slices.model import quota
+from nvc.model.slices import quota
 from nvc.slices.store import registry
 from nvc.slices.store.status import SliceStatus, statuses
 

@@ -13,7 +13,7 @@ from elftools.elf.sections import NoteSection, SymbolTableSection
 from support import REPO
 from support.vgpushim import build
 
-from nvc.slices.model.layout import VERSION
+from nvc.model.slices.layout import VERSION
 
 BASELINE = (2, 17)
 LIBRARIES = ("libcuda.so", "libnvidia-ml.so")

@@ -10,7 +10,7 @@ import pytest
 from support import GIB, MIB, run
 from support.vgpushim import CONTEXT, OUT_OF_MEMORY, Process, Slice
 
-from nvc.slices.model import layout
+from nvc.model.slices import layout
 
 
 def denied(vgpu: Slice) -> Process:

@@ -10,7 +10,7 @@ from support.vgpucap import NATIVE, Capped, Shares
 from support.vgpushim import OUT_OF_MEMORY, Slice
 from support.virtual import World, device_time
 
-from nvc.slices.model import layout, quota
+from nvc.model.slices import layout, quota
 
 LONG = {"seconds": 10_000, "warm": 0}
 

@@ -6,7 +6,7 @@ import pytest
 from support import GIB, MIB
 from support.vgpushim import CONTEXT, OUT_OF_MEMORY, Slice
 
-from nvc.slices.model import layout
+from nvc.model.slices import layout
 
 INVALID = 1
 NOT_SUPPORTED = 801

@@ -20,7 +20,7 @@ from support.vgpucap import FIXED, NATIVE, PERIOD, Capped, Shares, Worker, compi
 from support.vgpushim import Slice
 from support.virtual import World, device_time
 
-from nvc.slices.model import layout
+from nvc.model.slices import layout
 
 BESIDE = 0.006  # likewise of several processes, of which one begins while another one's end is not seen yet
 POINTS = 0.003  # of ten seconds, at most a period and what a look at the device comes late

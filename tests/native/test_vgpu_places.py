@@ -11,7 +11,7 @@ from support import GIB, MIB, REPO, need
 from support.covered import uncover
 from support.vgpushim import CONTEXT, OUT_OF_MEMORY, Slice
 
-from nvc.slices.model import layout
+from nvc.model.slices import layout
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from support import GIB, MIB
 from support.locks import lock
 from support.vgpushim import CONTEXT, OUT_OF_MEMORY, Slice
 
-from nvc.slices.model import layout
+from nvc.model.slices import layout
 
 
 def test_a_race_grants_what_fits_and_no_more(vgpu: Slice) -> None:

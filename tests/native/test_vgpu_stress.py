@@ -14,7 +14,7 @@ import pytest
 from support import GIB, MIB
 from support.vgpushim import CONTEXT, Process, Slice
 
-from nvc.slices.model import layout, ledger
+from nvc.model.slices import layout, ledger
 
 SECONDS = float(os.environ.get("NVC_STRESS_SECONDS", "5"))
 CROWD = 64

@@ -16,8 +16,8 @@ from support.virtual import World
 
 from nvc.daemon.schedule.pacer import HOLDS, Pacer
 from nvc.kernel.clocks import ahead
-from nvc.slices.model import layout, quota
-from nvc.slices.model.ledger import Budget
+from nvc.model.slices import layout, quota
+from nvc.model.slices.ledger import Budget
 from nvc.slices.policy.entitlement import Demand, in_force
 from nvc.slices.policy.policies import DevicePolicy
 

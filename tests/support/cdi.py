@@ -13,9 +13,9 @@ from referencing.jsonschema import DRAFT7
 
 from nvc.cdi.document import DocumentOptions, NodeStatus, build_document
 from nvc.cdi.stamp import stamp_of_facts
-from nvc.model import HostFacts
-from nvc.request import Request
-from nvc.selection import select
+from nvc.model.facts import HostFacts
+from nvc.model.request import Request
+from nvc.model.selection import select
 
 from .bundle import Bundle
 from .facts import facts as made_facts

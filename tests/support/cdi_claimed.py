@@ -10,7 +10,7 @@ from nvc.discovery import discover
 from nvc.kernel import LinuxKernel
 from nvc.kubernetes import give
 from nvc.kubernetes.claim import Allocation, Given
-from nvc.request import DriverOptions, SliceRequest
+from nvc.model.request import DriverOptions, SliceRequest
 from nvc.slices.store import registry
 
 from . import GIB

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from nvc.slices.model import layout
+from nvc.model.slices import layout
 
 STRANGER = 65534
 

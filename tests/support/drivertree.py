@@ -9,7 +9,7 @@ import stat
 from nvc.discovery.host import Host
 from nvc.discovery.hostroot import HostRoot
 from nvc.kernel import LinuxKernel
-from nvc.request import DriverOptions
+from nvc.model.request import DriverOptions
 from nvc.sim.elffile import shared_object
 from nvc.sim.loadercache import write
 

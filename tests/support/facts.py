@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nvc.discovery.library_table import ROWS
-from nvc.model import (
+from nvc.model.facts import (
     Binary,
     DeviceNode,
     Firmware,
@@ -17,6 +17,8 @@ from nvc.model import (
     MigDevice,
     ProcFile,
 )
+from nvc.model.slices.layout import NO_LIMIT
+from nvc.model.slices.slice import Slice, SliceDevice
 from nvc.plan.ops import (
     AllowDevice,
     BindDevice,
@@ -33,8 +35,6 @@ from nvc.plan.ops import (
     Tmpfs,
     UpdateLoaderCache,
 )
-from nvc.slices.model.layout import NO_LIMIT
-from nvc.slices.model.slice import Slice, SliceDevice
 
 VERSION = "580.159.04"
 IDENTITY = Identity(1, 2, 3, 4)

@@ -29,11 +29,11 @@ from nvc.environment import request_from
 from nvc.ids import user_and_group
 from nvc.kernel import rm, tracer, tracing
 from nvc.kernel.bpf import BpfProgram
+from nvc.model.slices import layout, ledger, quota
+from nvc.model.slices.sizes import parse_size
 from nvc.oci import Container, Malformed, container_of, read_state
 from nvc.requirements import _holds
 from nvc.slices.build import calibration
-from nvc.slices.model import layout, ledger, quota
-from nvc.slices.model.sizes import parse_size
 from nvc.slices.policy import policies
 from nvc.slices.store.registry import RegistryError, read_entry
 from nvc_cli import arguments

@@ -16,9 +16,9 @@ from nvc.discovery import discover
 from nvc.discovery.asking import start
 from nvc.discovery.host import Host
 from nvc.kernel import LinuxKernel
-from nvc.request import DriverOptions
+from nvc.model.request import DriverOptions
+from nvc.model.slices import ledger, quota
 from nvc.sim import SimSpec, create
-from nvc.slices.model import ledger, quota
 from support import REPO, STAGE, run
 from support.bundle import default_config
 from support.device_cgroup import DOCKER, SHAPES

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from nvc.slices.model.policy import POLICIES
+from nvc.model.slices.policy import POLICIES
 
 from . import CLEAN_ENV, PATIENCE, REPO, until
 from .realtime import REAL, Time
@@ -223,8 +223,8 @@ class Tenant:
 
     def set(self, **fields: int) -> None:
         """Change the quota of its devices."""
-        from nvc.slices.model import quota
-        from nvc.slices.model.entry import announce
+        from nvc.model.slices import quota
+        from nvc.model.slices.entry import announce
 
         fd = os.open(f"{self.directory}/quota", os.O_RDWR)
         quota.write(fd, tuple(device.replace(**fields) for device in quota.read(fd)))

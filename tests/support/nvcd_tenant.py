@@ -19,8 +19,8 @@ LIBRARIES = "/mnt/lib"
 def make_slice(devices: list[dict[str, object]]) -> str:
     """Register this process's mount namespace as a slice; its key is returned."""
     from nvc.kernel import private_mounts
-    from nvc.slices.model import layout, ledger, quota
-    from nvc.slices.model.quota import QuotaDevice
+    from nvc.model.slices import layout, ledger, quota
+    from nvc.model.slices.quota import QuotaDevice
     from nvc.slices.store import process_info, registry
     from nvc.slices.store.registry import Entry, EntryDevice
 
@@ -54,7 +54,7 @@ def make_slice(devices: list[dict[str, object]]) -> str:
 
 def keep_books() -> None:
     """A ledger in which this process has a slot, as the shim's would."""
-    from nvc.slices.model import layout, ledger
+    from nvc.model.slices import layout, ledger
 
     place = f"{LIBRARIES}/{layout.LEDGER_DIRECTORY}/{layout.LEDGER_NAME}"
     fd = os.open(place, os.O_RDWR | os.O_CREAT, 0o666)

@@ -8,7 +8,7 @@ from typing import Any
 
 from nvc.apply.executor import Outcome, apply_plan
 from nvc.kernel import LinuxKernel
-from nvc.model import Identity
+from nvc.model.facts import Identity
 from nvc.plan.ops import BindDevice, BindFile, LoaderEntry, Plan, Symlink, Tmpfs, UpdateLoaderCache
 from nvc.target import open_target
 

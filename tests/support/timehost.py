@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from nvc.daemon.keeper.keeper import Keeper
 from nvc.daemon.keeper.plan import Group, Plan, plan
 from nvc.daemon.keeper.wire import Account
-from nvc.slices.model.policy import POLICIES
+from nvc.model.slices.policy import POLICIES
 from nvc.slices.policy.entitlement import Demand, in_force
 from nvc.slices.policy.policies import DevicePolicy
 

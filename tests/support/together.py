@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from nvc.slices.model.policy import POLICIES
+from nvc.model.slices.policy import POLICIES
 
 ALONE = "native"  # the way without nvc; with one tenant, what all else is compared with
 WAITS = ("decode", "eager")  # kinds whose host waits for each step

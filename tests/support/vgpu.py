@@ -9,8 +9,8 @@ import subprocess
 import sys
 from typing import Any
 
-from nvc.slices.model import quota
-from nvc.slices.model.policy import POLICIES
+from nvc.model.slices import quota
+from nvc.model.slices.policy import POLICIES
 
 from . import CLEAN_ENV, REPO, STAGE, need, run
 from .begun import shared

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from nvc.base.value import Value
-from nvc.slices.model import layout
+from nvc.model.slices import layout
 from support import GIB, REPO, gpus, run
 from support.builds import kept
 from support.realtime import REAL, Lines, Time

@@ -13,7 +13,7 @@ from nvc.base.errors import DeviceError, InternalError
 from nvc.cdi.document import NodeStatus, Sorted
 from nvc.cdi.stamp import Stamp, staleness, stamp_of_document, stamp_of_facts
 from nvc.cdi.validate import problems
-from nvc.model import DeviceNode
+from nvc.model.facts import DeviceNode
 from nvc.plan.ops import BindDeviceDirectory, BindInside
 
 HOST = facts(driver_root="/", device_root="/")

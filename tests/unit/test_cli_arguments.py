@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvc.base.errors import InputError
-from nvc.request import DriverOptions, Request
+from nvc.model.request import DriverOptions, Request
 from nvc_cli import arguments
 from nvc_cli.options import OMITTED
 from nvc_cli.parse import parse_line

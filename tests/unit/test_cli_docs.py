@@ -13,9 +13,9 @@ from support.facts import PLAN, facts
 
 from nvc import listing
 from nvc.doctor.codes import Explanation
+from nvc.model.request import Request
+from nvc.model.selection import select
 from nvc.plan.describe import VERBS, document
-from nvc.request import Request
-from nvc.selection import select
 from nvc.slices.build.calibration import Measurement
 from nvc_cli import ctk, ctk_cdi
 from nvc_cli.main import LAZY

@@ -8,9 +8,9 @@ import pytest
 from support.facts import CAPABILITIES, LIBS, MIG_UUID_0, UUID_0, UUID_1, VERSION, cap, facts, gpu, gpus
 
 from nvc import listing
-from nvc.model import Binary
-from nvc.request import Request
-from nvc.selection import select
+from nvc.model.facts import Binary
+from nvc.model.request import Request
+from nvc.model.selection import select
 
 T4 = gpu(
     0,

@@ -18,15 +18,15 @@ from nvc.containers import ContainerName
 from nvc.doctor import UNKNOWN, Finding, Result, text
 from nvc.doctor.catalog import CHECKS
 from nvc.listing import Row
-from nvc.model import HostFacts
+from nvc.model.facts import HostFacts
+from nvc.model.request import Request
+from nvc.model.selection import select
+from nvc.model.slices.ledger import Account
 from nvc.plan.describe import describe
 from nvc.plan.describe import table as plan_table
 from nvc.plan.ops import BindFile, Ledger, LoaderEntry, Plan, Symlink, UpdateLoaderCache
-from nvc.request import Request
-from nvc.selection import select
 from nvc.sim.report import GpuReport, MigReport, ProcessReport, SimReport
 from nvc.slices.admin.device_policy import SharedDevice
-from nvc.slices.model.ledger import Account
 from nvc.slices.policy.advice import Load, Situation, advise
 from nvc.slices.policy.policies import DevicePolicy
 from nvc.slices.show import advice, tables

@@ -10,7 +10,7 @@ import pytest
 from nvc.daemon.audit.accountant import Balance
 from nvc.daemon.audit.verify import EXCESS, TOLERANCE, Verifier
 from nvc.kernel import LinuxKernel
-from nvc.slices.model.entry import Entry, EntryDevice, read_entry, text_of, write_about
+from nvc.model.slices.entry import Entry, EntryDevice, read_entry, text_of, write_about
 
 KEY, UUID = "f-1-2-3", "GPU-00000000-1111-2222-3333-444444444440"
 GIB = 1 << 30

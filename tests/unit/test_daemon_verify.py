@@ -31,11 +31,11 @@ from nvc.daemon.audit.verify import (
     Verifier,
 )
 from nvc.kernel import LinuxKernel
-from nvc.slices.model import layout, ledger
-from nvc.slices.model.entry import Entry
-from nvc.slices.model.layout import DENIED
-from nvc.slices.model.ledger import Account
-from nvc.slices.model.quota import QuotaDevice
+from nvc.model.slices import layout, ledger
+from nvc.model.slices.entry import Entry
+from nvc.model.slices.layout import DENIED
+from nvc.model.slices.ledger import Account
+from nvc.model.slices.quota import QuotaDevice
 from nvc.slices.store.process_info import is_ending, is_here, start_of
 
 KEY, UUID = "f-1-2-3", "GPU-00000000-1111-2222-3333-444444444440"

@@ -14,10 +14,10 @@ from nvc.daemon.io.loop import SECOND
 from nvc.daemon.main import obey_signals
 from nvc.daemon.places import watch_changes
 from nvc.kernel import LinuxKernel
-from nvc.request import SliceRequest, TimeSetting
+from nvc.model.request import SliceRequest, TimeSetting
+from nvc.model.slices.policy import POLICIES
 from nvc.slices.admin.change import pause, set_limits
 from nvc.slices.admin.device_policy import set_device_policy
-from nvc.slices.model.policy import POLICIES
 from nvc.slices.store.status import SliceStatus, statuses
 
 KERNEL = LinuxKernel()

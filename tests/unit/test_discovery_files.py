@@ -12,8 +12,8 @@ from support.drivertree import ARCH, LIBS, OTHER_ARCH, VERSION, DriverTree
 from nvc.discovery.binaries import find_binaries
 from nvc.discovery.firmware import find_firmwares, firmware_directories
 from nvc.discovery.sockets import find_ipcs
-from nvc.model import Binary, Firmware, Ipc
-from nvc.request import DriverOptions
+from nvc.model.facts import Binary, Firmware, Ipc
+from nvc.model.request import DriverOptions
 from nvc.sim.elffile import shared_object
 
 PATH = DriverOptions().search_path

@@ -10,7 +10,7 @@ from support.drivertree import ARCH, LIBS, OTHER_ARCH, VERSION, DriverTree
 
 from nvc.discovery.manifests import find_manifests
 from nvc.discovery.modules import find_modules
-from nvc.model import Manifest, Module
+from nvc.model.facts import Manifest, Module
 from nvc.sim.elffile import shared_object
 
 KNOWN = frozenset(

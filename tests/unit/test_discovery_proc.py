@@ -23,7 +23,7 @@ from nvc.discovery.proc import (
     proc_gpus,
 )
 from nvc.kernel import LinuxKernel
-from nvc.model import DeviceNode, ProcFile
+from nvc.model.facts import DeviceNode, ProcFile
 
 CAPABILITIES = "/proc/driver/nvidia/capabilities"
 NVRM = (

@@ -11,9 +11,9 @@ from support.prose import pages, read, reports
 
 from nvc.apply import executor
 from nvc.daemon.audit import verify
-from nvc.slices.model import layout
-from nvc.slices.model.policy import MS
-from nvc.slices.model.time_settings import WEIGHT_MAX
+from nvc.model.slices import layout
+from nvc.model.slices.policy import MS
+from nvc.model.slices.time_settings import WEIGHT_MAX
 from nvc.slices.policy.policies import INSTANCES_MAX
 from nvc.slices.store.admission import MPS_CLIENTS
 

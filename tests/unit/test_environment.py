@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from nvc.base.errors import InputError
 from nvc.config import Config
 from nvc.environment import VOLUMES, request_from, slice_request
+from nvc.model.request import Request
 from nvc.oci import Container, Mount
-from nvc.request import Request
 
 ALL = Config().supported_capabilities
 #: An image from before NVIDIA_REQUIRE_CUDA.

@@ -11,9 +11,9 @@ from nvc import environment
 from nvc.base.errors import InputError
 from nvc.config import Config
 from nvc.environment import SLICES, VARIABLES, Variable, is_known, request_from
+from nvc.model.slices import variables
 from nvc.oci import Container
 from nvc.runtime import give
-from nvc.slices.model import variables
 
 
 def test_the_docs_have_every_row() -> None:

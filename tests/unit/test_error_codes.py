@@ -13,7 +13,7 @@ import nvc_hooks
 from nvc.base.errors import InputError, MountError, NvcError
 from nvc.doctor.catalog import choose
 from nvc.doctor.codes import BY_CODE, EXPLANATIONS, explain, text_of
-from nvc.slices.model.policy import WITHOUT_NVCD
+from nvc.model.slices.policy import WITHOUT_NVCD
 
 
 def classes() -> list[type[NvcError]]:

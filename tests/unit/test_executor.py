@@ -18,7 +18,7 @@ from nvc.base.errors import (
     SourceChanged,
 )
 from nvc.kernel import ApplyReport, lib
-from nvc.model import Identity
+from nvc.model.facts import Identity
 from nvc.plan.ops import BindFile, BindProc, BindSocket, LoaderEntry, Plan, Symlink, Tmpfs, UpdateLoaderCache
 from nvc.target import Layout, Target
 from nvc.testing import RecordingKernel

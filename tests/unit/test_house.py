@@ -15,11 +15,11 @@ from support.sources import read, sources, tree
 #: Lower layers first; a module imports only from layers below its own, and from its own group.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("nvc.base.errors", "nvc.base.value", "nvc.base.wake", "nvc.base.replace"),
-    ("nvc.model", "nvc.request", "nvc.selection", "nvc.base.columns"),
+    ("nvc.model.facts", "nvc.model.request", "nvc.model.selection", "nvc.base.columns"),
     ("nvc._syscalls",),
     ("nvc.kernel",),
     ("nvc.base.rundir", "nvc.kernel.privileges", "nvc.base.fastjson", "nvc.ids", "nvc.base.deadline", "nvc.base.process_title"),
-    ("nvc.slices.model", "nvc.containers"),
+    ("nvc.model.slices", "nvc.containers"),
     ("nvc.inventory", "nvc.oci", "nvc.plan.ops"),
     ("nvc.config",),
     ("nvc.discovery",),
@@ -52,10 +52,10 @@ FOLDERS = {"nvc": "nvc", "cli": "nvc_cli", "hooks": "nvc_hooks"}
 PURE = {"__future__", "binascii", "textwrap", "collections.abc", "posixpath", "struct", "typing"}
 PURE_GROUPS = (
     "nvc.plan",
-    "nvc.selection",
+    "nvc.model.selection",
     "nvc.requirements",
-    "nvc.model",
-    "nvc.request",
+    "nvc.model.facts",
+    "nvc.model.request",
     "nvc.base.errors",
     "nvc.cdi.document",
     "nvc.cdi.transform",

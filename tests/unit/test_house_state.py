@@ -65,7 +65,7 @@ REASONS = {
     "nvc/slices/show/history.py _kept": "the slice's own figures are shown then, or none",
     "nvc/slices/store/host_pids.py with_host_pids": "the number is shown as `?`",
     "nvc/slices/store/limits.py finish": "what could not be ended is as torn as before: the caller denies",
-    "nvc/slices/model/entry.py is_remnant": "it stays",
+    "nvc/model/slices/entry.py is_remnant": "it stays",
     "nvc/slices/store/process_info.py _farthest": "a runtime's own process, which nobody may look into, is the one",
     "nvc/slices/store/process_info.py namespace_id": "0 says that it is not known, and others then decide",
     "nvc/slices/store/process_info.py cgroup_of": "a name for people",

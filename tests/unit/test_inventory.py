@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from nvc import inventory
-from nvc.request import DriverOptions
+from nvc.model.request import DriverOptions
 
 VALUE = (("key", 1), (("/usr/lib", (1, 2, 3)),), ("facts", b"bytes", None, (1.5, True)))
 

@@ -23,8 +23,8 @@ from nvc.kubernetes.errors import CheckpointError, ClaimError
 from nvc.kubernetes.parameters import KINDS, Parameters, merged
 from nvc.kubernetes.pool import NAME_MAX, Mark, Owner, changes, foreign, mark_of, name_of, parts_of
 from nvc.kubernetes.quantity import BINARY, DECIMAL, mib_text, parse_quantity
-from nvc.slices.model.layout import NO_LIMIT
-from nvc.slices.model.policy import POLICIES
+from nvc.model.slices.layout import NO_LIMIT
+from nvc.model.slices.policy import POLICIES
 
 OWNER = Owner("gpu.nvc.dev", "node-a", "1")
 VALUES = {**{name: Decimal(1000) ** power for name, power in DECIMAL.items()},

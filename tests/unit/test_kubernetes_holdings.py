@@ -34,7 +34,7 @@ from nvc.kubernetes.holdings import (
 )
 from nvc.kubernetes.metrics import Counts
 from nvc.kubernetes.prepare import Host, Preparer
-from nvc.request import DriverOptions, SliceRequest
+from nvc.model.request import DriverOptions, SliceRequest
 
 DEVICES = tuple(
     Device(f"gpu-{place}", "gpu", uuid, str(place), 80 * GIB, (), "")

@@ -8,7 +8,7 @@ import sys
 import pytest
 from support import REPO, need, run
 
-from nvc.slices.model.policy import CHOICES
+from nvc.model.slices.policy import CHOICES
 from nvc_cli.main import LAZY
 from nvc_cli.options import GLOBAL, HOT
 

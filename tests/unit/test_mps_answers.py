@@ -12,7 +12,7 @@ from nvc.daemon.mps import Servers
 from nvc.daemon.mps_answers import LOG_MAX, culprit, server_status
 from nvc.daemon.mps_records import MpsServer, ServerRecord, read, write
 from nvc.kernel import LinuxKernel
-from nvc.slices.model.policy import MPS_CLIENTS
+from nvc.model.slices.policy import MPS_CLIENTS
 from nvc.slices.store.admission import Sharer, check_clients
 from nvc.slices.store.process_info import start_of
 from nvc.slices.store.registry import RegistryError

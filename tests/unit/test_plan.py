@@ -9,6 +9,8 @@ import pytest
 from support.facts import LIBS, UUID_0, VERSION, facts
 
 from nvc.compat import CompatLibrary
+from nvc.model.request import Request
+from nvc.model.selection import select
 from nvc.plan.build import build_plan
 from nvc.plan.ops import (
     AllowDevice,
@@ -21,8 +23,6 @@ from nvc.plan.ops import (
     Tmpfs,
     UpdateLoaderCache,
 )
-from nvc.request import Request
-from nvc.selection import select
 from nvc.target import Layout
 
 DEBIAN = Layout("/usr/bin", "/usr/lib/x86_64-linux-gnu", "/usr/lib/i386-linux-gnu", False)

@@ -11,7 +11,7 @@ import pytest
 from nvc import configure as pipeline
 from nvc.base.errors import DeviceError
 from nvc.kernel import LinuxKernel, probe
-from nvc.request import DriverOptions, Request
+from nvc.model.request import DriverOptions, Request
 
 
 def ending() -> tuple[int, int]:

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from support.facts import MIG_UUID_0, MIG_UUID_1, UUID_0, UUID_1, facts, gpu, gpus, mig_device
 
 from nvc.base.errors import DeviceError, MigConfigError, MigMonitorError
-from nvc.request import Request
-from nvc.selection import Selection, select
+from nvc.model.request import Request
+from nvc.model.selection import Selection, select
 
 HOST = facts()
 EVERY_MIG = [MIG_UUID_0, MIG_UUID_1]

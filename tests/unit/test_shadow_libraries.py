@@ -10,7 +10,7 @@ from support.ldcache import Entry, descending, make
 from support.loader import places
 
 from nvc.base.errors import MountError
-from nvc.model import Identity
+from nvc.model.facts import Identity
 from nvc.slices.build.shadow_libraries import ImageLibraries, find_shadow_libraries
 
 LIBS = "/usr/lib/driver"

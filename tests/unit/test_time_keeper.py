@@ -10,7 +10,7 @@ from support.gpumodel import MS, SECOND, Burst, always, steps
 from support.timehost import Host, demand
 
 from nvc.daemon.keeper.keeper import LATE, Service
-from nvc.slices.model.layout import KEPT_FOR
+from nvc.model.slices.layout import KEPT_FOR
 
 
 def near(found: float, wanted: float, points: float) -> bool:

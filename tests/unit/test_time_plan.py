@@ -7,9 +7,9 @@ from support.timehost import UUID, demand
 
 from nvc.base.errors import InputError
 from nvc.daemon.keeper.plan import LONGEST_US, NATIVE_US, Group, SlicePlan, plan, working
-from nvc.slices.model.policy import FIRST, MS
-from nvc.slices.model.time_settings import parse_period
-from nvc.slices.model.variables import slice_from
+from nvc.model.slices.policy import FIRST, MS
+from nvc.model.slices.time_settings import parse_period
+from nvc.model.slices.variables import slice_from
 from nvc.slices.policy.entitlement import Demand, entitlements, in_force
 from nvc.slices.policy.policies import DevicePolicy
 

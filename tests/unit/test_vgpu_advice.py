@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from support import GIB
 
-from nvc.slices.model.ledger import Account
-from nvc.slices.model.policy import MS, POLICIES, policy_of
+from nvc.model.slices.ledger import Account
+from nvc.model.slices.policy import MS, POLICIES, policy_of
 from nvc.slices.policy.advice import Load, Outlook, Situation, advise
 from nvc.slices.policy.effects import DECODE, MEASURED, Effect, effect
 from nvc.slices.policy.utilization import Received

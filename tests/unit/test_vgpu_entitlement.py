@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from support import REPO, examples
 from support.host import GPU, host
 
-from nvc.slices.model import layout
-from nvc.slices.model.policy import POLICIES, TABLE, policy_of
+from nvc.model.slices import layout
+from nvc.model.slices.policy import POLICIES, TABLE, policy_of
 from nvc.slices.policy import policies
 from nvc.slices.policy.entitlement import Demand, entitlements, filled, in_force
 from nvc.slices.policy.policies import NONE, DevicePolicy

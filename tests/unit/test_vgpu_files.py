@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.facts import MIG_UUID_0, UUID_0, UUID_1
 
-from nvc.slices.model import layout, ledger, quota
-from nvc.slices.model.quota import QuotaDevice
+from nvc.model.slices import layout, ledger, quota
+from nvc.model.slices.quota import QuotaDevice
 
 DEVICES = (
     QuotaDevice(UUID_0, 10 << 30, 500 << 20, 90 << 20, 7, 0, 1, 5, 0, 0, 36_000_000, 480_000_000, 450_000),

@@ -6,7 +6,7 @@ import os
 
 from support import REPO, need, run
 
-from nvc.slices.model import layout
+from nvc.model.slices import layout
 
 HEADER = os.path.join(REPO, "native/vgpu/layout.h")
 #: Each field of a structure in the order of the Python format that reads it.

@@ -6,7 +6,7 @@ import pytest
 
 from nvc.base.errors import InputError
 from nvc.containers import ContainerName
-from nvc.slices.model.entry import Entry
+from nvc.model.slices.entry import Entry
 from nvc.slices.store.status import SliceStatus, document, find, named
 
 NOBODY = ContainerName()

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from pytest import approx
 from support import examples
 
-from nvc.slices.model import layout, quota
-from nvc.slices.model.ledger import Budget
+from nvc.model.slices import layout, quota
+from nvc.model.slices.ledger import Budget
 from nvc.slices.policy.entitlement import Demand, InForce, entitlements, in_force
 from nvc.slices.policy.pacing import WHOLE, Reading, Use, paces, read
 from nvc.slices.policy.policies import DevicePolicy

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvc.base.errors import InputError
-from nvc.slices.model.time_settings import parse_duration
+from nvc.model.slices.time_settings import parse_duration
 from nvc.slices.policy.policies import (
     FLOOR_US,
     INSTANCES_MAX,

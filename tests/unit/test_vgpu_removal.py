@@ -6,8 +6,8 @@ import pytest
 
 from nvc.base.errors import InputError
 from nvc.containers import ContainerName
+from nvc.model.slices.entry import Entry
 from nvc.slices.admin.removal import check_ended
-from nvc.slices.model.entry import Entry
 from nvc.slices.store.liveness import Life
 
 ID = "0123456789abcdef" * 4

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import GIB
 
-from nvc.slices.model.ledger import Account
-from nvc.slices.model.slice import SliceDevice
+from nvc.model.slices.ledger import Account
+from nvc.model.slices.slice import SliceDevice
 from nvc.slices.policy.utilization import Received
 from nvc.slices.show import tables
 from nvc.slices.show.bars import ASCII, BLOCKS, bar, fitted_text, short_size, sparkline

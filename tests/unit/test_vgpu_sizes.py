@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support import GIB
 
 from nvc.base.errors import InputError
-from nvc.slices.model import sizes
+from nvc.model.slices import sizes
 
 NAME = "--vgpu-memory"
 

@@ -9,15 +9,15 @@ from support import GIB
 from support.facts import MIG_UUID_0, MIG_UUID_1, UUID_0, UUID_1, facts, gpus
 
 from nvc.base.errors import DeviceError, InputError
-from nvc.request import Part, Request, Size, SliceRequest, TimeSetting
-from nvc.selection import select
-from nvc.slices.model.layout import NO_LIMIT
-from nvc.slices.model.layout import POLICY_NATIVE as NATIVE
-from nvc.slices.model.policy import POLICY_FIXED as FIXED
-from nvc.slices.model.policy import POLICY_WEIGHT as WEIGHT
-from nvc.slices.model.sizes import parse_size
-from nvc.slices.model.slice import resolve
-from nvc.slices.model.time_settings import parse_cores, parse_period, parse_policy, parse_weight
+from nvc.model.request import Part, Request, Size, SliceRequest, TimeSetting
+from nvc.model.selection import select
+from nvc.model.slices.layout import NO_LIMIT
+from nvc.model.slices.layout import POLICY_NATIVE as NATIVE
+from nvc.model.slices.policy import POLICY_FIXED as FIXED
+from nvc.model.slices.policy import POLICY_WEIGHT as WEIGHT
+from nvc.model.slices.sizes import parse_size
+from nvc.model.slices.slice import resolve
+from nvc.model.slices.time_settings import parse_cores, parse_period, parse_policy, parse_weight
 
 
 def size(text: str) -> Size:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvc.base.columns import fitted
-from nvc.slices.model import layout
-from nvc.slices.model.ledger import Budget, LedgerError, parse_budgets
+from nvc.model.slices import layout
+from nvc.model.slices.ledger import Budget, LedgerError, parse_budgets
 from nvc.slices.policy.utilization import MOST, Reading, Received, received, state
 from nvc.slices.show.plot import Series, svg
 from nvc.slices.show.tables import plain_top, received_text

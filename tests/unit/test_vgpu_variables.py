@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from support import GIB
 
 from nvc.base.errors import InputError
-from nvc.request import SliceRequest
-from nvc.slices.model.policy import POLICIES
-from nvc.slices.model.variables import slice_from
+from nvc.model.request import SliceRequest
+from nvc.model.slices.policy import POLICIES
+from nvc.model.slices.variables import slice_from
 
 CGPU = {"ALIYUN_COM_GPU_MEM_CONTAINER": "3"}
 

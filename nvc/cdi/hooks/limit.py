@@ -13,16 +13,16 @@ from nvc.config import load
 from nvc.discovery import discover
 from nvc.kernel import LinuxKernel
 from nvc.kernel.privileges import reduce
+from nvc.model.request import Request
+from nvc.model.selection import select
+from nvc.model.slices.slice import devices_of
 from nvc.oci import read_state
-from nvc.request import Request
-from nvc.selection import select
 from nvc.slices.build.kernel_limits import check_devices, held_processes, set_limits
-from nvc.slices.model.slice import devices_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.cdi.hooks.arguments import Call
-    from nvc.request import Part
+    from nvc.model.request import Part
 
 HINT = "nvc-cdi-hook limit-memory is to be called by an OCI runtime, as a createRuntime hook"
 

@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from nvc.model import HostFacts
+    from nvc.model.facts import HostFacts
     from nvc.oci import Mount
 
 #: Where nodes of the driver are, below a directory that is mounted.

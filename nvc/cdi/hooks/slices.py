@@ -20,8 +20,8 @@ from nvc.cdi.hookspec import OPTION, STEP
 from nvc.config import driver_options, load
 from nvc.environment import bounds_of, slice_request
 from nvc.kernel import O_PATH
+from nvc.model.request import SliceRequest
 from nvc.oci import Container
-from nvc.request import SliceRequest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from nvc.compat import CompatLibrary
     from nvc.config import Config
     from nvc.kernel import Kernel
-    from nvc.model import Gpu, HostFacts, MigDevice
+    from nvc.model.facts import Gpu, HostFacts, MigDevice
+    from nvc.model.request import DriverOptions, Part
+    from nvc.model.selection import Selection
+    from nvc.model.slices.slice import Slice
     from nvc.plan.ops import Op
-    from nvc.request import DriverOptions, Part
-    from nvc.selection import Selection
-    from nvc.slices.model.slice import Slice
     from nvc.target import Target
 
 #: In the runtime directory: the version of nvc and the configuration file that limits nobody.
@@ -104,7 +104,7 @@ def _note(config: Config) -> None:
 def _parts(slices: tuple[str, ...], container: Container, config: Config) -> SliceRequest:
     """What the CDI devices of a container ask for, and what holds for every container. Raises InputError."""
     from nvc.cdi.sliced import parsed
-    from nvc.slices.model.variables import library_path
+    from nvc.model.slices.variables import library_path
 
     parts: dict[str, Part] = {}
     for part in map(parsed, slices):
@@ -140,9 +140,9 @@ def limits(kernel: Kernel, target: Target, asked: Asked) -> Limits | None:
     """The slice that was asked for, None where the container has no device of this driver. Raises NvcError."""
     from nvc.discovery import discover
     from nvc.discovery.outer import refuse_slices
+    from nvc.model.slices.slice import library_directory, resolve
     from nvc.plan.build import beside_shims
     from nvc.slices.build.builder import build_slice
-    from nvc.slices.model.slice import library_directory, resolve
 
     facts = discover(kernel, asked.options)
     refuse_slices(facts)
@@ -161,7 +161,7 @@ def limits(kernel: Kernel, target: Target, asked: Asked) -> Limits | None:
 
 def _selection(facts: HostFacts, nodes: tuple[tuple[int, int], ...], slices: frozenset[str]) -> Selection:
     """The devices whose nodes a container has, in its order, and those of `slices`."""
-    from nvc.selection import Selection
+    from nvc.model.selection import Selection
 
     places = {number: place for place, number in enumerate(nodes)}
     gpus: list[tuple[int, Gpu]] = []

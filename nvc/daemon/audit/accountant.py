@@ -12,8 +12,8 @@ from nvc.base.value import Value
 from nvc.daemon.audit.nvml_client import NOT_ASKED
 from nvc.daemon.io.identity import slice_of
 from nvc.daemon.schedule.slice_index import LOCK_TIME
-from nvc.slices.model import layout, ledger, quota
-from nvc.slices.model.ledger import LedgerError
+from nvc.model.slices import layout, ledger, quota
+from nvc.model.slices.ledger import LedgerError
 from nvc.slices.store import registry
 from nvc.slices.store.liveness import LOCKS_TIME, held_slots
 from nvc.slices.store.process_info import ENDED, is_ending, pid_inside, start_of
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from nvc.daemon.audit.nvml_client import DeviceSeen
     from nvc.daemon.schedule.slice_index import IndexedSlice, SliceIndex
     from nvc.kernel import Kernel
-    from nvc.slices.model.ledger import Account, Budget
-    from nvc.slices.model.quota import QuotaDevice
+    from nvc.model.slices.ledger import Account, Budget
+    from nvc.model.slices.quota import QuotaDevice
 
 LOOK_TIME = 5_000_000  # nanoseconds of a processor, for the ledger of one slice
 GRACE = 5_000_000_000  # nanoseconds that a process may take to end

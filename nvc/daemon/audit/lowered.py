@@ -11,7 +11,7 @@ import os
 
 from nvc.base.errors import NvcError
 from nvc.daemon.schedule.slice_index import LOCK_TIME
-from nvc.slices.model.entry import read_entry, text_of, write_about
+from nvc.model.slices.entry import read_entry, text_of, write_about
 from nvc.slices.store import registry
 
 TYPE_CHECKING = False

@@ -18,8 +18,8 @@ import os
 
 from nvc.base.value import Value
 from nvc.daemon.io.identity import slice_of
-from nvc.slices.model import ledger
-from nvc.slices.model.ledger import LedgerError
+from nvc.model.slices import ledger
+from nvc.model.slices.ledger import LedgerError
 from nvc.slices.store.process_info import ENDED, pid_inside
 from nvc.slices.store.process_view import CpuLimit
 
@@ -27,7 +27,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.daemon.audit.accountant import Accountant, Balance
     from nvc.kernel import Kernel
-    from nvc.slices.model.ledger import Account
+    from nvc.model.slices.ledger import Account
     from nvc.slices.store.registry import Entry
 
 STEP = 64 << 20  # bytes: a difference that may come from estimates is not looked into

@@ -27,9 +27,9 @@ from nvc.daemon.audit.lowered import limit_to_act_on, settle
 from nvc.daemon.audit.stale_accounts import StaleAccountFinder
 from nvc.daemon.io.identity import parent_of, signal_process
 from nvc.daemon.io.loop import SECOND
-from nvc.slices.model.layout import DENIED, NO_LIMIT
-from nvc.slices.model.policy import policy_of
-from nvc.slices.model.sizes import size_text
+from nvc.model.slices.layout import DENIED, NO_LIMIT
+from nvc.model.slices.policy import policy_of
+from nvc.model.slices.sizes import size_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from nvc.daemon.audit.accountant import Accountant
     from nvc.daemon.mps_records import MpsServer
-    from nvc.slices.model.quota import QuotaDevice
+    from nvc.model.slices.quota import QuotaDevice
 
 BYPASS, EXCESS, STRANGER = "bypass", "excess", "stranger"
 OVERCOUNT = "overcount"

@@ -17,11 +17,17 @@ from nvc.daemon.keeper.executor import Executor
 from nvc.daemon.keeper.table import UNKNOWN, Table
 
 # All of them now: where nvc is installed, modules come from an archive that a forked process no longer has open.
-from nvc.discovery import asking, discover, find, full, outer  # noqa: F401
+from nvc.discovery import (  # noqa: F401
+    asking,
+    discover,
+    elfnote,  # noqa: F401
+    find,
+    full,
+    outer,
+)
 from nvc.kernel import rm
 from nvc.kernel.tracer import Tracer
 from nvc.slices.build.calibrate import libraries_of
-from nvc.slices.model import elfnote  # noqa: F401
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

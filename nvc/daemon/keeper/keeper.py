@@ -17,7 +17,7 @@ from nvc.base.errors import NvcError, one_line
 from nvc.base.value import Value
 from nvc.daemon.keeper import wire
 from nvc.daemon.keeper.device import ACCOUNT, SECOND, DeviceKeeper, DeviceTime
-from nvc.slices.model.layout import KEPT_FOR
+from nvc.model.slices.layout import KEPT_FOR
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

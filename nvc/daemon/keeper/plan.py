@@ -8,7 +8,7 @@ timekeeper stops a slice that had it (nvc/daemon/keeper/caps.py).
 from __future__ import annotations
 
 from nvc.base.value import Value
-from nvc.slices.model.policy import MS
+from nvc.model.slices.policy import MS
 from nvc.slices.policy.entitlement import FLOOR_US, FRONT_US, entitlements
 
 TYPE_CHECKING = False

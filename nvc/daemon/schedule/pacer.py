@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nvc.daemon.io.loop import SECOND
 from nvc.kernel.clocks import host_monotonic
-from nvc.slices.model import quota
+from nvc.model.slices import quota
 from nvc.slices.policy.pacing import Use, paces, read
 
 TYPE_CHECKING = False
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from nvc.daemon.io.loop import Loop
     from nvc.daemon.schedule.slice_index import SliceIndex
-    from nvc.slices.model.ledger import Budget
+    from nvc.model.slices.ledger import Budget
     from nvc.slices.policy.entitlement import InForce
     from nvc.slices.policy.pacing import Reading
 

@@ -8,9 +8,9 @@ import os
 
 from nvc.base.errors import NvcError
 from nvc.kernel.clocks import host_monotonic
-from nvc.slices.model import layout, quota
-from nvc.slices.model.entry import RegistryError, open_own
-from nvc.slices.model.quota import QuotaError
+from nvc.model.slices import layout, quota
+from nvc.model.slices.entry import RegistryError, open_own
+from nvc.model.slices.quota import QuotaError
 from nvc.slices.policy import policies
 from nvc.slices.policy.entitlement import InForce, in_force
 from nvc.slices.policy.policies import DevicePolicy
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nvc.kernel import Kernel
-    from nvc.slices.model.quota import QuotaDevice
+    from nvc.model.slices.quota import QuotaDevice
     from nvc.slices.store.registry import Entry
 
 LOCK_TIME = 0.05  # seconds: nvcd must not wait for a command; the next look tries again

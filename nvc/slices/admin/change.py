@@ -6,22 +6,22 @@ import os
 
 from nvc.base.errors import InputError
 from nvc.base.value import Value
-from nvc.request import Size, SliceRequest, TimeSetting
-from nvc.slices.client.nvcd import silence
-from nvc.slices.model.entry import open_own
-from nvc.slices.model.isolation import KERNEL
-from nvc.slices.model.layout import NO_LIMIT, PAUSED
-from nvc.slices.model.policy import POLICIES, policy_of
-from nvc.slices.model.quota import QuotaDevice, QuotaError
-from nvc.slices.model.sizes import size_text
-from nvc.slices.model.slice import SliceDevice, amount
-from nvc.slices.model.time_settings import (
+from nvc.model.request import Size, SliceRequest, TimeSetting
+from nvc.model.slices.entry import open_own
+from nvc.model.slices.isolation import KERNEL
+from nvc.model.slices.layout import NO_LIMIT, PAUSED
+from nvc.model.slices.policy import POLICIES, policy_of
+from nvc.model.slices.quota import QuotaDevice, QuotaError
+from nvc.model.slices.sizes import size_text
+from nvc.model.slices.slice import SliceDevice, amount
+from nvc.model.slices.time_settings import (
     TO_START,
     check_period,
     check_together,
     default_policy,
     enforced_text,
 )
+from nvc.slices.client.nvcd import silence
 from nvc.slices.policy import policies
 from nvc.slices.store import registry
 from nvc.slices.store.admission import check_cap, check_server, check_weight, sharers
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from nvc.kernel import Kernel
-    from nvc.model import HostFacts
-    from nvc.slices.model.slice import HeldCgroup
+    from nvc.model.facts import HostFacts
+    from nvc.model.slices.slice import HeldCgroup
     from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
 
     T = TypeVar("T", Size, TimeSetting)

@@ -8,11 +8,11 @@ import posixpath
 from nvc.base.errors import ContainerError, NvcError
 from nvc.base.value import Value
 from nvc.discovery.elf import Elf, read_elf
+from nvc.discovery.elfnote import layouts_of
 from nvc.discovery.library_table import TABLE
 from nvc.kernel import O_PATH
+from nvc.model.slices.layout import PRIVATE, REAL, VERSION
 from nvc.slices.build.shadow_libraries import SONAMES, find_shadow_libraries
-from nvc.slices.model.elfnote import layouts_of
-from nvc.slices.model.layout import PRIVATE, REAL, VERSION
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,13 +6,13 @@ import os
 
 from nvc.base.errors import InputError
 from nvc.base.value import Value
-from nvc.request import Request, SliceRequest
-from nvc.selection import select
+from nvc.model.request import Request, SliceRequest
+from nvc.model.selection import select
+from nvc.model.slices.layout import POLICY_NATIVE
+from nvc.model.slices.policy import CAP, POLICIES, policy_of
+from nvc.model.slices.slice import resolve
+from nvc.model.slices.time_settings import TO_START
 from nvc.slices.client.nvcd import silence
-from nvc.slices.model.layout import POLICY_NATIVE
-from nvc.slices.model.policy import CAP, POLICIES, policy_of
-from nvc.slices.model.slice import resolve
-from nvc.slices.model.time_settings import TO_START
 from nvc.slices.policy import policies
 from nvc.slices.policy.policies import DevicePolicy
 from nvc.slices.store import registry
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nvc.kernel import Kernel
-    from nvc.model import HostFacts
-    from nvc.slices.model.slice import SliceDevice
+    from nvc.model.facts import HostFacts
+    from nvc.model.slices.slice import SliceDevice
 
 
 class SharedDevice(Value):

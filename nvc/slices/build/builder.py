@@ -15,13 +15,13 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 
 from nvc.compat import DIRECTORY, compat_libraries
 from nvc.discovery.hostroot import identity_of
+from nvc.model.slices.isolation import KERNEL, MIG, MPS
+from nvc.model.slices.layout import CORES_UNCAPPED, POLICY_NATIVE
+from nvc.model.slices.policy import policy_of
+from nvc.model.slices.slice import Slice, SliceDevice, resolve, shared_slice
 from nvc.slices.build import calibration, shim
 from nvc.slices.build.shadow_libraries import find_shadow_libraries
 from nvc.slices.client.presence import not_enforced
-from nvc.slices.model.isolation import KERNEL, MIG, MPS
-from nvc.slices.model.layout import CORES_UNCAPPED, POLICY_NATIVE
-from nvc.slices.model.policy import policy_of
-from nvc.slices.model.slice import Slice, SliceDevice, resolve, shared_slice
 from nvc.slices.policy.policies import with_policies
 from nvc.slices.store import registry
 
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
     from nvc.compat import CompatLibrary
     from nvc.kernel import Kernel
-    from nvc.model import HostFacts, Identity
-    from nvc.request import Request, SliceRequest
-    from nvc.selection import Selection
-    from nvc.slices.model.slice import HeldCgroup
+    from nvc.model.facts import HostFacts, Identity
+    from nvc.model.request import Request, SliceRequest
+    from nvc.model.selection import Selection
+    from nvc.model.slices.slice import HeldCgroup
     from nvc.target import Target
 
     T = TypeVar("T")

@@ -12,19 +12,19 @@ import signal
 
 from nvc.base.errors import PermissionDenied
 from nvc.base.value import Value
+from nvc.model.slices.slice import resolve
 from nvc.slices.build.calibration import CalibrationError, Measurement
 from nvc.slices.build.confine import fork_nobody
 from nvc.slices.build.nvml import PROCESSES_MAX, ProcessInfo, load
-from nvc.slices.model.slice import resolve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nvc.model import HostFacts
-    from nvc.request import SliceRequest
-    from nvc.selection import Selection
-    from nvc.slices.model.slice import SliceDevice
+    from nvc.model.facts import HostFacts
+    from nvc.model.request import SliceRequest
+    from nvc.model.selection import Selection
+    from nvc.model.slices.slice import SliceDevice
 
 MIB = 1 << 20
 #: The smallest module there is: what loading any takes.

@@ -16,7 +16,7 @@ from nvc.slices.build import shim
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.kernel import Kernel
-    from nvc.model import HostFacts
+    from nvc.model.facts import HostFacts
 
 
 class HeldFiles:

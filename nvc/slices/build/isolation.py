@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from nvc.base.errors import DeviceError, InputError
-from nvc.selection import select
-from nvc.slices.model.isolation import MIG
-from nvc.slices.model.sizes import size_text
+from nvc.model.selection import select
+from nvc.model.slices.isolation import MIG
+from nvc.model.slices.sizes import size_text
 from nvc.slices.store.snapshot import snapshot
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.kernel import Kernel
-    from nvc.model import Gpu, HostFacts, MigDevice
-    from nvc.request import Request
-    from nvc.selection import Selection
+    from nvc.model.facts import Gpu, HostFacts, MigDevice
+    from nvc.model.request import Request
+    from nvc.model.selection import Selection
 
 MIB = 1 << 20
 

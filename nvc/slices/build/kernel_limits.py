@@ -16,17 +16,17 @@ from nvc.cgroup.leaf import STEP, Leaf, check_unchanged, directory_of, leaf_of
 from nvc.discovery.wire import LimitsRefused, parse_limits
 from nvc.kernel import O_PATH, LinuxKernel
 from nvc.kernel.probe import IDS_KEEP, MemoryLimit, start_probe
-from nvc.slices.model.layout import NO_LIMIT
-from nvc.slices.model.sizes import size_text
-from nvc.slices.model.slice import HeldCgroup
+from nvc.model.slices.layout import NO_LIMIT
+from nvc.model.slices.sizes import size_text
+from nvc.model.slices.slice import HeldCgroup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeVar
 
-    from nvc.model import HostFacts
-    from nvc.slices.model.slice import SliceDevice
+    from nvc.model.facts import HostFacts
+    from nvc.model.slices.slice import SliceDevice
     from nvc.target import Target
 
     T = TypeVar("T")

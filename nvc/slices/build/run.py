@@ -16,18 +16,18 @@ from nvc.cgroup.leaf import Leaf, enter, make_leaf, remove
 from nvc.discovery.outer import refuse_slices
 from nvc.kernel import O_PATH, ApplyTarget, private_mounts, strerror, writable_over
 from nvc.kernel.probe import MemoryLimit
-from nvc.model import HostFacts
+from nvc.model.facts import HostFacts
+from nvc.model.request import Request, SliceRequest
+from nvc.model.selection import select
+from nvc.model.slices import layout
+from nvc.model.slices.isolation import KERNEL
+from nvc.model.slices.slice import SliceDevice, library_directory, resolve
 from nvc.plan.ops import Plan
 from nvc.plan.slices import is_shimmed, not_enforced, shim_ops
-from nvc.request import Request, SliceRequest
-from nvc.selection import select
 from nvc.slices.build import shim
 from nvc.slices.build.builder import build_slice, choose_devices, install_slice
 from nvc.slices.build.confine import die_with, no_new_privileges
 from nvc.slices.build.kernel_limits import check_devices, limits_of, release
-from nvc.slices.model import layout
-from nvc.slices.model.isolation import KERNEL
-from nvc.slices.model.slice import SliceDevice, library_directory, resolve
 from nvc.slices.store import registry
 from nvc.slices.store.programs import check_name, claim
 from nvc.slices.store.snapshot import snapshot

@@ -12,11 +12,11 @@ from nvc.base.errors import MountError, of_host
 from nvc.base.value import Value
 from nvc.discovery.places import COMPAT, DIRECTORIES
 from nvc.kernel import ffi, lib, strerror
-from nvc.slices.model.slice import ShadowLibrary
+from nvc.model.slices.slice import ShadowLibrary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.model import Identity
+    from nvc.model.facts import Identity
 
 #: SONAMEs that there are shims for.
 SONAMES = ("libcuda.so.1", "libnvidia-ml.so.1")

@@ -14,7 +14,7 @@ import nvc
 from nvc.base.errors import InitializationError, NvcError
 from nvc.base.rundir import in_user_namespace
 from nvc.base.value import Value
-from nvc.model import Identity
+from nvc.model.facts import Identity
 
 #: SONAME and file name of each.
 FILES = (("libcuda.so.1", "libcuda.so"), ("libnvidia-ml.so.1", "libnvidia-ml.so"))

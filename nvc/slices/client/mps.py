@@ -6,16 +6,16 @@ import time
 
 from nvc.base.errors import DeviceError, InitializationError
 from nvc.base.rundir import runtime_directory
+from nvc.model.slices.layout import NO_LIMIT
+from nvc.model.slices.policy import policy_of
 from nvc.slices.client import nvcd
-from nvc.slices.model.layout import NO_LIMIT
-from nvc.slices.model.policy import policy_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from nvc.model import HostFacts
-    from nvc.slices.model.slice import SliceDevice
+    from nvc.model.facts import HostFacts
+    from nvc.model.slices.slice import SliceDevice
 
 STEP = "isolation by MPS"
 SHARING = "policy concurrent"

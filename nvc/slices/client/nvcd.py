@@ -10,8 +10,8 @@ import time
 from nvc.base.errors import InitializationError
 from nvc.base.fastjson import parse
 from nvc.base.value import Value
+from nvc.model.slices.time_settings import TO_START
 from nvc.slices.client.presence import NOT_RUNNING, absence, socket_path
-from nvc.slices.model.time_settings import TO_START
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ import posix
 
 from nvc.base.errors import NvcError
 from nvc.base.rundir import runtime_directory
-from nvc.slices.model.policy import WITHOUT_NVCD, policy_of
-from nvc.slices.model.time_settings import TO_START
+from nvc.model.slices.policy import WITHOUT_NVCD, policy_of
+from nvc.model.slices.time_settings import TO_START
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.slices.model.slice import SliceDevice
+    from nvc.model.slices.slice import SliceDevice
 
 NOT_RUNNING = "nvcd is not running"
 

@@ -8,7 +8,7 @@ say.
 from __future__ import annotations
 
 from nvc.base.value import Value
-from nvc.slices.model.policy import MPS_CLIENTS, POLICIES, TABLE, policy_of
+from nvc.model.slices.policy import MPS_CLIENTS, POLICIES, TABLE, policy_of
 from nvc.slices.policy.effects import DECODE, MEASURED, MIX, TRAIN, Effect, effect
 
 SHORT = 0.010  # seconds: who waits for a step of this length notices what others' timeslices add to it

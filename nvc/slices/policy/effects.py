@@ -7,7 +7,7 @@ and only to another number of slices where the table has nothing nearer: `Effect
 from __future__ import annotations
 
 from nvc.base.value import Value
-from nvc.slices.model.policy import TABLE
+from nvc.model.slices.policy import TABLE
 
 #: What the measured programs do: wait for each step of a few milliseconds, as decoding does; never wait, as
 #: training does; or some the one and some the other.

@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nvc.slices.model.ledger import Budget
+    from nvc.model.slices.ledger import Budget
     from nvc.slices.policy.entitlement import InForce
 
 WHOLE = 100  # percent: the slice is not held back

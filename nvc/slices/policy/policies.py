@@ -15,14 +15,14 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 from nvc.base.errors import InputError, NvcError
 from nvc.base.rundir import needed_directory
 from nvc.base.value import Value
-from nvc.slices.model.entry import open_own
-from nvc.slices.model.policy import POLICIES
-from nvc.slices.model.sizes import parse_number
-from nvc.slices.model.time_settings import parse_policy
+from nvc.model.slices.entry import open_own
+from nvc.model.slices.policy import POLICIES
+from nvc.model.slices.sizes import parse_number
+from nvc.model.slices.time_settings import parse_policy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.slices.model.slice import SliceDevice
+    from nvc.model.slices.slice import SliceDevice
 
 NONE = -1
 INSTANCES_MAX = 64

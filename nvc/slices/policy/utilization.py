@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from nvc.base.value import Value
-from nvc.slices.model.ledger import Budget
-from nvc.slices.model.policy import policy_of
+from nvc.model.slices.ledger import Budget
+from nvc.model.slices.policy import policy_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

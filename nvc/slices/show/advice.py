@@ -5,9 +5,9 @@ from __future__ import annotations
 from textwrap import wrap
 
 from nvc.base.columns import clean, fitted
-from nvc.slices.model.policy import FIRST, policy_of
-from nvc.slices.model.sizes import size_text
-from nvc.slices.model.time_settings import enforced_text
+from nvc.model.slices.policy import FIRST, policy_of
+from nvc.model.slices.sizes import size_text
+from nvc.model.slices.time_settings import enforced_text
 from nvc.slices.policy.advice import Load, Situation
 from nvc.slices.policy.utilization import percent
 from nvc.slices.show.bars import short_size

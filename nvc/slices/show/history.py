@@ -6,7 +6,7 @@ import time
 
 from nvc.base.value import Value
 from nvc.kernel.clocks import host_monotonic
-from nvc.slices.model.quota import QuotaError
+from nvc.model.slices.quota import QuotaError
 from nvc.slices.policy.utilization import Reading, received
 from nvc.slices.show.plot import Series
 from nvc.slices.store.limits import read_quota
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nvc.kernel import Kernel
-    from nvc.slices.model.ledger import Budget
+    from nvc.model.slices.ledger import Budget
     from nvc.slices.store.status import SliceStatus
 
 

@@ -13,7 +13,7 @@ from nvc.slices.store.status import statuses, with_enforcement
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.kernel import Kernel
-    from nvc.slices.model.slice import SliceDevice
+    from nvc.model.slices.slice import SliceDevice
     from nvc.slices.policy.utilization import Received
     from nvc.slices.store.status import SliceStatus
 

@@ -7,8 +7,8 @@ A column is one entry of CELLS. The tables in tables.py name the columns that th
 from __future__ import annotations
 
 from nvc.base.value import Value
-from nvc.slices.model.layout import NO_LIMIT
-from nvc.slices.model.policy import policy_of
+from nvc.model.slices.layout import NO_LIMIT
+from nvc.model.slices.policy import policy_of
 from nvc.slices.policy.utilization import MOST, percent, state
 from nvc.slices.show.bars import short_size
 
@@ -16,8 +16,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nvc.slices.model.ledger import Account
-    from nvc.slices.model.slice import SliceDevice
+    from nvc.model.slices.ledger import Account
+    from nvc.model.slices.slice import SliceDevice
     from nvc.slices.policy.utilization import Received
     from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from nvc.base.value import Value
-from nvc.slices.model.policy import policy_of
+from nvc.model.slices.policy import policy_of
 from nvc.slices.policy.utilization import percent
 from nvc.slices.show.bars import bar, cut, fitted_text, short_size, sparkline
 from nvc.slices.show.rows import CELLS, pid_text, sums_of

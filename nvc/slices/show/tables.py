@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 
 from nvc.base.columns import fitted
-from nvc.slices.model.policy import policy_of
-from nvc.slices.model.time_settings import duration_text, enforced_text, time_settings_text
+from nvc.model.slices.policy import policy_of
+from nvc.model.slices.time_settings import duration_text, enforced_text, time_settings_text
 from nvc.slices.policy.utilization import MOST, percent
 from nvc.slices.show.bars import short_size
 from nvc.slices.show.rows import cells, pid_text, reserved_text, rows_of, sums_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from nvc.model.slices.slice import SliceDevice
     from nvc.slices.admin.device_policy import SharedDevice
-    from nvc.slices.model.slice import SliceDevice
     from nvc.slices.policy.utilization import Received
     from nvc.slices.show.history import Track
     from nvc.slices.show.rows import DeviceSums

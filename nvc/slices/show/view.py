@@ -8,7 +8,7 @@ from nvc.slices.show.rows import numbers_of, rows_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.slices.model.slice import SliceDevice
+    from nvc.model.slices.slice import SliceDevice
     from nvc.slices.policy.utilization import Received
     from nvc.slices.show.bars import Characters
     from nvc.slices.show.rows import Row

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from nvc.base.errors import InputError
 from nvc.base.value import Value
-from nvc.slices.model.isolation import EXCLUSIVE
-from nvc.slices.model.policy import CAP, MPS_CLIENTS, policy_of
+from nvc.model.slices.isolation import EXCLUSIVE
+from nvc.model.slices.policy import CAP, MPS_CLIENTS, policy_of
 from nvc.slices.policy import policies
 from nvc.slices.store.registry import RegistryError
 from nvc.slices.store.snapshot import snapshot
@@ -13,7 +13,7 @@ from nvc.slices.store.snapshot import snapshot
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.kernel import Kernel
-    from nvc.slices.model.slice import Slice, SliceDevice
+    from nvc.model.slices.slice import Slice, SliceDevice
     from nvc.slices.store.registry import Entry
     from nvc.slices.store.snapshot import Snapshot
 
@@ -103,7 +103,7 @@ def check_reservation(device: SliceDevice, others: tuple[Sharer, ...], known: Sn
     if device.reserved <= free:
         return
     from nvc.containers.lookup import Lookup
-    from nvc.slices.model.sizes import size_text
+    from nvc.model.slices.sizes import size_text
     from nvc.slices.store.status import label_of
 
     names = Lookup()

@@ -6,7 +6,7 @@ from nvc.slices.store.process_info import pid_inside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.slices.model.ledger import Account
+    from nvc.model.slices.ledger import Account
 
 
 def with_host_pids(accounts: tuple[Account, ...], pids: tuple[int, ...]) -> tuple[Account, ...]:

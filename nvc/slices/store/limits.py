@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from nvc.slices.model import quota
-from nvc.slices.model.entry import FILE_LEASE_TIME, announce, open_own
-from nvc.slices.model.policy import FIRST
-from nvc.slices.model.quota import QuotaDevice, QuotaError
+from nvc.model.slices import quota
+from nvc.model.slices.entry import FILE_LEASE_TIME, announce, open_own
+from nvc.model.slices.policy import FIRST
+from nvc.model.slices.quota import QuotaDevice, QuotaError
 from nvc.slices.policy.entitlement import Demand
 from nvc.slices.store import registry
 from nvc.slices.store.registry import Entry, RegistryError, text_of, write_about
@@ -15,7 +15,7 @@ from nvc.slices.store.registry import Entry, RegistryError, text_of, write_about
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.kernel import Kernel
-    from nvc.slices.model.entry import EntryDevice
+    from nvc.model.slices.entry import EntryDevice
     from nvc.slices.store.status import SliceDeviceStatus
 
 LOCK_TIME = 0.2  # seconds

@@ -21,8 +21,8 @@ import sys
 
 from nvc.base.value import Value
 from nvc.kernel import O_PATH
-from nvc.slices.model import layout, ledger
-from nvc.slices.model.ledger import Account, Budget, LedgerError
+from nvc.model.slices import layout, ledger
+from nvc.model.slices.ledger import Account, Budget, LedgerError
 from nvc.slices.store.process_info import ENDED, is_here, namespace_id_of, namespace_link, start_of
 from nvc.slices.store.process_view import CpuLimit, ProcessView, root_within
 

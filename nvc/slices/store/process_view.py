@@ -16,8 +16,8 @@ import stat
 import time
 
 from nvc.kernel import O_PATH
-from nvc.slices.model import layout
-from nvc.slices.model.ledger import LedgerError
+from nvc.model.slices import layout
+from nvc.model.slices.ledger import LedgerError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

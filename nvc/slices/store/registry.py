@@ -19,8 +19,8 @@ from errno import EBUSY, ENOTEMPTY
 from nvc.base.errors import SourceChanged
 from nvc.base.rundir import needed_directory
 from nvc.kernel import O_PATH
-from nvc.slices.model import layout, quota
-from nvc.slices.model.entry import (
+from nvc.model.slices import layout, quota
+from nvc.model.slices.entry import (
     MODE,
     Entry,
     EntryDevice,
@@ -33,8 +33,8 @@ from nvc.slices.model.entry import (
     text_of,
     write_about,
 )
-from nvc.slices.model.isolation import KERNEL
-from nvc.slices.model.quota import QuotaDevice
+from nvc.model.slices.isolation import KERNEL
+from nvc.model.slices.quota import QuotaDevice
 from nvc.slices.policy import policies
 from nvc.slices.store.process_info import cgroup_of, first_process, namespace_of
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from nvc.kernel import Kernel
-    from nvc.slices.model.slice import Slice, SliceDevice
+    from nvc.model.slices.slice import Slice, SliceDevice
     from nvc.target import Target
 
 __all__ = [

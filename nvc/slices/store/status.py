@@ -13,12 +13,12 @@ from nvc.base.value import Value
 from nvc.containers import ContainerName
 from nvc.containers.lookup import Lookup, Trace
 from nvc.kernel.clocks import host_monotonic
+from nvc.model.slices import ledger
+from nvc.model.slices.isolation import KERNEL, MPS
+from nvc.model.slices.layout import CORES_UNCAPPED, DENIED, NO_LIMIT, PAUSED, POLICY_NATIVE, WEIGHT
+from nvc.model.slices.ledger import Budget
+from nvc.model.slices.policy import policy_of
 from nvc.slices.client.nvcd import silence
-from nvc.slices.model import ledger
-from nvc.slices.model.isolation import KERNEL, MPS
-from nvc.slices.model.layout import CORES_UNCAPPED, DENIED, NO_LIMIT, PAUSED, POLICY_NATIVE, WEIGHT
-from nvc.slices.model.ledger import Budget
-from nvc.slices.model.policy import policy_of
 from nvc.slices.policy import policies
 from nvc.slices.policy.entitlement import entitlements, in_force
 from nvc.slices.store.host_pids import with_host_pids
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nvc.kernel import Kernel
-    from nvc.slices.model.ledger import Account
-    from nvc.slices.model.quota import QuotaDevice
+    from nvc.model.slices.ledger import Account
+    from nvc.model.slices.quota import QuotaDevice
     from nvc.slices.policy.entitlement import Demand
 
 

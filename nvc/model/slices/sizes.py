@@ -6,7 +6,7 @@ Anything ambiguous is an error that names the option or variable: a misread limi
 from __future__ import annotations
 
 from nvc.base.errors import InputError
-from nvc.request import Size
+from nvc.model.request import Size
 
 #: Binary, whatever the case: HAMi writes `3000m` and `3g`.
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}

@@ -9,8 +9,8 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 
 from nvc.base.errors import NvcError
 from nvc.base.value import Value
-from nvc.slices.model import layout
-from nvc.slices.model.ledger import Budget
+from nvc.model.slices import layout
+from nvc.model.slices.ledger import Budget
 
 _ATTEMPTS = 1000
 

@@ -10,11 +10,11 @@ A value that makes no sense is an error that names it, never "no limit".
 from __future__ import annotations
 
 from nvc.base.errors import InputError
-from nvc.request import Size, SliceRequest, TimeSetting
-from nvc.slices.model.isolation import MIG, parse_isolation
-from nvc.slices.model.layout import DEVICES
-from nvc.slices.model.sizes import parse_gibibytes, parse_mebibytes, parse_part, parse_size
-from nvc.slices.model.time_settings import parse_cores, parse_period, parse_policy, parse_weight
+from nvc.model.request import Size, SliceRequest, TimeSetting
+from nvc.model.slices.isolation import MIG, parse_isolation
+from nvc.model.slices.layout import DEVICES
+from nvc.model.slices.sizes import parse_gibibytes, parse_mebibytes, parse_part, parse_size
+from nvc.model.slices.time_settings import parse_cores, parse_period, parse_policy, parse_weight
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from nvc.base.value import Value
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.base.errors import NvcError
-    from nvc.model import Gpu, HostFacts, MigDevice
-    from nvc.request import Request
+    from nvc.model.facts import Gpu, HostFacts, MigDevice
+    from nvc.model.request import Request
 
 #: A list of selectors comes from an image's environment; no machine has this many devices.
 MAX_SELECTORS = 4096

@@ -6,10 +6,10 @@ Anything malformed is an error that names the option or variable.
 from __future__ import annotations
 
 from nvc.base.errors import InputError
-from nvc.request import TimeSetting
-from nvc.slices.model.layout import POLICY_NATIVE
-from nvc.slices.model.policy import CAP, EQUAL, POLICIES, POLICY_FIXED, POLICY_WEIGHT, policy_of
-from nvc.slices.model.sizes import parse_number
+from nvc.model.request import TimeSetting
+from nvc.model.slices.layout import POLICY_NATIVE
+from nvc.model.slices.policy import CAP, EQUAL, POLICIES, POLICY_FIXED, POLICY_WEIGHT, policy_of
+from nvc.model.slices.sizes import parse_number
 
 WEIGHT_MAX = 1 << 16
 TO_START = "start nvcd: `systemctl start nvcd`, or `nvcd &` without systemd"

@@ -65,6 +65,6 @@ DENIED = 2
 #: A slice's cap and weight, where it asks for none.
 CORES_UNCAPPED = 0
 WEIGHT = 1
-#: The policies that the shim knows by their numbers; see nvc/slices/model/policy.py.
+#: The policies that the shim knows by their numbers; see nvc/model/slices/policy.py.
 POLICY_NATIVE = 5
 POLICY_CONCURRENT = 6

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from nvc.base.errors import DeviceError, InputError
 from nvc.base.value import Value
-from nvc.model import Identity
-from nvc.request import Request, Size
-from nvc.selection import select
-from nvc.slices.model.isolation import MIG, MPS
-from nvc.slices.model.layout import CORES_UNCAPPED, NO_LIMIT, POLICY_NATIVE, WEIGHT
-from nvc.slices.model.policy import POLICIES
-from nvc.slices.model.sizes import size_text
-from nvc.slices.model.time_settings import (
+from nvc.model.facts import Identity
+from nvc.model.request import Request, Size
+from nvc.model.selection import select
+from nvc.model.slices.isolation import MIG, MPS
+from nvc.model.slices.layout import CORES_UNCAPPED, NO_LIMIT, POLICY_NATIVE, WEIGHT
+from nvc.model.slices.policy import POLICIES
+from nvc.model.slices.sizes import size_text
+from nvc.model.slices.time_settings import (
     ALL,
     check_period,
     check_together,
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from nvc.compat import CompatLibrary
     from nvc.kernel.probe import MemoryLimit
-    from nvc.model import HostFacts, OuterSlice
-    from nvc.request import Part, SliceRequest, TimeSetting
-    from nvc.selection import Selection
+    from nvc.model.facts import HostFacts, OuterSlice
+    from nvc.model.request import Part, SliceRequest, TimeSetting
+    from nvc.model.selection import Selection
 
     T = TypeVar("T", Size, TimeSetting)
 

@@ -9,7 +9,7 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 
 from nvc.base.errors import NvcError
 from nvc.base.value import Value
-from nvc.slices.model import layout
+from nvc.model.slices import layout
 
 
 class LedgerError(

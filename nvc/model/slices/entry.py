@@ -8,7 +8,7 @@ import stat
 
 from nvc.base.errors import NvcError
 from nvc.base.value import Value
-from nvc.slices.model import layout
+from nvc.model.slices import layout
 
 ABOUT_LIMIT = 1 << 20
 FILE_LEASE_TIME = 0.2  # seconds: the registry may be locked meanwhile, and others wait for that

@@ -4,7 +4,7 @@ Parsing, nvcd's plan, entitlements, help, shell completion and docs/sharing.md (
 table. Other places know some policies by name. `nvc/slices/policy/advice.py` says which one to choose, and
 `effects.py` beside it what was measured. Those that are not timed, `native` and `concurrent`, are in
 `native/vgpu/layout.h`, whose names `window.c`, `mps.c` and `account.c` there use, and in
-`nvc/slices/model/layout.py`. A row's number is its place.
+`nvc/model/slices/layout.py`. A row's number is its place.
 """
 
 from __future__ import annotations
