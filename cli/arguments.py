@@ -5,9 +5,9 @@ from __future__ import annotations
 import posix
 
 from nvc.base.errors import InputError
-from nvc.ids import user_and_group
 from nvc.model.facts import CAPABILITIES
 from nvc.model.request import IMEX_CHANNELS, DriverOptions, Request, SliceRequest, place
+from nvc.request.ids import user_and_group
 from nvc_cli.options import OMITTED
 
 TYPE_CHECKING = False
@@ -33,7 +33,7 @@ def driver_options(
     root = _absolute(text(values, "root"), "root") if "root" in values else ""
     ldcache = _filled(text(values, "ldcache"), "ldcache") if "ldcache" in values else ""
     if configured and not root:
-        from nvc.config import load  # NVIDIA's hook names the root, and need not wait for it
+        from nvc.request.config import load  # NVIDIA's hook names the root, and need not wait for it
 
         config = load()
         root, ldcache = place(root, ldcache, (config.root, config.ldcache))
@@ -118,7 +118,7 @@ def slice_request(values: Values, prefix: str = "vgpu-") -> SliceRequest | None:
 
 
 def _requires_daemon() -> bool:
-    from nvc.config import load
+    from nvc.request.config import load
 
     return load().require_nvcd
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import NoReturn
 
-    from nvc.config import Config
     from nvc.configure import RunLog
+    from nvc.request.config import Config
     from nvc_cli.parse import CommandLine, Values, Words
 
 INTERRUPTED = 128 + 2  # as a shell reports a process that SIGINT ended
@@ -103,8 +103,8 @@ def configuration(path: str, root: str) -> Config:
 
     Raises ConfigError.
     """
-    from nvc.config import load
     from nvc.model.request import place
+    from nvc.request.config import load
 
     config = load(path)
     if not root:

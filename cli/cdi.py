@@ -28,10 +28,10 @@ from nvc.cdi.store import (
 )
 from nvc.cdi.transform import transform_root
 from nvc.cdi.validate import problems
-from nvc.config import load as load_config
 from nvc.kernel import LinuxKernel, privileges
 from nvc.model.facts import CAPABILITIES
 from nvc.model.request import Request
+from nvc.request.config import load as load_config
 from nvc_cli import arguments, completion, output
 from nvc_cli.cdi_inspect import list_command, validate_command
 from nvc_cli.main import CONTEXT, Commands, Seconds, examples, program_of

@@ -8,10 +8,10 @@ import click
 
 from nvc.base.columns import fitted
 from nvc.base.errors import one_line
-from nvc.config import PATHS, ConfigError, check_file
-from nvc.config.file import examine, refusal, written
-from nvc.config.origins import DEFAULT, Setting, settings, split
 from nvc.engines import change, tomltext
+from nvc.request.config import PATHS, ConfigError, check_file
+from nvc.request.config.file import examine, refusal, written
+from nvc.request.config.origins import DEFAULT, Setting, settings, split
 from nvc_cli import output
 from nvc_cli.main import Commands, examples, format_option, program_of
 

@@ -14,9 +14,9 @@ from nvc.cdi.generate import generate
 from nvc.cdi.hookspec import NAMES
 from nvc.cdi.store import DIRECTORIES, split_path
 from nvc.cdi.transform import transform_root
-from nvc.config import load
 from nvc.discovery.beside import IMEX, KINDS, MANAGEMENT
 from nvc.kernel import LinuxKernel, privileges
+from nvc.request.config import load
 from nvc_cli import completion, output
 from nvc_cli.cdi import DEFAULT_CAPABILITIES, FORMATS, asked, form_of, put, specification, tell
 from nvc_cli.cdi_inspect import list_command

@@ -8,11 +8,11 @@ import click
 
 from nvc.base.errors import InputError
 from nvc.base.replace import replace_file
-from nvc.config import PATHS, ConfigError
-from nvc.config.file import examine, refusal
-from nvc.config.keys import KEYS
-from nvc.config.origins import settings, split
 from nvc.engines import change, tomltext
+from nvc.request.config import PATHS, ConfigError
+from nvc.request.config.file import examine, refusal
+from nvc.request.config.keys import KEYS
+from nvc.request.config.origins import settings, split
 from nvc_cli import output
 from nvc_cli.config import assigned, path_now
 from nvc_cli.ctk import Flags

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 
 from nvc.base.errors import ContainerError, InputError, NvcError, one_line
-from nvc.config import driver_options, load
-from nvc.environment import request_from
-from nvc.oci import HINT, read_container, read_state
+from nvc.request.config import driver_options, load
+from nvc.request.environment import request_from
+from nvc.request.oci import HINT, read_container, read_state
 from nvc_hooks.log import STANDARD_ERROR, open_log
 
 TYPE_CHECKING = False
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from nvc.apply.again import Call
-    from nvc.config import Config
     from nvc.configure import RunLog
     from nvc.kernel import Kernel
-    from nvc.oci import Container, ContainerState
+    from nvc.request.config import Config
+    from nvc.request.oci import Container, ContainerState
 
     #: The configuration file that was named, or "", and whether to log to standard error.
     Options: TypeAlias = tuple[str, bool]

@@ -13,7 +13,7 @@ import sys
 
 import nvc
 from nvc.base.errors import InternalError, NvcError, one_line
-from nvc.config import load
+from nvc.request.config import load
 from nvc.runtime.edit import edit
 from nvc_hooks.boot import print_out, say
 from nvc_hooks.log import open_log

@@ -122,7 +122,7 @@ class Driver:
 
         Raises ConfigError for a file that cannot be read, or a value that is wrong.
         """
-        from nvc.config import driver_options, load
+        from nvc.request.config import driver_options, load
 
         return cls(driver_options(load(path)), kernel, log)
 
@@ -173,7 +173,7 @@ class Driver:
         Raises DeviceError, MigConfigError, MigMonitorError, and RequirementError where the driver is too old.
         """
         from nvc.model.selection import select
-        from nvc.requirements import check
+        from nvc.request.requirements import check
 
         selection = select(self.facts, request)
         self._log.selection(selection)

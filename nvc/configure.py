@@ -180,7 +180,7 @@ def _load_the_rest() -> None:
     import nvc.compat
     import nvc.model.selection
     import nvc.plan.build
-    import nvc.requirements
+    import nvc.request.requirements
     import nvc.target  # noqa: F401
 
 
@@ -208,7 +208,7 @@ def plan_target(
     from nvc.compat import compat_libraries
     from nvc.model.selection import select
     from nvc.plan.build import build_plan
-    from nvc.requirements import check
+    from nvc.request.requirements import check
 
     log.facts(facts)
     selection = select(facts, request)

@@ -15,12 +15,12 @@ from typing import Any
 REPO = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, REPO)
 
-from nvc.config import file  # noqa: E402
-from nvc.config.keys import KEYS  # noqa: E402
 from nvc.doctor.catalog import table  # noqa: E402
-from nvc.environment import VARIABLES  # noqa: E402
 from nvc.model.facts import GATED  # noqa: E402
 from nvc.model.slices import isolation, policy, time_settings  # noqa: E402
+from nvc.request.config import file  # noqa: E402
+from nvc.request.config.keys import KEYS  # noqa: E402
+from nvc.request.environment import VARIABLES  # noqa: E402
 from nvc.slices.policy import effects  # noqa: E402
 
 VARIABLES_HEAD = "| variable | meaning |\n| --- | --- |\n"

@@ -15,11 +15,11 @@ from nvc.target import LOADERS, exists
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.apply.executor import Outcome
-    from nvc.config import Config
     from nvc.kernel import Kernel
     from nvc.model.facts import HostFacts
     from nvc.model.request import DriverOptions, Request
     from nvc.plan.ops import Plan
+    from nvc.request.config import Config
     from nvc.target import Target
 
 #: What the records' names begin with in the runtime directory.
@@ -139,7 +139,7 @@ def _state(path: str) -> bytes:
 
 def is_read(name: str) -> bool:
     """Whether a variable of this name decides what a container gets: READ of native/launcher/cdi/bundle.c."""
-    from nvc.environment import is_known  # hooks have it already, and `configure` need not load it
+    from nvc.request.environment import is_known  # hooks have it already, and `configure` need not load it
 
     return is_known(name) or name.startswith("ALIYUN_COM_GPU_")
 

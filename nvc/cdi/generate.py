@@ -15,9 +15,9 @@ from nvc.cdi.store import CdiError
 from nvc.discovery import discover
 from nvc.discovery.hostroot import HostRoot
 from nvc.discovery.outer import refuse_slices
-from nvc.environment import bounds_of
 from nvc.model.selection import select
-from nvc.requirements import check
+from nvc.request.environment import bounds_of
+from nvc.request.requirements import check
 from nvc.slices.build import shim
 
 TYPE_CHECKING = False
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from nvc.config import Config
     from nvc.kernel import Kernel
     from nvc.model.facts import HostFacts
     from nvc.model.request import DriverOptions, Request
+    from nvc.request.config import Config
 
 _PLACES = ("/usr/bin", "/usr/local/bin")
 

@@ -16,8 +16,8 @@ from nvc.model.slices.time_settings import PERIOD_US, default_policy, parse_peri
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.config import Config
     from nvc.model.facts import HostFacts, Identity
+    from nvc.request.config import Config
 
 #: The class of devices that are slices: nvidia.com/vgpu.
 CLASS = "vgpu"

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from nvc.config import Config
     from nvc.daemon.audit.nvml_client import DeviceSeen
     from nvc.kernel import Kernel
+    from nvc.request.config import Config
 
 CENSUS = 5 * SECOND  # between two looks at which slices still have processes
 SEARCH = 60 * SECOND  # between two searches for a driver that was not there
@@ -143,8 +143,8 @@ class Daemon:
         if self._searched and now - self._searched < SEARCH:
             return False
         self._searched = now
-        from nvc.config import driver_options
         from nvc.discovery import discover
+        from nvc.request.config import driver_options
         from nvc.slices.build.calibrate import libraries_of
 
         try:

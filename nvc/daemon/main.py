@@ -20,7 +20,7 @@ from nvc.kernel import LinuxKernel, privileges
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.config import Config
+    from nvc.request.config import Config
 
 FILES = 16384  # descriptors, as in packaging/systemd/nvcd.service
 OBEYED = (signal.SIGTERM, signal.SIGINT, signal.SIGIO)

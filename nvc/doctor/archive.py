@@ -19,7 +19,6 @@ from typing import Any
 import nvc
 from nvc.base.errors import NvcError
 from nvc.cdi.store import read_directory
-from nvc.config import PATHS
 from nvc.containers.files import names_in
 from nvc.discovery.places import DIRECTORIES
 from nvc.discovery.proc import proc_files
@@ -31,6 +30,7 @@ from nvc.doctor.registrations import kind_of
 from nvc.engines import ENGINES
 from nvc.engines.registered import registered
 from nvc.listing import info_document
+from nvc.request.config import PATHS
 from nvc.slices.build import shim
 from nvc.slices.store.status import document as slice_document
 

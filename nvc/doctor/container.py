@@ -15,11 +15,18 @@ from nvc.doctor.context import Context, read_text
 from nvc.doctor.inside import Inside
 from nvc.doctor.registrations import NVIDIAS, OURS, kind_of
 from nvc.doctor.system import LOST, lost_by, scope_of
-from nvc.environment import CAPABILITIES, MAX_REQUIREMENT, MAX_REQUIREMENTS, REQUIRE, VISIBLE, is_known
 from nvc.model.facts import HostFacts
 from nvc.model.request import Request
 from nvc.model.selection import Selection, select
-from nvc.requirements import check as check_requirements
+from nvc.request.environment import (
+    CAPABILITIES,
+    MAX_REQUIREMENT,
+    MAX_REQUIREMENTS,
+    REQUIRE,
+    VISIBLE,
+    is_known,
+)
+from nvc.request.requirements import check as check_requirements
 
 _NOTHING = ("", "none", "void")
 _MIG = "/dev/nvidia-caps/"

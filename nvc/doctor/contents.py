@@ -16,8 +16,8 @@ from nvc.doctor.container import AGAIN, computes
 from nvc.doctor.context import Context
 from nvc.doctor.inside import DIRECTORIES, File, Inside
 from nvc.doctor.slices import UNCOVERED, max_glibc, uncovered
-from nvc.environment import CAPABILITIES
 from nvc.model.slices.variables import MEMORY, NVIDIA_LIMIT, NVIDIA_REQUEST
+from nvc.request.environment import CAPABILITIES
 from nvc.slices.store.status import SliceStatus
 
 LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")

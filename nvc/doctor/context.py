@@ -7,10 +7,8 @@ import time
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from nvc import config as configuration
 from nvc.base.errors import NvcError
 from nvc.base.rundir import SYSTEM, in_user_namespace
-from nvc.config import Config, ConfigError
 from nvc.containers.files import FILE_MAX, read_bytes
 from nvc.discovery import discover
 from nvc.discovery.host import Host
@@ -20,6 +18,8 @@ from nvc.doctor import Blocked
 from nvc.doctor.inside import Inside
 from nvc.model.facts import HostFacts
 from nvc.model.request import DriverOptions, place
+from nvc.request import config as configuration
+from nvc.request.config import Config, ConfigError
 from nvc.slices.store.status import SliceStatus, statuses
 
 if TYPE_CHECKING:

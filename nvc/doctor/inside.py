@@ -16,7 +16,7 @@ from nvc.discovery.elf import Elf, read_elf
 from nvc.discovery.ldcache import ARCH_FLAGS, ARCH_MASK, CACHE_LIMIT, parse_cache
 from nvc.kernel import O_PATH
 from nvc.model.slices.variables import library_path
-from nvc.oci import Container, read_bundle
+from nvc.request.oci import Container, read_bundle
 from nvc.target import LOADERS, exists
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 from nvc.apply.journal import kept, read_journal
 from nvc.base.rundir import STATE, SYSTEM
-from nvc.config import PATHS, check_file
 from nvc.doctor import AS_ROOT, FAILED, OK, UNKNOWN, WARNING, Check, Fact, Row, aside, first
 from nvc.doctor.context import Context
+from nvc.request.config import PATHS, check_file
 
 _PLUGINS = "/var/lib/kubelet/device-plugins"
 _CORRECT = "correct it; docs/configuration.md has every key"

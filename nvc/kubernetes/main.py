@@ -11,9 +11,7 @@ import nvc
 from nvc.base.errors import InitializationError, NvcError, PermissionDenied, unforeseen
 from nvc.base.wake import Wake
 from nvc.cdi.generate import installed_hook, slicing_of
-from nvc.config import driver_options
 from nvc.discovery import discover
-from nvc.environment import bounds_of
 from nvc.kernel import LinuxKernel
 from nvc.kubernetes import give, nvml
 from nvc.kubernetes.access import by_kubeconfig, in_cluster
@@ -35,13 +33,14 @@ from nvc.kubernetes.settings import DEVICE_PLUGIN, DRA
 from nvc.kubernetes.sizes import resources
 from nvc.kubernetes.topology import places
 from nvc.kubernetes.web import Web
+from nvc.request.config import driver_options
+from nvc.request.environment import bounds_of
 from nvc.slices.build.calibrate import libraries_of
 from nvc.slices.build.confine import die_with
 from nvc.slices.build.held_files import HeldFiles
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.config import Config
     from nvc.kernel import Kernel
     from nvc.kubernetes.api import Server
     from nvc.kubernetes.claim import Allocation
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
     from nvc.kubernetes.settings import Settings
     from nvc.model.facts import HostFacts
     from nvc.model.request import DriverOptions
+    from nvc.request.config import Config
 
 #: Seconds between two looks at the node's devices, and at claims that nobody will unprepare.
 LOOK, COLLECT = 60.0, 600.0

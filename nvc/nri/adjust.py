@@ -13,12 +13,12 @@ from nvc.cdi.generate import document_of
 from nvc.cdi.hookspec import STEP, disabled_hooks
 from nvc.cdi.sliced import SliceSize, Slicing
 from nvc.discovery import discover
-from nvc.environment import bounds_of
 from nvc.model.request import Size
 from nvc.model.selection import select
 from nvc.model.slices.layout import NO_LIMIT
 from nvc.model.slices.slice import resolve
 from nvc.nri.protocol import nri_pb2 as nri
+from nvc.request.environment import bounds_of
 from nvc.runtime.spec import Spec, apply_edits
 from nvc.slices.build import shim
 
@@ -26,10 +26,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from nvc.config import Config
     from nvc.kernel import Kernel
     from nvc.model.facts import HostFacts
     from nvc.model.request import DriverOptions, Request, SliceRequest
+    from nvc.request.config import Config
 
 VENDOR = "nri.nvc.dev"
 

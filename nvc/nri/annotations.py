@@ -7,15 +7,15 @@ nri.nvc.dev/memory.main: 10GiB      for the container `main`; one that has annot
 from __future__ import annotations
 
 from nvc.base.errors import InputError, one_line
-from nvc.environment import CAPABILITIES, VISIBLE, is_need, request_from
-from nvc.oci import Container
+from nvc.request.environment import CAPABILITIES, VISIBLE, is_need, request_from
+from nvc.request.oci import Container
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from nvc.config import Config
     from nvc.model.request import Request
+    from nvc.request.config import Config
 
 DOMAIN = "nri.nvc.dev/"
 DEVICES = "devices"

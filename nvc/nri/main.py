@@ -11,7 +11,6 @@ import nvc
 from nvc.base.errors import InitializationError, InputError, NvcError, PermissionDenied, one_line
 from nvc.base.value import Value
 from nvc.cdi.generate import installed_hook
-from nvc.config import driver_options
 from nvc.discovery import discover
 from nvc.kernel import LinuxKernel
 from nvc.nri.adjust import adjustment, given
@@ -19,13 +18,14 @@ from nvc.nri.annotations import asked, named, request_of
 from nvc.nri.errors import NriError
 from nvc.nri.plugin import Plugin
 from nvc.nri.wire import Wire
+from nvc.request.config import driver_options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, NoReturn
 
-    from nvc.config import Config
+    from nvc.request.config import Config
 
 #: Seconds that the driver has to answer: runtimes wait for 2 s, and then start the container without a GPU.
 ANSWER = 1.5

@@ -8,7 +8,7 @@ import stat
 from nvc.base.errors import ContainerError
 from nvc.base.replace import replace_file
 from nvc.base.value import Value
-from nvc.oci import MAX_CONFIG
+from nvc.request.oci import MAX_CONFIG
 
 STEP = "read bundle"
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | os.O_NOFOLLOW

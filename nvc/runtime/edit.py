@@ -12,15 +12,15 @@ from __future__ import annotations
 
 from nvc.base.errors import ContainerError
 from nvc.base.fastjson import JsonError
-from nvc.oci import Malformed, container_of
+from nvc.request.oci import Malformed, container_of
 from nvc.runtime import bundle as files
 from nvc.runtime import exact
 from nvc.runtime.choice import choose
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.config import Config
     from nvc.configure import Log
+    from nvc.request.config import Config
 
 
 def edit(config: Config, bundle: str, path: str, programs: str, log: Log) -> bool:

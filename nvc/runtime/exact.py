@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nvc.base.fastjson import parse
-from nvc.oci import MAX_CONFIG
+from nvc.request.oci import MAX_CONFIG
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,26 +7,26 @@ import stat
 
 from nvc.base.errors import InputError
 from nvc.base.rundir import in_user_namespace
-from nvc.config import ConfigError, driver_options
 from nvc.discovery import discover
-from nvc.environment import VARIABLES
 from nvc.kernel import LinuxKernel
 from nvc.model.selection import select
 from nvc.plan.devices import IMEX_DEV, device_ops, groups_of
 from nvc.plan.ops import AllowDevice, BindDevice
-from nvc.requirements import check
+from nvc.request.config import ConfigError, driver_options
+from nvc.request.environment import VARIABLES
+from nvc.request.requirements import check
 from nvc.runtime.spec import GIVERS, Spec, apply_edits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
-    from nvc.config import Config
     from nvc.configure import Log
     from nvc.kernel import Kernel
     from nvc.model.facts import HostFacts
     from nvc.model.request import DriverOptions, Request
     from nvc.model.selection import Selection
+    from nvc.request.config import Config
     from nvc.runtime.choice import Choice
 
     Edits: TypeAlias = list[dict[str, Any]]

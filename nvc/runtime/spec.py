@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 
-from nvc.oci import Malformed
+from nvc.request.oci import Malformed
 from nvc.runtime.exact import Number
 
 TYPE_CHECKING = False

@@ -10,8 +10,8 @@ import pytest
 from support import REPO
 from support.engines import DRIVER, Host
 
-from nvc.config.keys import KEYS
 from nvc.daemon.audit.verify import BYPASS, DENY, EXCESS, REPORT, STOP, STRANGER
+from nvc.request.config.keys import KEYS
 
 #: The driver of this host is where nothing looks by itself.
 WRAPPER = f"""#!/bin/sh

@@ -13,7 +13,7 @@ from support.builds import make
 from support.packages import build_newer
 
 from nvc.base.value import Value
-from nvc.config import Config, load
+from nvc.request.config import Config, load
 
 #: What is between `](` and `)` outside of code, without what is not a file.
 LINK = re.compile(r"\]\((?![a-z]+:)([^)\s]+)\)")

@@ -10,7 +10,7 @@ import pytest
 from support.bundle import default_config
 from support.engines import CONFIG_TOML, Host
 
-from nvc import environment
+from nvc.request import environment
 
 STUB = "/run/stub/runc"  # in the low-level runtime's place
 
@@ -66,7 +66,7 @@ def test_a_container_that_asks_for_nothing_waits_for_no_interpreter(host: Host) 
 
 
 def test_who_may_ask_for_something_is_looked_at(host: Host) -> None:
-    """The static program knows the words for which nvc.environment looks."""
+    """The static program knows the words for which nvc.request.environment looks."""
     plain = asking(host)
     for name in (environment.VISIBLE, environment.CUDA_VERSION, environment.CGPU_DEVICES):
         assert asks_python(host, json.dumps(asking(host, f"{name}=0")))

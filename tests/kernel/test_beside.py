@@ -13,7 +13,7 @@ from support.bundle import default_config
 from support.ctk import Ctk, refused
 
 from nvc.cdi.validate import problems
-from nvc.config import Config
+from nvc.request.config import Config
 from nvc.runtime.edit import edit
 
 #: Where another driver has made its nodes: of each kind, and what does not belong to it.

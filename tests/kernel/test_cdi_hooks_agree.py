@@ -20,8 +20,8 @@ from support.launcher import sanitized
 from nvc.cdi.hooks.arguments import parse_arguments
 from nvc.cdi.hooks.steps import Steps
 from nvc.compat import compat_libraries
-from nvc.environment import SLICES
 from nvc.kernel import LinuxKernel
+from nvc.request.environment import SLICES
 
 
 @pytest.fixture

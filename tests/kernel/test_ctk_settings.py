@@ -9,7 +9,7 @@ import pytest
 from support import run
 from support.ctk import Ctk, refused
 
-from nvc.config.file import parse
+from nvc.request.config.file import parse
 
 # The configuration
 

@@ -11,9 +11,9 @@ from support.drivertree import DriverTree
 from support.nvml import NvmlTree, built, nvml_tree  # noqa: F401
 
 from nvc.base.errors import InitializationError, InputError
-from nvc.config import Config
 from nvc.nri import main
 from nvc.nri.main import Giver, Settings
+from nvc.request.config import Config
 
 CONTAINER = SimpleNamespace(name="c", env=(), linux=SimpleNamespace(namespaces=()))
 SETTINGS = Settings(hook_path="/usr/bin/nvc-cdi-hook")

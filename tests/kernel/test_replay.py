@@ -22,10 +22,10 @@ from support.rootfs import LIBS
 
 from nvc.apply.again import is_read
 from nvc.compat import DIRECTORY as COMPAT
-from nvc.config import Config
-from nvc.environment import SLICES, VARIABLES, request_from
 from nvc.kernel import LinuxKernel
-from nvc.oci import Container
+from nvc.request.config import Config
+from nvc.request.environment import SLICES, VARIABLES, request_from
+from nvc.request.oci import Container
 
 VERSION = "580.159.04"
 

@@ -12,7 +12,7 @@ from support import run, sources
 from support.bundle import default_config
 
 from nvc.base.errors import InputError
-from nvc.config import Config, ConfigError
+from nvc.request.config import Config, ConfigError
 from nvc.runtime.edit import edit
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"

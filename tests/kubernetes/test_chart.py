@@ -10,7 +10,7 @@ import yaml
 from support import run
 from support.cluster import Cluster, programs
 
-from nvc.config import load
+from nvc.request.config import load
 
 
 def template(made: str, *words: str, check: bool = True) -> tuple[int, str]:

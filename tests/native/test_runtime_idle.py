@@ -14,9 +14,9 @@ from support.builds import kept
 
 from nvc.base.errors import InputError
 from nvc.base.fastjson import JsonError
-from nvc.config import Config, ConfigError
-from nvc.config.file import parse
-from nvc.oci import Malformed, container_of
+from nvc.request.config import Config, ConfigError
+from nvc.request.config.file import parse
+from nvc.request.oci import Malformed, container_of
 from nvc.runtime import exact
 from nvc.runtime.choice import choose
 

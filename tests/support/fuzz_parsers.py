@@ -17,22 +17,22 @@ from nvc.cgroup import v1
 from nvc.cgroup.evaluate import allows
 from nvc.cgroup.extend import Unreadable, readable
 from nvc.cgroup.find import cgroup_mounts, memberships
-from nvc.config import Config, ConfigError
-from nvc.config.file import parse as parse_config
 from nvc.discovery.elf import forward_compatibility, parse_notes, read_elf
 from nvc.discovery.ldcache import parse_cache
 from nvc.discovery.mig import parse_minors
 from nvc.discovery.proc import char_majors, fields_of, is_version, parse_address
 from nvc.discovery.wire import parse_reply
 from nvc.engines import EngineError, jsontext, tomltext
-from nvc.environment import request_from
-from nvc.ids import user_and_group
 from nvc.kernel import rm, tracer, tracing
 from nvc.kernel.bpf import BpfProgram
 from nvc.model.slices import layout, ledger, quota
 from nvc.model.slices.sizes import parse_size
-from nvc.oci import Container, Malformed, container_of, read_state
-from nvc.requirements import _holds
+from nvc.request.config import Config, ConfigError
+from nvc.request.config.file import parse as parse_config
+from nvc.request.environment import request_from
+from nvc.request.ids import user_and_group
+from nvc.request.oci import Container, Malformed, container_of, read_state
+from nvc.request.requirements import _holds
 from nvc.slices.build import calibration
 from nvc.slices.policy import policies
 from nvc.slices.store.registry import RegistryError, read_entry

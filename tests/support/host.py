@@ -11,13 +11,13 @@ from typing import Any
 from unittest.mock import patch
 
 from nvc.base import rundir
-from nvc.config import Config
 from nvc.daemon.control import answer
 from nvc.daemon.daemon import Daemon
 from nvc.kernel import LinuxKernel
 from nvc.model.slices import quota
 from nvc.model.slices.entry import Entry, EntryDevice, text_of
 from nvc.model.slices.quota import QuotaDevice
+from nvc.request.config import Config
 from nvc.slices.show.live import LiveView, document
 from nvc.slices.store import registry, status
 from nvc.slices.store.process_info import start_of

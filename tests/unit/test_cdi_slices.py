@@ -17,12 +17,12 @@ from nvc.cdi.document import DocumentOptions, build_document
 from nvc.cdi.hooks.bundle import slices_of
 from nvc.cdi.sliced import SliceSize, Slicing, parsed, sizes_of, sliced, written
 from nvc.cdi.validate import problems
-from nvc.config.file import parse
 from nvc.model.facts import HostFacts
 from nvc.model.request import Part, Request, SliceRequest
 from nvc.model.selection import select
 from nvc.model.slices.sizes import parse_size
 from nvc.model.slices.slice import SliceDevice, bounded
+from nvc.request.config.file import parse
 
 SHIMS = tuple(
     (f"{name}.so.1", f"/opt/nvc/vgpu/current/{name}.so", IDENTITY) for name in ("libcuda", "libnvidia-ml")

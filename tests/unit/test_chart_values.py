@@ -10,8 +10,8 @@ import pytest
 import yaml
 from support.prose import read
 
-from nvc.config.file import parse
-from nvc.config.keys import KEYS
+from nvc.request.config.file import parse
+from nvc.request.config.keys import KEYS
 
 CHART = "packaging/kubernetes/chart"
 TABLES = ("nvc", "nvcd")

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from support import REPO
 
-from nvc import config as module
-from nvc.config import Config, ConfigError, driver_options, load
-from nvc.config.file import parse
-from nvc.config.keys import KEYS
+from nvc.request import config as module
+from nvc.request.config import Config, ConfigError, driver_options, load
+from nvc.request.config.file import parse
+from nvc.request.config.keys import KEYS
 
 PATH = "/etc/nvc/config.toml"
 
@@ -313,7 +313,7 @@ def test_the_parsed_form_is_kept(file: Callable[[str], str], tmp_path: Any, monk
     path = file("disable-require = true\nnew = 1")
     first = load(directory=run)
     parsed: list[str] = []
-    from nvc.config import file as parser
+    from nvc.request.config import file as parser
 
     real = parser.parse
     monkeypatch.setattr(parser, "parse", lambda data, name: parsed.append(name) or real(data, name))

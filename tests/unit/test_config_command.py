@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from support import run
 from support.begun import Begun
 
-from nvc.config.file import parse
-from nvc.config.keys import KEYS
-from nvc.config.origins import lines_of, settings, split
+from nvc.request.config.file import parse
+from nvc.request.config.keys import KEYS
+from nvc.request.config.origins import lines_of, settings, split
 
 TEXT = """# of the operator
 disable-require = true   # for now

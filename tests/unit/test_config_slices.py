@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nvc.config.file import parse
+from nvc.request.config.file import parse
 
 PATH = "/etc/nvc/config.toml"
 

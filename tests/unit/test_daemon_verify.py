@@ -16,7 +16,6 @@ import pytest
 from support import PATIENCE as LONG
 from support import until
 
-from nvc.config import Config
 from nvc.daemon.audit import stale_accounts
 from nvc.daemon.audit.accountant import GRACE, Accountant, Balance, User
 from nvc.daemon.audit.nvml_client import DeviceSeen
@@ -36,6 +35,7 @@ from nvc.model.slices.entry import Entry
 from nvc.model.slices.layout import DENIED
 from nvc.model.slices.ledger import Account
 from nvc.model.slices.quota import QuotaDevice
+from nvc.request.config import Config
 from nvc.slices.store.process_info import is_ending, is_here, start_of
 
 KEY, UUID = "f-1-2-3", "GPU-00000000-1111-2222-3333-444444444440"

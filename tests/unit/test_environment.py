@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvc.base.errors import InputError
-from nvc.config import Config
-from nvc.environment import VOLUMES, request_from, slice_request
 from nvc.model.request import Request
-from nvc.oci import Container, Mount
+from nvc.request.config import Config
+from nvc.request.environment import VOLUMES, request_from, slice_request
+from nvc.request.oci import Container, Mount
 
 ALL = Config().supported_capabilities
 #: An image from before NVIDIA_REQUIRE_CUDA.

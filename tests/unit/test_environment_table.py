@@ -7,12 +7,12 @@ import os
 import pytest
 from support import REPO
 
-from nvc import environment
 from nvc.base.errors import InputError
-from nvc.config import Config
-from nvc.environment import SLICES, VARIABLES, Variable, is_known, request_from
 from nvc.model.slices import variables
-from nvc.oci import Container
+from nvc.request import environment
+from nvc.request.config import Config
+from nvc.request.environment import SLICES, VARIABLES, Variable, is_known, request_from
+from nvc.request.oci import Container
 from nvc.runtime import give
 
 

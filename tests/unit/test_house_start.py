@@ -123,7 +123,7 @@ def test_a_hook_that_injects_loads_nothing_heavy(
         runs = [loaded(stage, "nvc_hooks", "nvc-hook", *words, stdin=None, input=state) for _ in range(2)]
     assert foreign(stage, runs[1]) == set()
     assert "tomllib" in runs[0] or "tomli" in runs[0]
-    assert "nvc.apply.executor" in runs[1] and "nvc.config.file" not in runs[1]
+    assert "nvc.apply.executor" in runs[1] and "nvc.request.config.file" not in runs[1]
     assert not {"nvc.discovery.full", "nvc.kernel.probe", "json", "os", "struct"} & runs[1]
     assert unarchived(runs[1]) == set()
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from nvc.base.errors import InputError
-from nvc.config import Config
 from nvc.containers.running import RunningContainer
 from nvc.doctor.inside import Inside
-from nvc.environment import request_from
 from nvc.kernel import LinuxKernel
-from nvc.oci import Container, container_of
+from nvc.request.config import Config
+from nvc.request.environment import request_from
+from nvc.request.oci import Container, container_of
 
 OWN = f"lib/{os.uname().machine}-linux-gnu"
 

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvc.base.errors import InputError, NvcError
-from nvc.config import Config
 from nvc.nri.adjust import adjustment
 from nvc.nri.annotations import DOMAIN, NAMES, asked, request_of
 from nvc.nri.errors import NriError
@@ -21,6 +20,7 @@ from nvc.nri.plugin import CREATE_CONTAINER, INTERNAL, INVALID_ARGUMENT, UNIMPLE
 from nvc.nri.protocol import nri_pb2 as nri
 from nvc.nri.protocol import ttrpc_pb2 as ttrpc
 from nvc.nri.wire import CHUNK, MESSAGE_MAX, PLUGIN, REQUEST, RESPONSE, RUNTIME, Message, Wire, frames
+from nvc.request.config import Config
 
 MESSAGES = st.builds(
     Message, st.sampled_from([PLUGIN, RUNTIME]), st.integers(0, 2**32 - 1), st.integers(0, 255),

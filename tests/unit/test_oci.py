@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvc.base.errors import ContainerError
-from nvc.oci import (
+from nvc.request.oci import (
     MAX_CONFIG,
     MAX_STATE,
     ContainerState,

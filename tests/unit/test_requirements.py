@@ -12,7 +12,7 @@ from support.facts import UUID_0, UUID_1, facts, gpu
 
 from nvc.base.errors import RequirementError
 from nvc.model.selection import Selection
-from nvc.requirements import check
+from nvc.request.requirements import check
 
 TESLA = gpu(0, UUID_0, brand="Tesla", architecture="7.5", name="Tesla T4")
 GEFORCE = gpu(1, UUID_1, brand="GeForceRTX", architecture="8.9", name="GeForce RTX 4090")

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvc.base.errors import InputError
-from nvc.config import Config
 from nvc.kubernetes import names
-from nvc.oci import Container, Mount
+from nvc.request.config import Config
+from nvc.request.oci import Container, Mount
 from nvc.runtime.choice import CLAIM_KINDS, MANAGEMENT, Choice, choose
 
 

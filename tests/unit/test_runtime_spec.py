@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvc.base.fastjson import JsonError
-from nvc.oci import Malformed
+from nvc.request.oci import Malformed
 from nvc.runtime import exact
 from nvc.runtime.spec import Spec, apply_edits
 

@@ -1,5 +1,5 @@
 /* What an OCI runtime tells a hook: the state document, and the bundle that it names. What is not as the specification
- * says is for Python to refuse: nvc/oci.py, nvc/cdi/hooks/bundle.py. */
+ * says is for Python to refuse: nvc/request/oci.py, nvc/cdi/hooks/bundle.py. */
 #include "_json.h"
 #include "cdi.h"
 
@@ -15,7 +15,7 @@
 #define PID_MAX (1 << 22)
 #define HOOKS_MAX 4096
 
-/* Variables by which containers ask for slices begin so: SLICES of nvc/environment.py. */
+/* Variables by which containers ask for slices begin so: SLICES of nvc/request/environment.py. */
 static const char *const ASKING[] = {"NVC_VGPU_", "CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT",
                                      "ALIYUN_COM_GPU_", "NVIDIA_GPU_MEMORY_"};
 
@@ -187,7 +187,7 @@ static bool has_word(struct reading *in, uint32_t list, const char *word)
     return found;
 }
 
-/* What mounts could ask by is part of their destinations: nvidia-container-devices of nvc/environment.py. */
+/* What mounts could ask by is part of their destinations: nvidia-container-devices of nvc/request/environment.py. */
 static bool mounts_are_plain(const struct reading *in, uint32_t mounts)
 {
     static const char name[] = "nvidia-container-devices";

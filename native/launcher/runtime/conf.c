@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The first file that exists; nvc/config has the same two. */
+/* The first file that exists; nvc/request/config has the same two. */
 static const char *const CONFIGURATIONS[] = {"/etc/nvc/config.toml",
                                              "/etc/nvidia-container-runtime/config.toml"};
 

@@ -9,14 +9,14 @@ from nvc.base.errors import ContainerError, DeviceError, InputError
 from nvc.cdi.hooks.slices import driver_of
 from nvc.cdi.hookspec import LIMIT_STEP, OPTION
 from nvc.cdi.sliced import parsed
-from nvc.config import load
 from nvc.discovery import discover
 from nvc.kernel import LinuxKernel
 from nvc.kernel.privileges import reduce
 from nvc.model.request import Request
 from nvc.model.selection import select
 from nvc.model.slices.slice import devices_of
-from nvc.oci import read_state
+from nvc.request.config import load
+from nvc.request.oci import read_state
 from nvc.slices.build.kernel_limits import check_devices, held_processes, set_limits
 
 TYPE_CHECKING = False

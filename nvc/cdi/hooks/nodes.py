@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nvc.model.facts import HostFacts
-    from nvc.oci import Mount
+    from nvc.request.oci import Mount
 
 #: Where nodes of the driver are, below a directory that is mounted.
 _BELOW = ("", "dev", "nvidia-caps", "dev/nvidia-caps")

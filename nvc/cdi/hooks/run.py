@@ -13,8 +13,8 @@ from nvc.cdi.hooks.steps import Steps
 from nvc.cdi.hookspec import STEP
 from nvc.kernel import LinuxKernel
 from nvc.kernel.privileges import reduce
-from nvc.oci import read_bundle, read_state
 from nvc.plan.ops import Plan, UpdateLoaderCache
+from nvc.request.oci import read_bundle, read_state
 from nvc.target import SELF, open_target, shares_mount_namespace
 
 TYPE_CHECKING = False

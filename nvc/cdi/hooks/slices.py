@@ -17,11 +17,11 @@ from nvc.base.value import Value
 from nvc.cdi.hooks.bundle import slices_of
 from nvc.cdi.hooks.nodes import device_nodes, mounted_nodes, refuse_mounted
 from nvc.cdi.hookspec import OPTION, STEP
-from nvc.config import driver_options, load
-from nvc.environment import bounds_of, slice_request
 from nvc.kernel import O_PATH
 from nvc.model.request import SliceRequest
-from nvc.oci import Container
+from nvc.request.config import driver_options, load
+from nvc.request.environment import bounds_of, slice_request
+from nvc.request.oci import Container
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
     from nvc.cdi.hooks.arguments import HookCall
     from nvc.compat import CompatLibrary
-    from nvc.config import Config
     from nvc.kernel import Kernel
     from nvc.model.facts import Gpu, HostFacts, MigDevice
     from nvc.model.request import DriverOptions, Part
     from nvc.model.selection import Selection
     from nvc.model.slices.slice import Slice
     from nvc.plan.ops import Op
+    from nvc.request.config import Config
     from nvc.target import Target
 
 #: In the runtime directory: the version of nvc and the configuration file that limits nobody.

@@ -11,7 +11,6 @@ import os
 import time
 
 from nvc.base.errors import RmError
-from nvc.config import driver_options
 from nvc.daemon.keeper import selftest
 from nvc.daemon.keeper.executor import Executor
 from nvc.daemon.keeper.table import UNKNOWN, Table
@@ -27,15 +26,16 @@ from nvc.discovery import (  # noqa: F401
 )
 from nvc.kernel import rm
 from nvc.kernel.tracer import Tracer
+from nvc.request.config import driver_options
 from nvc.slices.build.calibrate import libraries_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nvc.config import Config
     from nvc.daemon.keeper.executor import Driver
     from nvc.kernel import Kernel
+    from nvc.request.config import Config
     from nvc.slices.build.calibrate import Libraries
 
 CONTROL, NODES = "/dev/nvidiactl", "/dev/nvidia[0-9]*"

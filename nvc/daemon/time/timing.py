@@ -28,7 +28,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nvc.config import Config
     from nvc.daemon.io.loop import Loop
     from nvc.daemon.keeper.device import SliceTime
     from nvc.daemon.keeper.plan import Group
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from nvc.daemon.schedule.slice_index import SliceIndex
     from nvc.daemon.time.client import Records
     from nvc.kernel import Kernel
+    from nvc.request.config import Config
 
 SOON = SECOND // 500  # after news of channels: a context is made by some dozen calls
 STOP = "stop"  # on-stranger: processes in no slice do not run on a GPU that slices share

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from nvc.config import Config
-    from nvc.oci import Container
+    from nvc.request.config import Config
+    from nvc.request.oci import Container
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from nvc.base.errors import InputError, one_line
-from nvc.config import Config, ConfigError
-from nvc.config.keys import KEYS
-from nvc.ids import user_and_group
 from nvc.model.facts import CAPABILITIES, GATED
 from nvc.model.slices.isolation import OPERATORS
+from nvc.request.config import Config, ConfigError
+from nvc.request.config.keys import KEYS
+from nvc.request.ids import user_and_group
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def examine(data: bytes, path: str) -> tuple[dict[str, Any], tuple[str, ...], tu
             except _Bad as bad:
                 errors.append(_refused(path, f"{name}: {bad}", (table, key), fields_of(*known)))
     if any(field in fields for field in DEFAULTS):
-        from nvc.config.vgpu import contradictions
+        from nvc.request.config.vgpu import contradictions
 
         warnings += [f"{path}: [nvc] {text}" for text in contradictions(fields)]
     return fields, tuple(warnings), tuple(errors)
@@ -263,7 +263,7 @@ def _whole(low: int, high: int) -> Callable[[Any], int]:
 
 
 def _cores(value: Any) -> int:
-    from nvc.config.vgpu import percent
+    from nvc.request.config.vgpu import percent
 
     try:
         return _whole(0, 100)(percent(value))
@@ -272,7 +272,7 @@ def _cores(value: Any) -> int:
 
 
 def _vgpus(value: Any) -> tuple[tuple[Any, ...], ...]:
-    from nvc.config.vgpu import devices_of
+    from nvc.request.config.vgpu import devices_of
 
     try:
         return devices_of(value)

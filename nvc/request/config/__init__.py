@@ -110,7 +110,7 @@ class Config(Value):
     nvcd_on_excess: str = "deny"  # or report, stop
     nvcd_on_stranger: str = "leave"  # or stop
     #: name, memory, devices, cores, weight, and policy, request, period and isolation, or "", of each; see
-    #: nvc.config.vgpu
+    #: nvc.request.config.vgpu
     vgpu_devices: tuple[tuple[str, str, tuple[str, ...], int, int, str, str, str, str], ...] = ()
 
     if not TYPE_CHECKING:
@@ -161,7 +161,7 @@ def load(named: str = "", directory: str = "") -> Config:
 
 def check_file(path: str) -> tuple[tuple[str, ...], tuple[ConfigError, ...]]:
     """All warnings and errors about a file, for somebody who is to correct it."""
-    from nvc.config.file import examine
+    from nvc.request.config.file import examine
 
     try:
         fd = os.open(path, _READ)
@@ -213,7 +213,7 @@ def _load(fd: int, path: str, directory: str) -> Config:
             return Config(*kept[1])
     except (TypeError, ValueError, IndexError):
         pass  # kept by something else
-    from nvc.config.file import parse
+    from nvc.request.config.file import parse
 
     config: Config = parse(_read(fd, path), path).replace(path=path, identity=repr(identity).encode())
     inventory.store(name, (key, tuple(config)), directory)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from nvc.base.value import Value
-from nvc.config import Config, ConfigError
-from nvc.config.file import examine, written
-from nvc.config.keys import KEYS
+from nvc.request.config import Config, ConfigError
+from nvc.request.config.file import examine, written
+from nvc.request.config.keys import KEYS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
