@@ -14,7 +14,7 @@ from nvc.cdi.generate import generate
 from nvc.cdi.hookspec import NAMES
 from nvc.cdi.store import DIRECTORIES, split_path
 from nvc.cdi.transform import transform_root
-from nvc.discovery.beside import IMEX, KINDS, MANAGEMENT
+from nvc.discovery.devices.beside import IMEX, KINDS, MANAGEMENT
 from nvc.kernel import LinuxKernel, privileges
 from nvc.request.config import load
 from nvc_cli import completion, output

@@ -7,11 +7,11 @@ import os
 import click
 
 from nvc.base.errors import InitializationError, InputError, PermissionDenied
-from nvc.discovery import charlinks
-from nvc.discovery.devfiles import control_nodes, existing_nodes, missing_nodes, possible_nodes
+from nvc.discovery.devices import charlinks
+from nvc.discovery.devices.devfiles import control_nodes, existing_nodes, missing_nodes, possible_nodes
+from nvc.discovery.devices.kmods import load_modules, missing_modules
+from nvc.discovery.driver.ldcache import CACHE_LIMIT, parse_cache
 from nvc.discovery.host import Host
-from nvc.discovery.kmods import load_modules, missing_modules
-from nvc.discovery.ldcache import CACHE_LIMIT, parse_cache
 from nvc.kernel import LinuxKernel
 from nvc.model.request import DriverOptions
 from nvc_cli import output
@@ -20,7 +20,7 @@ from nvc_cli.main import Commands, examples, program_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.discovery.devfiles import WantedNode
+    from nvc.discovery.devices.devfiles import WantedNode
 
 _DRIVER_ROOT = ("NVIDIA_DRIVER_ROOT", "DRIVER_ROOT")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from nvc.containers.running import known, resolve
+from nvc.discovery.containers.running import known, resolve
 from nvc.doctor import Result, document, examine, text
 from nvc.doctor.archive import write_archive
 from nvc.doctor.catalog import CHECKS, choose

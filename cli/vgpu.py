@@ -78,10 +78,9 @@ def run_command(
     other than the standard ones are closed. Other libraries of the driver (OpenCL, graphics, video) stay
     usable; their memory is not counted.
     """
-    from nvc import inventory
     from nvc.base.errors import SourceChanged
     from nvc.base.process_title import show_as
-    from nvc.discovery import discover
+    from nvc.discovery import discover, inventory
     from nvc.slices.build.run import Command, run
 
     wanted = wanted_slice(given)

@@ -188,7 +188,7 @@ def rm_command(ctx: click.Context, names: tuple[str, ...], gone: bool, force: bo
     """
     if bool(names) == gone:
         raise click.UsageError("want either SLICE or --gone")
-    from nvc.containers.lookup import Lookup
+    from nvc.discovery.containers.lookup import Lookup
     from nvc.slices.admin.removal import check_ended
     from nvc.slices.store import registry
     from nvc.slices.store.liveness import Life

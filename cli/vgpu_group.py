@@ -94,7 +94,7 @@ def selectors_of(given: tuple[str, ...], name: str) -> tuple[str, ...]:
 
 def everybody(ctx: click.Context, kernel: Kernel) -> tuple[SliceStatus, ...]:
     """Every slice; what cannot be read is a warning."""
-    from nvc.containers.lookup import Lookup
+    from nvc.discovery.containers.lookup import Lookup
     from nvc.slices.store.status import statuses, with_enforcement
 
     names = ctx.obj.setdefault("names", Lookup())  # `top` lists them again and again

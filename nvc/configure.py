@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import sys
 
-from nvc import inventory
 from nvc.base.errors import SourceChanged
-from nvc.discovery import discover
+from nvc.discovery import discover, inventory
 from nvc.kernel import check_floor
 
 #: How long a container start waits for a probe that has answered to be gone, seconds. It ends while the plan is
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
     from nvc.apply.again import Call
     from nvc.apply.executor import Outcome
-    from nvc.compat import CompatLibrary
+    from nvc.discovery.driver.compat import CompatLibrary
     from nvc.kernel import Kernel
     from nvc.model.facts import HostFacts
     from nvc.model.request import DriverOptions, Request
@@ -177,7 +176,7 @@ def _configure(
 def _load_the_rest() -> None:
     """Load what follows discovery, where NVML must be waited for anyway: a third of all modules."""
     import nvc.apply.executor
-    import nvc.compat
+    import nvc.discovery.driver.compat
     import nvc.model.selection
     import nvc.plan.build
     import nvc.request.requirements
@@ -205,7 +204,7 @@ def plan_target(
     if again is not None:
         again.facts = facts
     log.done("discover")
-    from nvc.compat import compat_libraries
+    from nvc.discovery.driver.compat import compat_libraries
     from nvc.model.selection import select
     from nvc.plan.build import build_plan
     from nvc.request.requirements import check

@@ -8,7 +8,7 @@ from __future__ import annotations
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 
 from nvc.base.rundir import CONFIGURATIONS, SYSTEM
-from nvc.compat import DIRECTORY as COMPAT
+from nvc.discovery.driver.compat import DIRECTORY as COMPAT
 from nvc.plan.ops import AllowDevice
 from nvc.target import LOADERS, exists
 

@@ -18,12 +18,12 @@ from nvc.apply.program import build_program
 from nvc.base.replace import replace_file
 from nvc.base.rundir import SYSTEM, in_user_namespace, runtime_directory
 from nvc.cgroup.program import allow_block, encode
-from nvc.compat import DIRECTORY as COMPAT
+from nvc.discovery.devices.proc import PROC
+from nvc.discovery.devices.sockets import SOCKETS, look, parents
+from nvc.discovery.driver.compat import DIRECTORY as COMPAT
 from nvc.discovery.find import kept_looks
 from nvc.discovery.hostroot import HostRoot
 from nvc.discovery.key import ABSENT
-from nvc.discovery.proc import PROC
-from nvc.discovery.sockets import SOCKETS, look, parents
 from nvc.kernel import privileges
 from nvc.plan.ops import AllowDevice, UpdateLoaderCache
 

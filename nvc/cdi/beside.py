@@ -1,4 +1,4 @@
-"""Documents of devices beside GPUs (nvc/discovery/beside.py), each kind one of its own; and of all at once.
+"""Documents of devices beside GPUs (nvc/discovery/devices/beside.py), each kind one of its own; and of all at once.
 
 A kind is one device, `all`. Of IMEX, each channel is a device too. The kind `management` is for programs that
 manage GPUs: every node of the driver, whatever is selected, with the driver's files.
@@ -15,8 +15,8 @@ from nvc.cdi.hookspec import STEP
 from nvc.cdi.validate import problems
 from nvc.cdi.versions import lowest_version
 from nvc.discovery import discover
-from nvc.discovery.beside import IMEX, MANAGEMENT, find_beside
-from nvc.discovery.devfiles import IMEX_NODES
+from nvc.discovery.devices.beside import IMEX, MANAGEMENT, find_beside
+from nvc.discovery.devices.devfiles import IMEX_NODES
 from nvc.discovery.host import Host
 from nvc.plan.ops import DATA, RDONLY, options_of
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nvc.cdi.document import DocumentOptions
-    from nvc.discovery.beside import Beside
+    from nvc.discovery.devices.beside import Beside
     from nvc.kernel import Kernel
     from nvc.model.facts import DeviceNode
     from nvc.model.request import DriverOptions, Request

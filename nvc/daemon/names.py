@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nvc.containers import ContainerName
-from nvc.containers.lookup import Lookup
+from nvc.discovery.containers import ContainerName
+from nvc.discovery.containers.lookup import Lookup
 from nvc.slices.store.status import container_of
 
 TYPE_CHECKING = False

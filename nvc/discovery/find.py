@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 
-from nvc import inventory
+from nvc.discovery import inventory
+from nvc.discovery.devices.proc import proc_files
+from nvc.discovery.devices.sockets import find_ipcs
 from nvc.discovery.host import Host
 from nvc.discovery.key import fingerprint, host_key, looks_of, unchanged
 from nvc.discovery.pack import pack, unpack
-from nvc.discovery.proc import proc_files
-from nvc.discovery.sockets import find_ipcs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def _load_kmods(host: Host, options: DriverOptions) -> tuple[str, ...]:
     """Modules and device nodes, where that is asked for. Returns warnings about what is still missing."""
     if not options.load_kmods:
         return ()
-    from nvc.discovery.kmods import load_kmods
+    from nvc.discovery.devices.kmods import load_kmods
 
     return load_kmods(host, options)
 
@@ -74,7 +74,7 @@ def _long_way(
     host: Host, options: DriverOptions, meanwhile: Callable[[], None] | None
 ) -> tuple[HostFacts, tuple[str, ...] | None]:
     # NVML takes longest, so the probe is under way before the modules for the rest are even loaded.
-    from nvc.discovery.asking import start_first
+    from nvc.discovery.nvml.asking import start_first
 
     probe = start_first(host, options)
     from nvc.discovery.full import find_facts

@@ -6,29 +6,29 @@ import os
 
 from nvc.base.errors import DetectionError
 from nvc.base.value import Value
-from nvc.discovery.asking import ask, check_version, start
-from nvc.discovery.binaries import find_binaries, search_directories
-from nvc.discovery.firmware import find_firmwares, firmware_directories
-from nvc.discovery.gpus import find_gpus
-from nvc.discovery.libraries import find_libraries, read_cache
-from nvc.discovery.manifests import find_manifests
-from nvc.discovery.mig import MigCapabilities
-from nvc.discovery.modules import find_modules
-from nvc.discovery.nodes import control_nodes, majors_of_nodes
+from nvc.discovery.devices.gpus import find_gpus
+from nvc.discovery.devices.mig import MigCapabilities
+from nvc.discovery.devices.nodes import control_nodes, majors_of_nodes
+from nvc.discovery.devices.proc import char_majors, kernel_version, proc_files, proc_gpus
+from nvc.discovery.devices.sockets import find_ipcs
+from nvc.discovery.driver.binaries import find_binaries, search_directories
+from nvc.discovery.driver.firmware import find_firmwares, firmware_directories
+from nvc.discovery.driver.libraries import find_libraries, read_cache
+from nvc.discovery.driver.manifests import find_manifests
+from nvc.discovery.driver.modules import find_modules
+from nvc.discovery.driver.places import COMPAT, DIRECTORIES
+from nvc.discovery.driver.wsl import WslFiles, wsl_gpus, wsl_node
+from nvc.discovery.nvml.asking import ask, check_version, start
 from nvc.discovery.outer import outer_slice
-from nvc.discovery.places import COMPAT, DIRECTORIES
-from nvc.discovery.proc import char_majors, kernel_version, proc_files, proc_gpus
-from nvc.discovery.sockets import find_ipcs
-from nvc.discovery.wsl import WslFiles, wsl_gpus, wsl_node
 from nvc.model.facts import HostFacts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nvc.discovery.devices.proc import ProcGpu
     from nvc.discovery.host import Host
-    from nvc.discovery.proc import ProcGpu
-    from nvc.discovery.wire import ProbeReply
+    from nvc.discovery.nvml.wire import ProbeReply
     from nvc.kernel.probe import Probe
     from nvc.model.facts import Binary, DeviceNode, Firmware, Gpu, Library, Manifest, Module, OuterSlice
     from nvc.model.request import DriverOptions

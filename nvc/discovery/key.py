@@ -10,9 +10,9 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 import stat
 
 import nvc
+from nvc.discovery.devices.nodes import CONTROL, MODESET, UVM, UVM_TOOLS
+from nvc.discovery.devices.proc import GPUS, PROC
 from nvc.discovery.host import SIMULATION
-from nvc.discovery.nodes import CONTROL, MODESET, UVM, UVM_TOOLS
-from nvc.discovery.proc import GPUS, PROC
 from nvc.model.facts import Gpu, HostFacts, Library, MigDevice
 
 TYPE_CHECKING = False

@@ -19,9 +19,9 @@ from typing import Any
 import nvc
 from nvc.base.errors import NvcError
 from nvc.cdi.store import read_directory
-from nvc.containers.files import names_in
-from nvc.discovery.places import DIRECTORIES
-from nvc.discovery.proc import proc_files
+from nvc.discovery.containers.files import names_in
+from nvc.discovery.devices.proc import proc_files
+from nvc.discovery.driver.places import DIRECTORIES
 from nvc.doctor import Blocked, Result, document
 from nvc.doctor.context import Context, read_text
 from nvc.doctor.driver import kernel_log

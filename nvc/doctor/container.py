@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from nvc.base.errors import MountError, NvcError
 from nvc.cgroup.denied import denied
-from nvc.containers.files import table, text
-from nvc.discovery.nodes import CONTROL, UVM
+from nvc.discovery.containers.files import table, text
+from nvc.discovery.devices.nodes import CONTROL, UVM
 from nvc.doctor import AS_ROOT, FAILED, OK, UNKNOWN, WARNING, Blocked, Check, Fact, Row, first
 from nvc.doctor.context import Context, read_text
 from nvc.doctor.inside import Inside

@@ -6,11 +6,11 @@ import os
 from collections.abc import Iterator
 
 from nvc.base.errors import NvcError
-from nvc.compat import DIRECTORY as COMPAT
-from nvc.compat import compat_libraries
-from nvc.discovery.elfnote import layouts_of
-from nvc.discovery.nodes import CONTROL
-from nvc.discovery.proc import is_version
+from nvc.discovery.devices.nodes import CONTROL
+from nvc.discovery.devices.proc import is_version
+from nvc.discovery.driver.compat import DIRECTORY as COMPAT
+from nvc.discovery.driver.compat import compat_libraries
+from nvc.discovery.driver.elfnote import layouts_of
 from nvc.doctor import FAILED, OK, WARNING, Blocked, Check, Fact, Row
 from nvc.doctor.container import AGAIN, computes
 from nvc.doctor.context import Context

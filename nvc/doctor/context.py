@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from nvc.base.errors import NvcError
 from nvc.base.rundir import SYSTEM, in_user_namespace
-from nvc.containers.files import FILE_MAX, read_bytes
 from nvc.discovery import discover
+from nvc.discovery.containers.files import FILE_MAX, read_bytes
+from nvc.discovery.devices.nodes import nvidia_major
+from nvc.discovery.devices.proc import ProcGpu, char_majors, kernel_version, proc_gpus
 from nvc.discovery.host import Host
-from nvc.discovery.nodes import nvidia_major
-from nvc.discovery.proc import ProcGpu, char_majors, kernel_version, proc_gpus
 from nvc.doctor import Blocked
 from nvc.doctor.inside import Inside
 from nvc.model.facts import HostFacts
@@ -23,7 +23,7 @@ from nvc.request.config import Config, ConfigError
 from nvc.slices.store.status import SliceStatus, statuses
 
 if TYPE_CHECKING:
-    from nvc.containers.running import RunningContainer
+    from nvc.discovery.containers.running import RunningContainer
     from nvc.doctor.cluster import Node
     from nvc.kernel import Kernel
 

@@ -8,11 +8,11 @@ import socket
 from collections.abc import Iterator
 
 from nvc.base.errors import InitializationError, PermissionDenied
-from nvc.containers.files import names_in
-from nvc.discovery.firmware import find_firmwares, firmware_directories
-from nvc.discovery.proc import PROC, kernel_version
-from nvc.discovery.sockets import SOCKETS
-from nvc.discovery.wsl import wsl_node
+from nvc.discovery.containers.files import names_in
+from nvc.discovery.devices.proc import PROC, kernel_version
+from nvc.discovery.devices.sockets import SOCKETS
+from nvc.discovery.driver.firmware import find_firmwares, firmware_directories
+from nvc.discovery.driver.wsl import wsl_node
 from nvc.doctor import AS_ROOT, FAILED, OK, UNKNOWN, WARNING, Blocked, Check, Fact, Row
 from nvc.doctor.context import Context, read_text
 from nvc.kubernetes.health import OF_PROGRAMS, UNTIL_RESET

@@ -7,12 +7,12 @@ import stat
 from collections.abc import Iterator
 
 from nvc.base.errors import NvcError
+from nvc.discovery.devices.proc import is_version
+from nvc.discovery.driver.ldcache import ARCH_FLAGS, ARCH_MASK
+from nvc.discovery.driver.libraries import read_cache
+from nvc.discovery.driver.places import DIRECTORIES
+from nvc.discovery.driver.wsl import wsl_node
 from nvc.discovery.hostroot import HostRoot
-from nvc.discovery.ldcache import ARCH_FLAGS, ARCH_MASK
-from nvc.discovery.libraries import read_cache
-from nvc.discovery.places import DIRECTORIES
-from nvc.discovery.proc import is_version
-from nvc.discovery.wsl import wsl_node
 from nvc.doctor import FAILED, OK, WARNING, Check, Fact, Row, aside, first
 from nvc.doctor.context import Context
 

@@ -10,10 +10,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from nvc.base.errors import ContainerError, InputError, NvcError
-from nvc.containers.files import read_bytes
-from nvc.containers.running import RunningContainer
-from nvc.discovery.elf import Elf, read_elf
-from nvc.discovery.ldcache import ARCH_FLAGS, ARCH_MASK, CACHE_LIMIT, parse_cache
+from nvc.discovery.containers.files import read_bytes
+from nvc.discovery.containers.running import RunningContainer
+from nvc.discovery.driver.elf import Elf, read_elf
+from nvc.discovery.driver.ldcache import ARCH_FLAGS, ARCH_MASK, CACHE_LIMIT, parse_cache
 from nvc.kernel import O_PATH
 from nvc.model.slices.variables import library_path
 from nvc.request.oci import Container, read_bundle

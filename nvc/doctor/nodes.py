@@ -7,9 +7,9 @@ import stat
 from collections.abc import Iterator
 
 from nvc.base.errors import DetectionError
+from nvc.discovery.devices.nodes import CAPABILITIES, CONTROL, CONTROL_MINOR, UVM, UVM_TOOLS, find_node
+from nvc.discovery.devices.proc import PROC, fields_of
 from nvc.discovery.hostroot import HostRoot
-from nvc.discovery.nodes import CAPABILITIES, CONTROL, CONTROL_MINOR, UVM, UVM_TOOLS, find_node
-from nvc.discovery.proc import PROC, fields_of
 from nvc.doctor import FAILED, OK, WARNING, Check, Fact, Row, aside
 from nvc.doctor.context import Context
 

@@ -8,8 +8,8 @@ import shutil
 from collections.abc import Iterator
 from typing import Any
 
-from nvc.containers.files import names_in, read_json, table, text
-from nvc.containers.places import places
+from nvc.discovery.containers.files import names_in, read_json, table, text
+from nvc.discovery.containers.places import places
 from nvc.doctor import FAILED, OK, WARNING, Check, Fact, Row, aside, with_systemd
 from nvc.doctor.context import Context, read_text
 from nvc.doctor.installation import PROGRAMS, REINSTALL

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from nvc.base.errors import NvcError
 from nvc.cgroup.find import mounted
-from nvc.discovery.elf import read_elf, section
-from nvc.discovery.elfnote import layouts_of
+from nvc.discovery.driver.elf import read_elf, section
+from nvc.discovery.driver.elfnote import layouts_of
 from nvc.doctor import FAILED, OK, WARNING, Check, Fact, Row, aside, first, with_systemd
 from nvc.doctor.context import Context, read_text
 from nvc.doctor.installation import REINSTALL

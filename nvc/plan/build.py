@@ -9,7 +9,7 @@ from nvc.plan.proc import proc_ops, profile_ops
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.compat import CompatLibrary
+    from nvc.discovery.driver.compat import CompatLibrary
     from nvc.model.facts import Module
     from nvc.model.request import Request
     from nvc.model.selection import Selection

@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from nvc.compat import CompatLibrary
+    from nvc.discovery.driver.compat import CompatLibrary
     from nvc.model.facts import Library
     from nvc.model.slices.slice import Slice, SliceDevice
     from nvc.plan.ops import Op

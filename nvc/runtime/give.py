@@ -76,7 +76,7 @@ def _beside(kernel: Kernel, facts: HostFacts, kinds: tuple[str, ...], log: Log) 
     if not kinds:
         return []
     from nvc.cdi.beside import edits_of
-    from nvc.discovery.beside import find_beside
+    from nvc.discovery.devices.beside import find_beside
     from nvc.discovery.hostroot import HostRoot
 
     driver, devices = HostRoot.at(kernel, facts.driver_root), HostRoot.at(kernel, facts.device_root)

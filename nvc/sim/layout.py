@@ -9,7 +9,7 @@ import stat
 from contextlib import suppress
 
 from nvc.base.errors import InitializationError, InputError
-from nvc.discovery.library_table import DriverLibrary
+from nvc.discovery.driver.library_table import DriverLibrary
 from nvc.model.request import MPS_PIPES
 from nvc.sim import description, elffile, graphics, loadercache, nodes, procfiles, state
 from nvc.sim.libraries import FIRMWARE, FOREIGN, LIBRARIES, PROGRAMS, file_name, soname

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nvc.discovery.library_table import NOT, TABLE, DriverLibrary
+from nvc.discovery.driver.library_table import NOT, TABLE, DriverLibrary
 
 #: Programs; all but nvidia-smi only say what they are.
 PROGRAMS = (

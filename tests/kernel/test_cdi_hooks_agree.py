@@ -19,7 +19,7 @@ from support.launcher import sanitized
 
 from nvc.cdi.hooks.arguments import parse_arguments
 from nvc.cdi.hooks.steps import Steps
-from nvc.compat import compat_libraries
+from nvc.discovery.driver.compat import compat_libraries
 from nvc.kernel import LinuxKernel
 from nvc.request.environment import SLICES
 
@@ -221,7 +221,7 @@ def test_a_configuration_that_python_has_read_once(world: World) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_compat_libraries_as_configure_finds_them(world: World, seed: int) -> None:
-    """nvc/compat.py and nvc/discovery/elf.py have the rules of native/core/steps/compat.c and elf.c, too."""
+    """nvc/discovery/driver/compat.py and nvc/discovery/driver/elf.py have the rules of native/core/steps/compat.c and elf.c, too."""
     chance = random.Random(seed)
     with open(f"{world.driver}{LIBS}/libcuda.so.{VERSION}", "rb") as file:
         library = file.read()

@@ -13,7 +13,7 @@ from support.rootfs import multiarch
 
 from nvc.cdi.hooks.arguments import parse_arguments
 from nvc.cdi.hooks.steps import Steps
-from nvc.compat import compat_libraries
+from nvc.discovery.driver.compat import compat_libraries
 from nvc.kernel import LinuxKernel
 
 DRIVER = "580.159.04"

@@ -14,7 +14,7 @@ from support import CLEAN_ENV, run
 from support.ctk import Ctk, refused
 
 from nvc.cdi.store import read_spec
-from nvc.discovery.ldcache import parse_cache
+from nvc.discovery.driver.ldcache import parse_cache
 from nvc_cli.ctk import tree
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from nvc.discovery import discover, kmods
+from nvc.discovery import discover
+from nvc.discovery.devices import kmods
 from nvc.kernel import LinuxKernel
 from nvc.model.request import DriverOptions
 

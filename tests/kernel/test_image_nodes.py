@@ -15,7 +15,7 @@ from support.plans import apply, plan_of
 from support.rootfs import LIBS
 
 from nvc.base.errors import NvcError
-from nvc.compat import compat_libraries
+from nvc.discovery.driver.compat import compat_libraries
 from nvc.kernel import O_PATH, LinuxKernel
 from nvc.plan.ops import Tmpfs
 from nvc.slices.admin.check import check_files

@@ -11,10 +11,10 @@ import pytest
 from support import REPO, need, run
 from support.drivertree import DriverTree
 
-from nvc.discovery import kmods
-from nvc.discovery.devfiles import Attributes, WantedNode, missing_nodes, wanted_nodes
+from nvc.discovery.devices import kmods
+from nvc.discovery.devices.devfiles import Attributes, WantedNode, missing_nodes, wanted_nodes
+from nvc.discovery.devices.kmods import load_kmods, missing_modules
 from nvc.discovery.host import Host
-from nvc.discovery.kmods import load_kmods, missing_modules
 from nvc.model.request import DriverOptions
 
 CAPABILITIES = "/proc/driver/nvidia/capabilities"

@@ -14,8 +14,8 @@ from support.nvml import NvmlTree, built, nvml_tree
 from support.processes import become, children, enter_user_namespace, in_child
 
 from nvc.base.errors import InitializationError, NvcError
-from nvc.discovery.places import DIRECTORIES
-from nvc.discovery.wire import ProbeReply, parse_reply
+from nvc.discovery.driver.places import DIRECTORIES
+from nvc.discovery.nvml.wire import ProbeReply, parse_reply
 from nvc.kernel import probe as probe_module
 from nvc.kernel.probe import ANSWER_LIMIT, IDS_CHANGE, IDS_KEEP, IDS_TRY, Probe, start_probe
 

@@ -12,8 +12,7 @@ import pytest
 from support import run
 from support.drivertree import DriverTree
 
-from nvc import inventory
-from nvc.discovery import discover
+from nvc.discovery import discover, inventory
 from nvc.discovery import key as key_module
 from nvc.kernel import LinuxKernel, probe
 from nvc.model.facts import HostFacts
@@ -50,7 +49,7 @@ class Counted:
             self.probes += 1
             return real(*args)  # type: ignore[arg-type]
 
-        monkeypatch.setattr("nvc.discovery.asking.start_probe", count)
+        monkeypatch.setattr("nvc.discovery.nvml.asking.start_probe", count)
 
     def __call__(self, extra: bytes = b"", **options: object) -> HostFacts:
         wanted = self.options.replace(**options) if options else self.options
@@ -273,7 +272,7 @@ def test_a_change_while_nvml_was_asked_is_not_kept(
         repartition(tree)
         return real(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("nvc.discovery.asking.start_probe", start_and_change)
+    monkeypatch.setattr("nvc.discovery.nvml.asking.start_probe", start_and_change)
     counted()
     assert os.listdir(keep) == []
 

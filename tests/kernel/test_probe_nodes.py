@@ -10,7 +10,7 @@ from support.nvml import NvmlTree, built, nvml_tree
 
 from nvc.base.errors import DetectionError
 from nvc.discovery import discover
-from nvc.discovery.nodes import control_nodes, dri_nodes, find_node, nvidia_major
+from nvc.discovery.devices.nodes import control_nodes, dri_nodes, find_node, nvidia_major
 from nvc.kernel import LinuxKernel
 from nvc.model.facts import DeviceNode
 from nvc.model.request import DriverOptions

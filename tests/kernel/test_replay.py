@@ -21,7 +21,7 @@ from support.replay import NO_PYTHON, PARAMS, WORDS, Starts
 from support.rootfs import LIBS
 
 from nvc.apply.again import is_read
-from nvc.compat import DIRECTORY as COMPAT
+from nvc.discovery.driver.compat import DIRECTORY as COMPAT
 from nvc.kernel import LinuxKernel
 from nvc.request.config import Config
 from nvc.request.environment import SLICES, VARIABLES, request_from

@@ -19,8 +19,8 @@ from support import run
 from support.ldcache import listing
 from support.simdriver import environment, library_directory
 
+from nvc.discovery.devices.proc import kernel_version
 from nvc.discovery.hostroot import HostRoot
-from nvc.discovery.proc import kernel_version
 from nvc.kernel import LinuxKernel
 from nvc.sim.libraries import LIBRARIES, file_name
 

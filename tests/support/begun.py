@@ -17,7 +17,7 @@ from .processes import SHARED
 
 #: Modules that the calls need.
 IMPORTED = (
-    *("nvc_cli.doctor", "nvc.doctor.catalog", "nvc.containers.running", "nvc.discovery.full", "tomlkit"),
+    *("nvc_cli.doctor", "nvc.doctor.catalog", "nvc.discovery.containers.running", "nvc.discovery.full", "tomlkit"),
     *("nvc_cli.cdi", "nvc_cli.config", "nvc_cli.vgpu", "nvc.discovery.find", "nvc.slices.admin.device_policy"),
     *("nvc.slices.build.run", "nvc.slices.show.tables", "nvc.slices.store.status"),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nvc.discovery.library_table import ROWS
+from nvc.discovery.driver.library_table import ROWS
 from nvc.model.facts import (
     Binary,
     DeviceNode,

@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from nvc import inventory
 from nvc.base.errors import DetectionError, InitializationError, InputError, NvcError, RequirementError
 from nvc.base.fastjson import JsonError, parse
 from nvc.cdi import validate
@@ -17,11 +16,12 @@ from nvc.cgroup import v1
 from nvc.cgroup.evaluate import allows
 from nvc.cgroup.extend import Unreadable, readable
 from nvc.cgroup.find import cgroup_mounts, memberships
-from nvc.discovery.elf import forward_compatibility, parse_notes, read_elf
-from nvc.discovery.ldcache import parse_cache
-from nvc.discovery.mig import parse_minors
-from nvc.discovery.proc import char_majors, fields_of, is_version, parse_address
-from nvc.discovery.wire import parse_reply
+from nvc.discovery import inventory
+from nvc.discovery.devices.mig import parse_minors
+from nvc.discovery.devices.proc import char_majors, fields_of, is_version, parse_address
+from nvc.discovery.driver.elf import forward_compatibility, parse_notes, read_elf
+from nvc.discovery.driver.ldcache import parse_cache
+from nvc.discovery.nvml.wire import parse_reply
 from nvc.engines import EngineError, jsontext, tomltext
 from nvc.kernel import rm, tracer, tracing
 from nvc.kernel.bpf import BpfProgram

@@ -13,8 +13,8 @@ import tempfile
 from nvc.cdi.store import text_of
 from nvc.cgroup.program import encode
 from nvc.discovery import discover
-from nvc.discovery.asking import start
 from nvc.discovery.host import Host
+from nvc.discovery.nvml.asking import start
 from nvc.kernel import LinuxKernel
 from nvc.model.request import DriverOptions
 from nvc.model.slices import ledger, quota

@@ -14,7 +14,7 @@ from support.terminal import Terminal
 
 from nvc import listing
 from nvc.cdi.hooks.arguments import OPTIONS
-from nvc.containers import ContainerName
+from nvc.discovery.containers import ContainerName
 from nvc.doctor import UNKNOWN, Finding, Result, text
 from nvc.doctor.catalog import CHECKS
 from nvc.listing import Row

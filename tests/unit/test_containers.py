@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nvc.containers import ContainerName
-from nvc.containers.cgroup import ids_in
-from nvc.containers.files import FILE_MAX
-from nvc.containers.lookup import Lookup, Trace
-from nvc.containers.places import Places, places
+from nvc.discovery.containers import ContainerName
+from nvc.discovery.containers.cgroup import ids_in
+from nvc.discovery.containers.files import FILE_MAX
+from nvc.discovery.containers.lookup import Lookup, Trace
+from nvc.discovery.containers.places import Places, places
 
 ID = "4f1c" + "0123456789ab" * 5
 POD = {

@@ -9,9 +9,9 @@ import socket
 import pytest
 from support.drivertree import ARCH, LIBS, OTHER_ARCH, VERSION, DriverTree
 
-from nvc.discovery.binaries import find_binaries
-from nvc.discovery.firmware import find_firmwares, firmware_directories
-from nvc.discovery.sockets import find_ipcs
+from nvc.discovery.devices.sockets import find_ipcs
+from nvc.discovery.driver.binaries import find_binaries
+from nvc.discovery.driver.firmware import find_firmwares, firmware_directories
 from nvc.model.facts import Binary, Firmware, Ipc
 from nvc.model.request import DriverOptions
 from nvc.sim.elffile import shared_object

@@ -8,8 +8,8 @@ import os
 import pytest
 from support.drivertree import ARCH, LIBS, OTHER_ARCH, VERSION, DriverTree
 
-from nvc.discovery.manifests import find_manifests
-from nvc.discovery.modules import find_modules
+from nvc.discovery.driver.manifests import find_manifests
+from nvc.discovery.driver.modules import find_modules
 from nvc.model.facts import Manifest, Module
 from nvc.sim.elffile import shared_object
 

@@ -8,8 +8,8 @@ import shutil
 import pytest
 from support.drivertree import ARCH, LIBS, OTHER_ARCH, OTHER_LIBS, VERSION, DriverTree
 
-from nvc.discovery.libraries import FoundLibraries, find_libraries, read_cache
-from nvc.discovery.library_table import ROWS, TABLE, DriverLibrary
+from nvc.discovery.driver.libraries import FoundLibraries, find_libraries, read_cache
+from nvc.discovery.driver.library_table import ROWS, TABLE, DriverLibrary
 from nvc.plan.build import LIBRARY_KINDS
 from nvc.sim.elffile import shared_object
 from nvc.sim.loadercache import write

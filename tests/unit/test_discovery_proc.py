@@ -11,9 +11,8 @@ from support import examples
 from support.drivertree import VERSION, DriverTree
 
 from nvc.base.errors import DetectionError, InitializationError
-from nvc.discovery.hostroot import HostRoot
-from nvc.discovery.mig import MigCapabilities, parse_minors
-from nvc.discovery.proc import (
+from nvc.discovery.devices.mig import MigCapabilities, parse_minors
+from nvc.discovery.devices.proc import (
     char_majors,
     fields_of,
     is_version,
@@ -22,6 +21,7 @@ from nvc.discovery.proc import (
     proc_files,
     proc_gpus,
 )
+from nvc.discovery.hostroot import HostRoot
 from nvc.kernel import LinuxKernel
 from nvc.model.facts import DeviceNode, ProcFile
 

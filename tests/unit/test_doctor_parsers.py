@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support import examples
 
 from nvc.base.errors import NvcError
-from nvc.containers import running
+from nvc.discovery.containers import running
 from nvc.doctor import ORDER, Check, driver, registrations, system
 from nvc.engines import containerd, crio, docker, podman
 

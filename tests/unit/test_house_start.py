@@ -84,7 +84,7 @@ def test_configure_loads_nothing_heavy(
     # The first start looks at everything; the second one has the inventory, and does without `os` and `struct`.
     assert unarchived(again) == set() and not {"os", "struct"} & again
     assert {"nvc.discovery.full", "nvc.kernel.probe"} <= first
-    assert not {"nvc.discovery.full", "nvc.discovery.elf", "nvc.kernel.probe"} & again
+    assert not {"nvc.discovery.full", "nvc.discovery.driver.elf", "nvc.kernel.probe"} & again
 
 
 def test_a_slice_loads_nothing_heavy(
@@ -98,7 +98,7 @@ def test_a_slice_loads_nothing_heavy(
         modules = loaded(stage, "nvc_cli", "nvc-cli", *command)
     assert foreign(stage, modules) == set() and "nvc.slices.store.registry" in modules
     assert (
-        not {"nvc.slices.store.liveness", "nvc.slices.store.status", "nvc.discovery.libraries", "os"}
+        not {"nvc.slices.store.liveness", "nvc.slices.store.status", "nvc.discovery.driver.libraries", "os"}
         & modules
     )
     assert unarchived(modules) == set()

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from nvc import inventory
+from nvc.discovery import inventory
 from nvc.model.request import DriverOptions
 
 VALUE = (("key", 1), (("/usr/lib", (1, 2, 3)),), ("facts", b"bytes", None, (1.5, True)))

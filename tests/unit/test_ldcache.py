@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support import examples, need, run
 
 from nvc.base.errors import DetectionError
-from nvc.discovery.ldcache import CACHE_LIMIT, NEW_MAGIC, OLD_MAGIC, parse_cache
+from nvc.discovery.driver.ldcache import CACHE_LIMIT, NEW_MAGIC, OLD_MAGIC, parse_cache
 from nvc.sim.elffile import shared_object
 from nvc.sim.loadercache import write
 

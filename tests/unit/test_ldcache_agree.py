@@ -11,7 +11,7 @@ from support.ldcache import EXTENSION, FORMATS, X86_64, Entry, descending, make,
 
 from nvc._syscalls import ffi, lib
 from nvc.base.errors import DetectionError
-from nvc.discovery.ldcache import parse_cache
+from nvc.discovery.driver.ldcache import parse_cache
 
 Listed = tuple[int, str, str]
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nvc.base.errors import InputError
-from nvc.containers.running import RunningContainer
+from nvc.discovery.containers.running import RunningContainer
 from nvc.doctor.inside import Inside
 from nvc.kernel import LinuxKernel
 from nvc.request.config import Config

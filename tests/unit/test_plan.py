@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.facts import LIBS, UUID_0, VERSION, facts
 
-from nvc.compat import CompatLibrary
+from nvc.discovery.driver.compat import CompatLibrary
 from nvc.model.request import Request
 from nvc.model.selection import select
 from nvc.plan.build import build_plan

@@ -12,7 +12,7 @@ from elftools.elf.elffile import ELFFile
 from support import need, run
 
 from nvc.base.errors import InitializationError, InputError, PermissionDenied
-from nvc.discovery.library_table import TABLE
+from nvc.discovery.driver.library_table import TABLE
 from nvc.sim import SimSpec, create, destroy, is_root
 from nvc.sim.layout import STATE, host_arch
 from nvc.sim.libraries import FIRMWARE, LIBRARIES, PROGRAMS, file_name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nvc.base.errors import InputError
-from nvc.containers import ContainerName
+from nvc.discovery.containers import ContainerName
 from nvc.model.slices.entry import Entry
 from nvc.slices.store.status import SliceStatus, document, find, named
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nvc.base.errors import InputError
-from nvc.containers import ContainerName
+from nvc.discovery.containers import ContainerName
 from nvc.model.slices.entry import Entry
 from nvc.slices.admin.removal import check_ended
 from nvc.slices.store.liveness import Life

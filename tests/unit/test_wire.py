@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from support import examples
 
 from nvc.base.errors import DetectionError, InitializationError, NvcError
-from nvc.discovery import wire
-from nvc.discovery.wire import ProbeGpu, ProbeMig, is_uuid, lower_tail, parse_reply
+from nvc.discovery.nvml import wire
+from nvc.discovery.nvml.wire import ProbeGpu, ProbeMig, is_uuid, lower_tail, parse_reply
 from nvc.kernel import ffi, lib
 
 UUIDS = [f"GPU-0000000{n}-aaaa-bbbb-cccc-00000000000{n}" for n in range(8)]

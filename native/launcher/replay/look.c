@@ -1,4 +1,4 @@
-/* Looks at the host: `answer` of nvc/discovery/key.py, `look` of nvc/discovery/sockets.py and the sources of
+/* Looks at the host: `answer` of nvc/discovery/key.py, `look` of nvc/discovery/devices/sockets.py and the sources of
  * nvc/apply/replay.py, with the same bytes for what is found. A failure other than that nothing is there tells nothing. */
 #include "files.h"
 #include "replay.h"

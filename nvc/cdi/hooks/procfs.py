@@ -6,9 +6,9 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 import stat
 
 from nvc.base.errors import InputError, NvcError
+from nvc.discovery.devices.proc import PROC, proc_files
 from nvc.discovery.host import SIMULATION
 from nvc.discovery.hostroot import HostRoot
-from nvc.discovery.proc import PROC, proc_files
 from nvc.plan.ops import BindProc
 from nvc.plan.proc import simulated_proc_ops, unmodifiable
 

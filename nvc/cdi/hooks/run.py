@@ -45,7 +45,7 @@ def run_steps(call: Call, log: Callable[[str], None]) -> tuple[str, ...]:
         except SourceChanged:  # raised before anything was done: what an earlier run found is stale
             if asked is None:
                 raise
-            from nvc import inventory
+            from nvc.discovery import inventory
 
             inventory.forget(asked.options)
             build, outcome = _run(kernel, target, call, asked, sliced, log)

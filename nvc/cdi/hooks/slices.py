@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nvc.cdi.hooks.arguments import HookCall
-    from nvc.compat import CompatLibrary
+    from nvc.discovery.driver.compat import CompatLibrary
     from nvc.kernel import Kernel
     from nvc.model.facts import Gpu, HostFacts, MigDevice
     from nvc.model.request import DriverOptions, Part

@@ -10,8 +10,8 @@ import os
 import stat
 
 from nvc.daemon.io.identity import slice_of
-from nvc.discovery.nodes import nvidia_major
-from nvc.discovery.proc import char_majors
+from nvc.discovery.devices.nodes import nvidia_major
+from nvc.discovery.devices.proc import char_majors
 from nvc.kernel import O_PATH
 from nvc.slices.store.process_info import ENDED, start_of
 from nvc.slices.store.process_view import CpuLimit

@@ -24,7 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, TypeVar
 
-    from nvc.compat import CompatLibrary
+    from nvc.discovery.driver.compat import CompatLibrary
     from nvc.kernel.probe import MemoryLimit
     from nvc.model.facts import HostFacts, OuterSlice
     from nvc.model.request import Part, SliceRequest, TimeSetting

@@ -10,10 +10,10 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 import stat
 
 import nvc
-from nvc import inventory
 from nvc.base.errors import NvcError
 from nvc.base.rundir import CONFIGURATIONS, in_user_namespace
 from nvc.base.value import Value
+from nvc.discovery import inventory
 from nvc.model.request import MPS_PIPES, DriverOptions
 
 TYPE_CHECKING = False

@@ -7,9 +7,9 @@ import posixpath
 
 from nvc.base.errors import ContainerError, NvcError
 from nvc.base.value import Value
-from nvc.discovery.elf import Elf, read_elf
-from nvc.discovery.elfnote import layouts_of
-from nvc.discovery.library_table import TABLE
+from nvc.discovery.driver.elf import Elf, read_elf
+from nvc.discovery.driver.elfnote import layouts_of
+from nvc.discovery.driver.library_table import TABLE
 from nvc.kernel import O_PATH
 from nvc.model.slices.layout import PRIVATE, REAL, VERSION
 from nvc.slices.build.shadow_libraries import SONAMES, find_shadow_libraries

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nvc.base.errors import InputError
-from nvc.containers import ContainerName
+from nvc.discovery.containers import ContainerName
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

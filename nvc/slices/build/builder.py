@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 
-from nvc.compat import DIRECTORY, compat_libraries
+from nvc.discovery.driver.compat import DIRECTORY, compat_libraries
 from nvc.discovery.hostroot import identity_of
 from nvc.model.slices.isolation import KERNEL, MIG, MPS
 from nvc.model.slices.layout import CORES_UNCAPPED, POLICY_NATIVE
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeVar
 
-    from nvc.compat import CompatLibrary
+    from nvc.discovery.driver.compat import CompatLibrary
     from nvc.kernel import Kernel
     from nvc.model.facts import HostFacts, Identity
     from nvc.model.request import Request, SliceRequest

@@ -13,7 +13,7 @@ from nvc.base.errors import ContainerError, DeviceError, InputError, NvcError, a
 from nvc.base.rundir import in_user_namespace
 from nvc.cgroup.find import named_after
 from nvc.cgroup.leaf import STEP, Leaf, check_unchanged, directory_of, leaf_of
-from nvc.discovery.wire import LimitsRefused, parse_limits
+from nvc.discovery.nvml.wire import LimitsRefused, parse_limits
 from nvc.kernel import O_PATH, LinuxKernel
 from nvc.kernel.probe import IDS_KEEP, MemoryLimit, start_probe
 from nvc.model.slices.layout import NO_LIMIT

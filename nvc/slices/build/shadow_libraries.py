@@ -10,7 +10,7 @@ from errno import E2BIG, EFBIG, EOVERFLOW
 
 from nvc.base.errors import MountError, of_host
 from nvc.base.value import Value
-from nvc.discovery.places import COMPAT, DIRECTORIES
+from nvc.discovery.driver.places import COMPAT, DIRECTORIES
 from nvc.kernel import ffi, lib, strerror
 from nvc.model.slices.slice import ShadowLibrary
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 
-from nvc.containers.lookup import Lookup
+from nvc.discovery.containers.lookup import Lookup
 from nvc.slices.policy.utilization import reading, received
 from nvc.slices.show.view import Picture
 from nvc.slices.store.status import statuses, with_enforcement

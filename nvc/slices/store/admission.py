@@ -102,7 +102,7 @@ def check_reservation(device: SliceDevice, others: tuple[Sharer, ...], known: Sn
     free = max(device.memory - sum(taken.values()), 0)
     if device.reserved <= free:
         return
-    from nvc.containers.lookup import Lookup
+    from nvc.discovery.containers.lookup import Lookup
     from nvc.model.slices.sizes import size_text
     from nvc.slices.store.status import label_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from nvc.base.errors import InputError
-from nvc.containers.files import text
+from nvc.discovery.containers.files import text
 from nvc.slices.store import registry
 from nvc.slices.store.status import statuses
 

@@ -10,8 +10,8 @@ from collections import Counter
 
 from nvc.base.errors import InputError, NvcError
 from nvc.base.value import Value
-from nvc.containers import ContainerName
-from nvc.containers.lookup import Lookup, Trace
+from nvc.discovery.containers import ContainerName
+from nvc.discovery.containers.lookup import Lookup, Trace
 from nvc.kernel.clocks import host_monotonic
 from nvc.model.slices import ledger
 from nvc.model.slices.isolation import KERNEL, MPS

@@ -6,16 +6,16 @@ import os
 from operator import itemgetter
 
 from nvc.base.value import Value
-from nvc.containers import ContainerName, is_long_id
-from nvc.containers.cgroup import ids_in
-from nvc.containers.files import names_in, read_json, table, text
-from nvc.containers.places import places
+from nvc.discovery.containers import ContainerName, is_long_id
+from nvc.discovery.containers.cgroup import ids_in
+from nvc.discovery.containers.files import names_in, read_json, table, text
+from nvc.discovery.containers.places import places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from nvc.containers.places import Places
+    from nvc.discovery.containers.places import Places
 
 TASKS = "io.containerd.runtime.v2.task"
 STORED = "-containers"  # of containers/storage: overlay-containers, vfs-containers

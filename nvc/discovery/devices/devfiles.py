@@ -10,9 +10,9 @@ import stat
 
 from nvc.base.errors import InitializationError
 from nvc.base.value import Value
-from nvc.discovery.mig import CAPABILITIES, MINORS, parse_minors
-from nvc.discovery.nodes import CAPABILITIES as CAPABILITY_NODES
-from nvc.discovery.nodes import (
+from nvc.discovery.devices.mig import CAPABILITIES, MINORS, parse_minors
+from nvc.discovery.devices.nodes import CAPABILITIES as CAPABILITY_NODES
+from nvc.discovery.devices.nodes import (
     CONTROL,
     CONTROL_MINOR,
     MODESET,
@@ -24,7 +24,7 @@ from nvc.discovery.nodes import (
     majors_of_nodes,
     nvidia_major,
 )
-from nvc.discovery.proc import PROC, char_majors, fields_of, proc_gpus
+from nvc.discovery.devices.proc import PROC, char_majors, fields_of, proc_gpus
 from nvc.kernel import O_PATH
 from nvc.model.facts import DeviceNode
 

@@ -115,7 +115,7 @@ def _is_for(driver_version: str, cuda_version: str, main: str, note: bytes | Non
 def _look(kernel: Kernel, rootfs: int, path: str) -> tuple[str, bytes | None, Identity] | None:
     """SONAME, note and identity of a library; None where it is none."""
     from nvc.base.errors import DetectionError
-    from nvc.discovery.elf import forward_compatibility, read_elf
+    from nvc.discovery.driver.elf import forward_compatibility, read_elf
 
     try:
         fd = kernel.open_regular(rootfs, path)

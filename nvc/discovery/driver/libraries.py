@@ -10,17 +10,17 @@ import os
 
 from nvc.base.errors import DetectionError, NvcError, of_host
 from nvc.base.value import Value
-from nvc.discovery.elf import read_elf
-from nvc.discovery.elfnote import layouts_of
+from nvc.discovery.driver.elf import read_elf
+from nvc.discovery.driver.elfnote import layouts_of
+from nvc.discovery.driver.ldcache import ARCH_FLAGS, ARCH_MASK, CACHE_LIMIT, TYPE_MASK, TYPES, parse_cache
+from nvc.discovery.driver.library_table import NOT, ROWS, DriverLibrary
+from nvc.discovery.driver.places import DIRECTORIES
 from nvc.discovery.hostroot import identity_of
-from nvc.discovery.ldcache import ARCH_FLAGS, ARCH_MASK, CACHE_LIMIT, TYPE_MASK, TYPES, parse_cache
-from nvc.discovery.library_table import NOT, ROWS, DriverLibrary
-from nvc.discovery.places import DIRECTORIES
 from nvc.model.facts import OTHER, Library
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.discovery.elf import Elf
+    from nvc.discovery.driver.elf import Elf
     from nvc.discovery.hostroot import HostRoot
     from nvc.model.facts import Identity
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from nvc.base.errors import DetectionError, of_host
-from nvc.discovery.elf import read_elf
+from nvc.discovery.driver.elf import read_elf
 from nvc.discovery.hostroot import identity_of
 from nvc.model.facts import Module
 

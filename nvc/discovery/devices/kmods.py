@@ -13,7 +13,7 @@ import time
 
 from nvc.base.errors import NvcError, one_line
 from nvc.base.rundir import runtime_directory
-from nvc.discovery.devfiles import missing_nodes, wanted_nodes
+from nvc.discovery.devices.devfiles import missing_nodes, wanted_nodes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

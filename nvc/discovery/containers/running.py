@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from nvc.base.errors import ContainerError, InputError
-from nvc.containers.cgroup import ids_in
-from nvc.containers.files import read_bytes, read_json, table
-from nvc.containers.lookup import Lookup
+from nvc.discovery.containers.cgroup import ids_in
+from nvc.discovery.containers.files import read_bytes, read_json, table
+from nvc.discovery.containers.lookup import Lookup
 
 #: State directories of runc and crun, under each engine that calls them.
 STATES = (

@@ -8,7 +8,7 @@ import struct
 
 from nvc.base.errors import DetectionError, InitializationError
 from nvc.base.value import Value
-from nvc.discovery.proc import SIMULATED_NAME, is_version
+from nvc.discovery.devices.proc import SIMULATED_NAME, is_version
 
 FRAME = struct.Struct("<8sIIiIIi96s256s96s256s")
 GPU = struct.Struct("<IiIIIIIIiiII96s96s")

@@ -10,8 +10,8 @@ import stat
 
 from nvc.base.errors import of_host
 from nvc.base.value import Value
-from nvc.discovery.devfiles import IMEX_NODES, existing_nodes
-from nvc.discovery.sockets import look
+from nvc.discovery.devices.devfiles import IMEX_NODES, existing_nodes
+from nvc.discovery.devices.sockets import look
 from nvc.model.facts import DeviceNode
 
 TYPE_CHECKING = False

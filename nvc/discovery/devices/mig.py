@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nvc.discovery.nodes import capability_node
-from nvc.discovery.proc import PROC, fields_of
+from nvc.discovery.devices.nodes import capability_node
+from nvc.discovery.devices.proc import PROC, fields_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import os
 
 from nvc.base.errors import DetectionError, of_host
 from nvc.base.fastjson import JsonError, parse
+from nvc.discovery.driver.modules import DRIVER
 from nvc.discovery.hostroot import identity_of
-from nvc.discovery.modules import DRIVER
 from nvc.model.facts import Manifest
 
 TYPE_CHECKING = False

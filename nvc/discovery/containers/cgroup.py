@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nvc.containers import is_long_id
+from nvc.discovery.containers import is_long_id
 
 #: What drivers of cgroups put before an id.
 _PREFIXES = ("cri-containerd-", "docker-", "crio-", "libpod-", "nerdctl-")

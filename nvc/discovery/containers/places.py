@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from nvc.base.value import Value
-from nvc.containers.files import read_bytes, read_json, table
+from nvc.discovery.containers.files import read_bytes, read_json, table
 
 _SMALL = 1 << 20  # bytes of a configuration file
 

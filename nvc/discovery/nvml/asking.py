@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 
 from nvc.base.errors import DetectionError, InitializationError
-from nvc.discovery.ldcache import ARCH_FLAGS, ARCH_MASK
-from nvc.discovery.places import COMPAT, DIRECTORIES
-from nvc.discovery.wire import parse_reply
+from nvc.discovery.driver.ldcache import ARCH_FLAGS, ARCH_MASK
+from nvc.discovery.driver.places import COMPAT, DIRECTORIES
+from nvc.discovery.nvml.wire import parse_reply
 from nvc.kernel.probe import IDS_CHANGE, IDS_TRY, start_probe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.discovery.host import Host
-    from nvc.discovery.wire import ProbeReply
+    from nvc.discovery.nvml.wire import ProbeReply
     from nvc.kernel.probe import Probe
     from nvc.model.request import DriverOptions
 

@@ -6,7 +6,7 @@ import struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.discovery.elf import Elf
+    from nvc.discovery.driver.elf import Elf
 
 OWNER = "NVC"
 TYPE = 1

@@ -11,15 +11,15 @@ import os
 import stat
 
 from nvc.base.errors import DetectionError
-from nvc.discovery.elf import read_elf
-from nvc.discovery.gpus import bus_id
+from nvc.discovery.devices.gpus import bus_id
+from nvc.discovery.driver.elf import read_elf
 from nvc.discovery.hostroot import identity_of
 from nvc.model.facts import Binary, DeviceNode, Firmware, Gpu, Library
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.discovery.hostroot import HostRoot
-    from nvc.discovery.wire import ProbeReply
+    from nvc.discovery.nvml.wire import ProbeReply
     from nvc.model.facts import Identity
 
 NODE = "/dev/dxg"

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from nvc.base.errors import DetectionError
-from nvc.discovery.nodes import dri_nodes, find_node, nvidia_major
+from nvc.discovery.devices.nodes import dri_nodes, find_node, nvidia_major
 from nvc.model.facts import DeviceNode, Gpu, MigDevice
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from nvc.discovery.devices.mig import MigCapabilities
+    from nvc.discovery.devices.proc import ProcGpu
     from nvc.discovery.host import Host
     from nvc.discovery.hostroot import HostRoot
-    from nvc.discovery.mig import MigCapabilities
-    from nvc.discovery.proc import ProcGpu
-    from nvc.discovery.wire import ProbeGpu, ProbeReply
+    from nvc.discovery.nvml.wire import ProbeGpu, ProbeReply
 
 
 def find_gpus(

@@ -1,0 +1,1 @@
+"""GPUs, MIG devices, device nodes and sockets, as the kernel's side of the driver shows them."""

@@ -1,0 +1,1 @@
+"""What NVML says, through the probe."""
