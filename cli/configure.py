@@ -62,7 +62,7 @@ def run(session: Session) -> None:
 
 def _stays() -> bool:
     """Whether the host has the mounts. Those of callers that made a mount namespace end with it."""
-    from nvc.target import is_of_process_1
+    from nvc.apply.target import is_of_process_1
 
     return is_of_process_1()
 

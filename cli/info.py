@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from nvc import listing
 from nvc.api import Driver
 from nvc.base.errors import InputError
 from nvc.kernel import privileges
+from nvc.plan import listing
 from nvc_cli import arguments, output
 from nvc_cli.options import FORMATS
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from nvc import listing
 from nvc.api import Driver
 from nvc.kernel import privileges
+from nvc.plan import listing
 from nvc_cli import arguments, output
 from nvc_cli.options import FORMATS
 

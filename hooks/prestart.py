@@ -115,7 +115,7 @@ def _pid(kernel: Kernel, command: str, state: ContainerState) -> int:
     A createContainer hook runs in the container's namespaces, with the host's file tree: it is itself of the
     container, and the state's pid is 1 (runc), 0 (crun) or as the container's namespace has it.
     """
-    from nvc.target import SELF, shares_mount_namespace
+    from nvc.apply.target import SELF, shares_mount_namespace
 
     if command != "createContainer":
         if state.pid <= 1:

@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from nvc.apply.executor import Outcome
+    from nvc.apply.target import Layout, Target
     from nvc.configure import Log
     from nvc.kernel import Kernel
-    from nvc.listing import Row
     from nvc.model.facts import Gpu, HostFacts
     from nvc.model.request import Request
     from nvc.model.selection import Selection
+    from nvc.plan.listing import Row
     from nvc.plan.ops import Plan
     from nvc.slices.store.status import SliceStatus
-    from nvc.target import Layout, Target
 
 
 #: What `Driver.entries` can tell of.
@@ -182,7 +182,7 @@ class Driver:
 
     def entries(self, request: Request, kinds: tuple[str, ...] = KINDS) -> tuple[Row, ...]:
         """The files that a request takes; `kinds` are some of KINDS."""
-        from nvc.listing import entries
+        from nvc.plan.listing import entries
 
         return entries(self.facts, self.select(request), request, kinds)
 

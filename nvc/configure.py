@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from nvc.apply.again import Call
     from nvc.apply.executor import Outcome
+    from nvc.apply.target import Target
     from nvc.discovery.driver.compat import CompatLibrary
     from nvc.kernel import Kernel
     from nvc.model.facts import HostFacts
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from nvc.model.selection import Selection
     from nvc.model.slices.slice import Slice
     from nvc.plan.ops import Plan
-    from nvc.target import Target
 
     class Log(Protocol):
         """Told of each step of a run."""
@@ -82,7 +82,7 @@ def opener(
     """
 
     def open_now() -> Target:
-        from nvc.target import open_target
+        from nvc.apply.target import open_target
 
         return open_target(kernel, pid, rootfs, *called, host)
 
@@ -125,8 +125,8 @@ def undo(kernel: Kernel, opened: Callable[[], Target], timeout: float) -> bool:
     where there are mounts by nvc of which there is no record.
     """
     from nvc.apply.executor import repair
+    from nvc.apply.target import unrecorded
     from nvc.base.errors import ContainerError
-    from nvc.target import unrecorded
 
     check_floor()
     target = opened()
@@ -176,11 +176,11 @@ def _configure(
 def _load_the_rest() -> None:
     """Load what follows discovery, where NVML must be waited for anyway: a third of all modules."""
     import nvc.apply.executor
+    import nvc.apply.target  # noqa: F401
     import nvc.discovery.driver.compat
     import nvc.model.selection
     import nvc.plan.build
     import nvc.request.requirements
-    import nvc.target  # noqa: F401
 
 
 def plan_target(

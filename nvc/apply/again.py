@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 
+from nvc.apply.target import LOADERS, exists
 from nvc.base.rundir import CONFIGURATIONS, SYSTEM
 from nvc.discovery.driver.compat import DIRECTORY as COMPAT
 from nvc.plan.ops import AllowDevice
-from nvc.target import LOADERS, exists
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.apply.executor import Outcome
+    from nvc.apply.target import Target
     from nvc.kernel import Kernel
     from nvc.model.facts import HostFacts
     from nvc.model.request import DriverOptions, Request
     from nvc.plan.ops import Plan
     from nvc.request.config import Config
-    from nvc.target import Target
 
 #: What the records' names begin with in the runtime directory.
 PREFIX = "replay-"

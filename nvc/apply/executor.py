@@ -16,12 +16,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nvc.apply.cgroup import RuleChange
     from nvc.apply.journal import Journal
     from nvc.apply.program import Program
-    from nvc.cgroup import RuleChange
+    from nvc.apply.target import Target
     from nvc.kernel import ApplyReport, Kernel
     from nvc.plan.ops import Plan
-    from nvc.target import Target
 
 
 class Outcome(Value):
@@ -135,12 +135,12 @@ def _allow_devices(
     kernel: Kernel, plan: Plan, target: Target, oci_devices: list[dict[str, object]] | None
 ) -> RuleChange:
     """Apply the plan's device rules, before the nodes appear; what is returned can take them back."""
-    from nvc.cgroup import RuleChange, prepare
+    from nvc.apply.cgroup import RuleChange, prepare
 
     rules = tuple((op.major, op.minor) for op in plan.ops if isinstance(op, AllowDevice))
     if not rules:
         return RuleChange()
-    from nvc.cgroup.find import device_cgroup
+    from nvc.apply.cgroup.find import device_cgroup
 
     cgroup = device_cgroup(kernel, target.proc)
     if cgroup is None:

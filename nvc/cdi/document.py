@@ -7,6 +7,7 @@ selected GPUs alone.
 
 from __future__ import annotations
 
+from nvc.apply.target import Layout
 from nvc.base.errors import DeviceError, InternalError
 from nvc.base.value import Value
 from nvc.cdi.hookspec import (
@@ -27,7 +28,6 @@ from nvc.model.slices.slice import Slice, library_directory, shared_slice
 from nvc.plan import ops
 from nvc.plan.build import build_plan
 from nvc.plan.devices import device_links, groups_of
-from nvc.target import Layout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -104,7 +104,7 @@ def _check_isolation(facts: HostFacts, size: SliceSize, device: SliceDevice, lim
     """Raise DeviceError where the driver cannot limit a cgroup, InputError for a MIG device."""
     if not size.isolation:
         return
-    from nvc.cgroup.leaf import STEP
+    from nvc.apply.cgroup.leaf import STEP
     from nvc.slices.build.kernel_limits import check_devices
 
     if ":" in device.index:

@@ -29,7 +29,7 @@ from nvc.doctor.mask import GONE, Mask
 from nvc.doctor.registrations import kind_of
 from nvc.engines import ENGINES
 from nvc.engines.registered import registered
-from nvc.listing import info_document
+from nvc.plan.listing import info_document
 from nvc.request.config import PATHS
 from nvc.slices.build import shim
 from nvc.slices.store.status import document as slice_document

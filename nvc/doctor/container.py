@@ -6,8 +6,8 @@ import os
 import stat
 from collections.abc import Iterator
 
+from nvc.apply.cgroup.denied import denied
 from nvc.base.errors import MountError, NvcError
-from nvc.cgroup.denied import denied
 from nvc.discovery.containers.files import table, text
 from nvc.discovery.devices.nodes import CONTROL, UVM
 from nvc.doctor import AS_ROOT, FAILED, OK, UNKNOWN, WARNING, Blocked, Check, Fact, Row, first

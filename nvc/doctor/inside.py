@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from nvc.apply.target import LOADERS, exists
 from nvc.base.errors import ContainerError, InputError, NvcError
 from nvc.discovery.containers.files import read_bytes
 from nvc.discovery.containers.running import RunningContainer
@@ -17,7 +18,6 @@ from nvc.discovery.driver.ldcache import ARCH_FLAGS, ARCH_MASK, CACHE_LIMIT, par
 from nvc.kernel import O_PATH
 from nvc.model.slices.variables import library_path
 from nvc.request.oci import Container, read_bundle
-from nvc.target import LOADERS, exists
 
 if TYPE_CHECKING:
     from nvc.kernel import Kernel

@@ -8,8 +8,8 @@ import re
 import time
 from collections.abc import Iterator
 
+from nvc.apply.cgroup.find import mounted
 from nvc.base.errors import NvcError
-from nvc.cgroup.find import mounted
 from nvc.discovery.driver.elf import read_elf, section
 from nvc.discovery.driver.elfnote import layouts_of
 from nvc.doctor import FAILED, OK, WARNING, Check, Fact, Row, aside, first, with_systemd

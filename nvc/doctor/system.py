@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from nvc.apply.cgroup.find import mounted
 from nvc.base.errors import InitializationError
 from nvc.base.rundir import in_user_namespace
-from nvc.cgroup.find import mounted
 from nvc.discovery.containers.files import names_in
 from nvc.doctor import AS_ROOT, FAILED, OK, UNKNOWN, WARNING, Check, Fact, Row, first
 from nvc.doctor.context import Context, read_text

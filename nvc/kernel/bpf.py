@@ -1,6 +1,6 @@
 """Device programs of cgroup v2: bpf(2), as little of it as replacing such a program takes.
 
-Imported by `nvc.cgroup.v2` alone. Every function raises OSError; descriptors are close-on-exec.
+Imported by `nvc.apply.cgroup.v2` alone. Every function raises OSError; descriptors are close-on-exec.
 """
 
 from __future__ import annotations

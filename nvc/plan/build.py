@@ -9,13 +9,13 @@ from nvc.plan.proc import proc_ops, profile_ops
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from nvc.apply.target import Layout
     from nvc.discovery.driver.compat import CompatLibrary
     from nvc.model.facts import Module
     from nvc.model.request import Request
     from nvc.model.selection import Selection
     from nvc.model.slices.slice import Slice
     from nvc.plan.ops import Op
-    from nvc.target import Layout
 
 #: Which library classes each capability brings (reference: nvidia-container-cli). What a library without a row is
 #: for, nobody knows: it comes with all that may need it.

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from support import examples
 from support.device_cgroup import BLOCK, CHAR, MKNOD, NULL, READ, WRITE, Group, Prober, load
 
-from nvc.cgroup.evaluate import answer_to
-from nvc.cgroup.program import allow_block
-from nvc.cgroup.rules import DeviceRule, decide, generate
+from nvc.apply.cgroup.evaluate import answer_to
+from nvc.apply.cgroup.program import allow_block
+from nvc.apply.cgroup.rules import DeviceRule, decide, generate
 
 if TYPE_CHECKING:
-    from nvc.cgroup.program import Instruction, Rule
+    from nvc.apply.cgroup.program import Instruction, Rule
 
 #: Devices without a driver here, or harmless to open.
 DEVICES = (NULL, (1, 5), (195, 0), (195, 1), (240, 0))

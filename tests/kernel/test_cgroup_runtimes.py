@@ -14,7 +14,7 @@ from support import CLEAN_ENV, REPO, need, run
 from support.bundle import RUNTIMES, Bundle, Container
 from support.device_cgroup import DOCKER, GPU, Group, Prober, find, hierarchy, load, runc_shape
 
-from nvc.cgroup import prepare
+from nvc.apply.cgroup import prepare
 from nvc.kernel import LinuxKernel, bpf
 
 _serial = itertools.count()
@@ -80,8 +80,8 @@ def test_container_that_may_use_every_device(name: str, runc_bundle: Callable[..
 
 SCRIPT = """
 import os, sys
-from nvc.cgroup import prepare
-from nvc.cgroup.find import DeviceCgroup
+from nvc.apply.cgroup import prepare
+from nvc.apply.cgroup.find import DeviceCgroup
 from nvc.base.errors import NvcError
 from nvc.kernel import LinuxKernel
 group = DeviceCgroup(int(sys.argv[2]), os.open(sys.argv[1], os.O_RDONLY), sys.argv[1], "/sys/fs/cgroup")
@@ -132,7 +132,7 @@ def test_caller_without_the_rights_is_told_so(version: int) -> None:
 
 NAMESPACED = """
 import os, sys
-from nvc.cgroup.find import device_cgroup
+from nvc.apply.cgroup.find import device_cgroup
 from nvc.base.errors import NvcError
 from nvc.kernel import LinuxKernel
 proc = os.open("/proc/" + sys.argv[1], os.O_RDONLY)

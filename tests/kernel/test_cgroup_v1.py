@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from support.device_cgroup import CONTROL, GPU, NULL, NVIDIA, OTHER, Group, Prober, find
 
+from nvc.apply.cgroup.find import DeviceCgroup
 from nvc.base.errors import MountError
-from nvc.cgroup.find import DeviceCgroup
 
 
 @pytest.fixture

@@ -29,10 +29,10 @@ from support.device_cgroup import (
     runc_shape,
 )
 
+from nvc.apply.cgroup.evaluate import answer_to
+from nvc.apply.cgroup.extend import readable
+from nvc.apply.cgroup.find import DeviceCgroup
 from nvc.base.errors import MountError
-from nvc.cgroup.evaluate import answer_to
-from nvc.cgroup.extend import readable
-from nvc.cgroup.find import DeviceCgroup
 from nvc.kernel import bpf
 
 KINDS = {"alone": 0, "override": bpf.ALLOW_OVERRIDE, "multi": bpf.ALLOW_MULTI, "link": -1}

@@ -20,13 +20,13 @@ from support.device_cgroup import (
     runc_shape,
 )
 
+from nvc.apply.cgroup.blinding import unblind
+from nvc.apply.cgroup.program import decode, names_hidden_register
 from nvc.base.errors import MountError
-from nvc.cgroup.blinding import unblind
-from nvc.cgroup.program import decode, names_hidden_register
 from nvc.kernel import bpf
 
 if TYPE_CHECKING:
-    from nvc.cgroup.program import Instruction
+    from nvc.apply.cgroup.program import Instruction
 
 #: They change settings of the whole machine, which other tests would notice.
 pytestmark = pytest.mark.nightly

@@ -14,8 +14,8 @@ from support.configure import Configure, as_hook
 from support.plans import mounts, snapshot
 from support.prestart import at_prestart
 
+from nvc.apply.target import open_target
 from nvc.kernel import LinuxKernel
-from nvc.target import open_target
 
 POISON = "import os\nos.close(os.open('/tmp/poisoned', os.O_CREAT, 0o600))\nraise SystemExit('poisoned')\n"
 

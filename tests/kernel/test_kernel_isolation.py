@@ -21,11 +21,11 @@ from support.programs import Programs
 from support.rootfs import LIBS
 from support.vgpu import cli, limits_of
 
+from nvc.apply.cgroup.leaf import directory_of
 from nvc.base.errors import ContainerError
 from nvc.cdi.document import DocumentOptions
 from nvc.cdi.generate import document_of
 from nvc.cdi.sliced import SliceSize, Slicing
-from nvc.cgroup.leaf import directory_of
 from nvc.discovery import discover
 from nvc.kernel import LinuxKernel
 from nvc.kernel.probe import MemoryLimit

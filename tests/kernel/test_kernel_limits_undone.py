@@ -17,8 +17,8 @@ from support.memorylimits import get_limits
 from support.rootfs import LIBS
 from support.vgpu import limits_of
 
+from nvc.apply.cgroup.leaf import directory_of
 from nvc.base.errors import ContainerError, DeviceError, InitializationError, MountError
-from nvc.cgroup.leaf import directory_of
 from nvc.discovery import discover
 from nvc.kernel import LinuxKernel
 from nvc.kernel.probe import MemoryLimit

@@ -22,14 +22,14 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from nvc.cgroup import RuleChange, prepare
-from nvc.cgroup.find import DeviceCgroup, cgroup_mounts, device_cgroup
-from nvc.cgroup.program import encode
+from nvc.apply.cgroup import RuleChange, prepare
+from nvc.apply.cgroup.find import DeviceCgroup, cgroup_mounts, device_cgroup
+from nvc.apply.cgroup.program import encode
 from nvc.kernel import LinuxKernel, bpf
 from support import run, until
 
 if TYPE_CHECKING:
-    from nvc.cgroup.program import Instruction, Rule
+    from nvc.apply.cgroup.program import Instruction, Rule
 
 BLOCK, CHAR = 1, 2
 MKNOD, READ, WRITE = 1, 2, 4
@@ -229,7 +229,7 @@ class Group:
         return DeviceCgroup(self.version, self.directory, self.path, self.mount)
 
     def prepare(self, rules: tuple[Rule, ...] = NVIDIA, oci_devices: object = None) -> RuleChange:
-        """`nvc.cgroup.prepare` for this group."""
+        """`nvc.apply.cgroup.prepare` for this group."""
         return prepare(LinuxKernel(), self.described(), rules, oci_devices)
 
 

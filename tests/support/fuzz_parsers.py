@@ -7,15 +7,15 @@ import tempfile
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from nvc.apply.cgroup import v1
+from nvc.apply.cgroup.evaluate import allows
+from nvc.apply.cgroup.extend import Unreadable, readable
+from nvc.apply.cgroup.find import cgroup_mounts, memberships
 from nvc.base.errors import DetectionError, InitializationError, InputError, NvcError, RequirementError
 from nvc.base.fastjson import JsonError, parse
 from nvc.cdi import validate
 from nvc.cdi.hooks.arguments import parse_arguments
 from nvc.cdi.store import CdiError, parse_document, text_of
-from nvc.cgroup import v1
-from nvc.cgroup.evaluate import allows
-from nvc.cgroup.extend import Unreadable, readable
-from nvc.cgroup.find import cgroup_mounts, memberships
 from nvc.discovery import inventory
 from nvc.discovery.devices.mig import parse_minors
 from nvc.discovery.devices.proc import char_majors, fields_of, is_version, parse_address

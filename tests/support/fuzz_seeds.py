@@ -10,8 +10,8 @@ import os
 import struct
 import tempfile
 
+from nvc.apply.cgroup.program import encode
 from nvc.cdi.store import text_of
-from nvc.cgroup.program import encode
 from nvc.discovery import discover
 from nvc.discovery.host import Host
 from nvc.discovery.nvml.asking import start

@@ -7,10 +7,10 @@ import os
 from typing import Any
 
 from nvc.apply.executor import Outcome, apply_plan
+from nvc.apply.target import open_target
 from nvc.kernel import LinuxKernel
 from nvc.model.facts import Identity
 from nvc.plan.ops import BindDevice, BindFile, LoaderEntry, Plan, Symlink, Tmpfs, UpdateLoaderCache
-from nvc.target import open_target
 
 LIBS = "/usr/lib/x86_64-linux-gnu"
 LIBRARIES = 20

@@ -1,4 +1,4 @@
-"""Hidden constants: a second implementation of what the kernel does, undone by `nvc.cgroup.blinding`."""
+"""Hidden constants: a second implementation of what the kernel does, undone by `nvc.apply.cgroup.blinding`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.device_cgroup import DOCKER, SHAPES
 
-from nvc.cgroup.blinding import unblind
+from nvc.apply.cgroup.blinding import unblind
 
 if TYPE_CHECKING:
-    from nvc.cgroup.program import Instruction
+    from nvc.apply.cgroup.program import Instruction
 
 AX = 11
 ALU = (0x00, 0x10, 0x20, 0x30, 0x40, 0x50, 0x90, 0xA0, 0xB0)

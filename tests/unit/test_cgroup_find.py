@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import CLEAN_ENV, REPO, run
 
+from nvc.apply.cgroup import find
+from nvc.apply.cgroup.find import CgroupMount, below, cgroup_mounts, device_cgroup, memberships, unescape
 from nvc.base.errors import MountError
-from nvc.cgroup import find
-from nvc.cgroup.find import CgroupMount, below, cgroup_mounts, device_cgroup, memberships, unescape
 from nvc.kernel import LinuxKernel
 
 HYBRID = (
@@ -252,11 +252,11 @@ def test_nothing_restricts_a_process_without_cgroups(host: Host) -> None:
 
 def test_programs_cost_nothing_where_there_are_none() -> None:
     """bpf(2) and the interpreter are for v2 alone."""
-    script = "import sys, nvc.cgroup.v1, nvc.cgroup.find; print(*sys.modules)"
+    script = "import sys, nvc.apply.cgroup.v1, nvc.apply.cgroup.find; print(*sys.modules)"
     env = {**CLEAN_ENV, "PYTHONPATH": os.pathsep.join([REPO, *filter(None, sys.path)])}
     loaded = run(sys.executable, "-B", "-c", script, env=env).stdout
-    assert "nvc.cgroup.find" in loaded.split()
-    assert not {"nvc.kernel.bpf", "nvc.cgroup.v2", "nvc.cgroup.program"} & set(loaded.split())
+    assert "nvc.apply.cgroup.find" in loaded.split()
+    assert not {"nvc.kernel.bpf", "nvc.apply.cgroup.v2", "nvc.apply.cgroup.program"} & set(loaded.split())
 
 
 def test_unreadable_proc_is_an_error(scratch: str) -> None:

@@ -9,11 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.device_cgroup import CHAR, DOCKER, SHAPES, ModelRule, first_match, systemd_shape
 
-from nvc.cgroup.evaluate import MOST_STEPS, allows, answer_to
-from nvc.cgroup.program import Assembler, allow_block, decode, encode, names_hidden_register, reloadable
+from nvc.apply.cgroup.evaluate import MOST_STEPS, allows, answer_to
+from nvc.apply.cgroup.program import (
+    Assembler,
+    allow_block,
+    decode,
+    encode,
+    names_hidden_register,
+    reloadable,
+)
 
 if TYPE_CHECKING:
-    from nvc.cgroup.program import Instruction, Rule
+    from nvc.apply.cgroup.program import Instruction, Rule
 
 DENY: list[Instruction] = [(0xB7, 0, 0, 0, 0), (0x95, 0, 0, 0, 0)]
 numbers = st.integers(0, 12) | st.sampled_from([195, 255, 4095, (1 << 20) - 1])

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvc.cgroup.evaluate import answer_to
-from nvc.cgroup.program import reloadable
-from nvc.cgroup.rules import RUNTIME_RULES, DeviceRule, allow_all, decide, generate, parse
+from nvc.apply.cgroup.evaluate import answer_to
+from nvc.apply.cgroup.program import reloadable
+from nvc.apply.cgroup.rules import RUNTIME_RULES, DeviceRule, allow_all, decide, generate, parse
 
 rules = st.lists(
     st.builds(

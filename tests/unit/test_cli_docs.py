@@ -11,10 +11,10 @@ import pytest
 from support import REPO
 from support.facts import PLAN, facts
 
-from nvc import listing
 from nvc.doctor.codes import Explanation
 from nvc.model.request import Request
 from nvc.model.selection import select
+from nvc.plan import listing
 from nvc.plan.describe import VERBS, document
 from nvc.slices.build.calibration import Measurement
 from nvc_cli import ctk, ctk_cdi

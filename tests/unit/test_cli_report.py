@@ -7,10 +7,10 @@ import json
 import pytest
 from support.facts import CAPABILITIES, LIBS, MIG_UUID_0, UUID_0, UUID_1, VERSION, cap, facts, gpu, gpus
 
-from nvc import listing
 from nvc.model.facts import Binary
 from nvc.model.request import Request
 from nvc.model.selection import select
+from nvc.plan import listing
 
 T4 = gpu(
     0,

@@ -12,18 +12,18 @@ from support import CLEAN_ENV, run
 from support.facts import IDENTITY, MIG_UUID_0, PLAN, VERSION, facts, gpu, mig_device
 from support.terminal import Terminal
 
-from nvc import listing
 from nvc.cdi.hooks.arguments import OPTIONS
 from nvc.discovery.containers import ContainerName
 from nvc.doctor import UNKNOWN, Finding, Result, text
 from nvc.doctor.catalog import CHECKS
-from nvc.listing import Row
 from nvc.model.facts import HostFacts
 from nvc.model.request import Request
 from nvc.model.selection import select
 from nvc.model.slices.ledger import Account
+from nvc.plan import listing
 from nvc.plan.describe import describe
 from nvc.plan.describe import table as plan_table
+from nvc.plan.listing import Row
 from nvc.plan.ops import BindFile, Ledger, LoaderEntry, Plan, Symlink, UpdateLoaderCache
 from nvc.sim.report import GpuReport, MigReport, ProcessReport, SimReport
 from nvc.slices.admin.device_policy import SharedDevice

@@ -9,6 +9,7 @@ import pytest
 
 from nvc.apply import executor, journal
 from nvc.apply.executor import apply_plan
+from nvc.apply.target import Layout, Target
 from nvc.base.errors import (
     ContainerError,
     InternalError,
@@ -20,7 +21,6 @@ from nvc.base.errors import (
 from nvc.kernel import ApplyReport, lib
 from nvc.model.facts import Identity
 from nvc.plan.ops import BindFile, BindProc, BindSocket, LoaderEntry, Plan, Symlink, Tmpfs, UpdateLoaderCache
-from nvc.target import Layout, Target
 from nvc.testing import RecordingKernel
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support.facts import LIBS, UUID_0, VERSION, facts
 
+from nvc.apply.target import Layout
 from nvc.discovery.driver.compat import CompatLibrary
 from nvc.model.request import Request
 from nvc.model.selection import select
@@ -23,7 +24,6 @@ from nvc.plan.ops import (
     Tmpfs,
     UpdateLoaderCache,
 )
-from nvc.target import Layout
 
 DEBIAN = Layout("/usr/bin", "/usr/lib/x86_64-linux-gnu", "/usr/lib/i386-linux-gnu", False)
 FEDORA = Layout("/usr/bin", "/usr/lib64", "", False)

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from support.facts import IDENTITY, LIBS, VERSION, facts
 
+from nvc.apply.target import Layout
 from nvc.model.facts import Binary, Library, Manifest, Module
 from nvc.model.request import Request
 from nvc.model.selection import Selection
 from nvc.plan.build import build_plan
 from nvc.plan.ops import BindFile, Symlink
-from nvc.target import Layout
 
 DEBIAN = Layout("/usr/bin", LIBS, "", False)
 FEDORA = Layout("/usr/bin", "/usr/lib64", "", False)

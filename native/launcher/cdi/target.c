@@ -1,4 +1,4 @@
-/* The container's root, and the places of the host that nvc keeps for it. The rules are those of nvc/target.py,
+/* The container's root, and the places of the host that nvc keeps for it. The rules are those of nvc/apply/target.py,
  * nvc/kernel/privileges.py, nvc/base/rundir.py and nvc/apply/journal.py. */
 #include "cdi.h"
 #include "files.h"

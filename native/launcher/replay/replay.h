@@ -30,7 +30,7 @@ enum replay_look { REPLAY_SAME, REPLAY_OTHER, REPLAY_UNKNOWN };
 
 #define REPLAY_KEY_MAX 65536
 
-/* The container of process `pid` whose root file system is `rootfs`, as nvc/target.py opens it. */
+/* The container of process `pid` whose root file system is `rootfs`, as nvc/apply/target.py opens it. */
 bool replay_open(int pid, const char *rootfs, struct replay_container *container);
 
 /* The next field, NULL behind the last one; a number that is a field. */

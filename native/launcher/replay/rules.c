@@ -1,5 +1,5 @@
 /* The device rules of a start that is done again, on cgroup v2: the one device program of the container's own cgroup is
- * replaced by itself behind the instructions that allow our devices, as nvc/cgroup does it. By the kernel's tag it is one
+ * replaced by itself behind the instructions that allow our devices, as nvc/apply/cgroup does it. By the kernel's tag it is one
  * that Python has judged. All else (version 1, several programs, one of an ancestor or held by a link, one that is hidden)
  * is Python's. */
 #include "bpf.h"

@@ -1,4 +1,4 @@
-/* The container of a start that is done again. The rules are those of nvc/target.py; what is not of the usual kind
+/* The container of a start that is done again. The rules are those of nvc/apply/target.py; what is not of the usual kind
  * (a user namespace, a call without a process, a path that leads elsewhere) is Python's. */
 #include "cdi/cdi.h"
 #include "files.h"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 
 from nvc.apply.executor import apply_plan, repair
+from nvc.apply.target import SELF, open_target, shares_mount_namespace
 from nvc.base.deadline import set_deadline
 from nvc.base.errors import ContainerError, SourceChanged
 from nvc.cdi.hooks.arguments import check, container_path
@@ -15,18 +16,17 @@ from nvc.kernel import LinuxKernel
 from nvc.kernel.privileges import reduce
 from nvc.plan.ops import Plan, UpdateLoaderCache
 from nvc.request.oci import read_bundle, read_state
-from nvc.target import SELF, open_target, shares_mount_namespace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nvc.apply.executor import Outcome
+    from nvc.apply.target import Target
     from nvc.cdi.hooks.arguments import Call, HookCall
     from nvc.cdi.hooks.slices import Asked, Limits
     from nvc.kernel import Kernel
     from nvc.plan.ops import Op
-    from nvc.target import Target
 
 HINT = "nvc-cdi-hook is to be called by an OCI runtime, as a createContainer hook"
 

@@ -27,6 +27,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from nvc.apply.target import Target
     from nvc.cdi.hooks.arguments import HookCall
     from nvc.discovery.driver.compat import CompatLibrary
     from nvc.kernel import Kernel
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from nvc.model.slices.slice import Slice
     from nvc.plan.ops import Op
     from nvc.request.config import Config
-    from nvc.target import Target
 
 #: In the runtime directory: the version of nvc and the configuration file that limits nobody.
 NOTE = "config-whole"

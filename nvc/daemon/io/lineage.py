@@ -15,7 +15,7 @@ from __future__ import annotations
 import fcntl
 import os
 
-from nvc.cgroup.find import below, named_after
+from nvc.apply.cgroup.find import below, named_after
 from nvc.slices.store.process_info import is_here, namespace_link, status_number
 from nvc.slices.store.process_view import ProcessView
 

@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeVar
 
+    from nvc.apply.target import Target
     from nvc.discovery.driver.compat import CompatLibrary
     from nvc.kernel import Kernel
     from nvc.model.facts import HostFacts, Identity
     from nvc.model.request import Request, SliceRequest
     from nvc.model.selection import Selection
     from nvc.model.slices.slice import HeldCgroup
-    from nvc.target import Target
 
     T = TypeVar("T")
 

@@ -8,11 +8,12 @@ import posixpath
 import signal
 from functools import partial
 
+from nvc.apply.cgroup.leaf import Leaf, enter, make_leaf, remove
 from nvc.apply.program import build_program
 from nvc.apply.sources import Sources
+from nvc.apply.target import Target
 from nvc.base.errors import ContainerError, InputError, MountError, NvcError, PermissionDenied, SourceChanged
 from nvc.base.value import Value
-from nvc.cgroup.leaf import Leaf, enter, make_leaf, remove
 from nvc.discovery.outer import refuse_slices
 from nvc.kernel import O_PATH, ApplyTarget, private_mounts, strerror, writable_over
 from nvc.kernel.probe import MemoryLimit
@@ -31,7 +32,6 @@ from nvc.slices.build.kernel_limits import check_devices, limits_of, release
 from nvc.slices.store import registry
 from nvc.slices.store.programs import check_name, claim
 from nvc.slices.store.snapshot import snapshot
-from nvc.target import Target
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.target import Target
+    from nvc.apply.target import Target
 
 #: ioctl_nsfs(2), since Linux 6.11: a number of the mount namespace that is never given again.
 NS_GET_MNTNS_ID = 0x8008B705

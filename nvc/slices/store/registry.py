@@ -5,7 +5,7 @@
     /run/nvc/vgpu/<key>/ledger   of a slice that was made for a claim, whose containers share it: a file system
     /run/nvc/vgpu/<key>/ready    that is whole
 
-The key is the container's mount namespace, then what names its rootfs (nvc.target), which containers may share.
+The key is the container's mount namespace, then what names its rootfs (nvc.apply.target), which containers may share.
 Whether an entry's container lives the host tells by what it holds itself; nvc.slices.store.liveness says how.
 """
 
@@ -42,9 +42,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from nvc.apply.target import Target
     from nvc.kernel import Kernel
     from nvc.model.slices.slice import Slice, SliceDevice
-    from nvc.target import Target
 
 __all__ = [
     "Entry", "EntryDevice", "LEDGER", "READY", "RegistryError", "base_directory", "check",

@@ -6,8 +6,7 @@ runtimes add devices of their own to the list, so a program made of the list alo
 
 from __future__ import annotations
 
-from nvc.base.value import Value
-from nvc.cgroup.program import (
+from nvc.apply.cgroup.program import (
     AND32_K,
     BLOCK,
     CHAR,
@@ -22,10 +21,11 @@ from nvc.cgroup.program import (
     WRITE,
     Assembler,
 )
+from nvc.base.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.cgroup.program import Instruction, Rule
+    from nvc.apply.cgroup.program import Instruction, Rule
 
 _TYPES = {"a": 0, "b": BLOCK, "c": CHAR, "u": CHAR}
 _LETTERS = {"r": READ, "w": WRITE, "m": MKNOD}

@@ -11,12 +11,12 @@ from __future__ import annotations
 import errno
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 
-from nvc.cgroup.program import allow_block, decode, encode, names_hidden_register, reloadable
+from nvc.apply.cgroup.program import allow_block, decode, encode, names_hidden_register, reloadable
 from nvc.kernel import bpf
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.cgroup.program import Instruction, Rule
+    from nvc.apply.cgroup.program import Instruction, Rule
 
 _NAME_NODES = "list the nodes in the bundle's linux.resources.devices (as CDI does)"
 _HINT = (
@@ -43,7 +43,7 @@ def readable(program: bpf.BpfProgram) -> list[Instruction]:
         raise Unreadable("the kernel withholds its instructions", _HINT)
     code: list[Instruction] | None = decode(raw)
     if code and names_hidden_register(raw):
-        from nvc.cgroup.blinding import unblind
+        from nvc.apply.cgroup.blinding import unblind
 
         code = unblind(code)
         if code is None:
@@ -79,7 +79,7 @@ def extend(
 def _from_bundle(
     program: bpf.BpfProgram, rules: tuple[Rule, ...], oci_devices: object, problem: Unreadable
 ) -> int:
-    from nvc.cgroup.rules import RUNTIME_RULES, allow_all, generate, parse
+    from nvc.apply.cgroup.rules import RUNTIME_RULES, allow_all, generate, parse
 
     try:
         listed = parse(oci_devices) + RUNTIME_RULES

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.cgroup.program import Instruction, Rule
+    from nvc.apply.cgroup.program import Instruction, Rule
 
 #: Instructions that one question may take, over all rules; a device program has no loops.
 MOST_STEPS = 60_000

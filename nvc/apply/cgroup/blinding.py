@@ -14,7 +14,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.cgroup.program import Instruction
+    from nvc.apply.cgroup.program import Instruction
 
 _HIDDEN = 11  # BPF_REG_AX
 _CLASS = 7

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 
-from nvc.cgroup import v1
-from nvc.cgroup.evaluate import allows
-from nvc.cgroup.extend import Unreadable, readable
-from nvc.cgroup.find import device_cgroup, read_all
+from nvc.apply.cgroup import v1
+from nvc.apply.cgroup.evaluate import allows
+from nvc.apply.cgroup.extend import Unreadable, readable
+from nvc.apply.cgroup.find import device_cgroup, read_all
 from nvc.kernel import O_PATH, bpf
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.cgroup.program import Rule
+    from nvc.apply.cgroup.program import Rule
     from nvc.kernel import Kernel
 
 

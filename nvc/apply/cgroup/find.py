@@ -9,9 +9,9 @@ from __future__ import annotations
 import errno
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 
+from nvc.apply.cgroup import HINT_SKIP, STEP
 from nvc.base.errors import MountError
 from nvc.base.value import Value
-from nvc.cgroup import HINT_SKIP, STEP
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 
+from nvc.apply.cgroup import HINT_SKIP, STEP, RuleChange
+from nvc.apply.cgroup.find import read_all
 from nvc.base.errors import MountError
-from nvc.cgroup import HINT_SKIP, STEP, RuleChange
-from nvc.cgroup.find import read_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.cgroup.find import DeviceCgroup
-    from nvc.cgroup.program import Rule
+    from nvc.apply.cgroup.find import DeviceCgroup
+    from nvc.apply.cgroup.program import Rule
     from nvc.kernel import Kernel
 
     #: type, major, minor as devices.list writes them, and the letters of access
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def prepare(kernel: Kernel, cgroup: DeviceCgroup, rules: tuple[Rule, ...]) -> RuleChange:
-    """What must be added to the cgroup's list, given what is on it; see `nvc.cgroup.prepare`."""
+    """What must be added to the cgroup's list, given what is on it; see `nvc.apply.cgroup.prepare`."""
     try:
         entries = parse(_read(kernel, cgroup.directory))
     except OSError as error:

@@ -1,8 +1,8 @@
 """A container's device cgroup: letting it read and write the nodes that it was given.
 
-    cgroup = nvc.cgroup.find.device_cgroup(kernel, proc_pid)
+    cgroup = nvc.apply.cgroup.find.device_cgroup(kernel, proc_pid)
     if cgroup is not None:
-        change = nvc.cgroup.prepare(kernel, cgroup, ((195, 0), (195, 255)))
+        change = nvc.apply.cgroup.prepare(kernel, cgroup, ((195, 0), (195, 255)))
         cgroup.close()
         change.apply()
         change.close()
@@ -17,8 +17,8 @@ from posix import stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.cgroup.find import DeviceCgroup
-    from nvc.cgroup.program import Rule
+    from nvc.apply.cgroup.find import DeviceCgroup
+    from nvc.apply.cgroup.program import Rule
     from nvc.kernel import Kernel
 
 #: The first words of every error of this package, as callers of NVIDIA's tool know them.
@@ -67,9 +67,9 @@ def prepare(
     if stat("/proc/self/ns/user").st_ino != _INITIAL_USER_NAMESPACE:
         return RuleChange("device rules are left as they are: a user namespace may not change them")
     if cgroup.version == 1:
-        from nvc.cgroup import v1
+        from nvc.apply.cgroup import v1
 
         return v1.prepare(kernel, cgroup, rules)
-    from nvc.cgroup import v2
+    from nvc.apply.cgroup import v2
 
     return v2.prepare(cgroup, rules, oci_devices)

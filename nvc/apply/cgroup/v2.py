@@ -10,17 +10,17 @@ from __future__ import annotations
 import errno
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 
+from nvc.apply.cgroup import HINT_SKIP, STEP, RuleChange
+from nvc.apply.cgroup.evaluate import allows
+from nvc.apply.cgroup.extend import Unreadable, extend, readable
+from nvc.apply.cgroup.replacement import Replacement
 from nvc.base.errors import MountError, NvcError
-from nvc.cgroup import HINT_SKIP, STEP, RuleChange
-from nvc.cgroup.evaluate import allows
-from nvc.cgroup.extend import Unreadable, extend, readable
-from nvc.cgroup.replacement import Replacement
 from nvc.kernel import bpf
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.cgroup.find import DeviceCgroup
-    from nvc.cgroup.program import Rule
+    from nvc.apply.cgroup.find import DeviceCgroup
+    from nvc.apply.cgroup.program import Rule
 
 _ATTEMPTS = 4  # at a cgroup whose programs its engine changes at the same time
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -28,7 +28,7 @@ _HINT_RIGHTS = "run as root of the host, where no seccomp filter forbids bpf(2),
 
 
 def prepare(cgroup: DeviceCgroup, rules: tuple[Rule, ...], oci_devices: object) -> RuleChange:
-    """What must be replaced so that `rules` are allowed; see `nvc.cgroup.prepare`."""
+    """What must be replaced so that `rules` are allowed; see `nvc.apply.cgroup.prepare`."""
     change = ProgramChange(cgroup, rules, oci_devices)
     try:
         change.plan()
