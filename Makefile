@@ -71,7 +71,7 @@ $(TRACERS): nvc/tracer-%.bin: $(wildcard native/tracer/*) $(VENV)/.ready
 # Messages of kubelet's interfaces, for nvc-kubelet-plugin, and of NRI, for nvc-nri.
 stubs: $(BUILD)/.stubs
 
-$(BUILD)/.stubs: $(wildcard nvc/kubernetes/protocol/*.proto nvc/nri/protocol/*.proto) $(VENV)/.ready
+$(BUILD)/.stubs: $(wildcard nvc/kubernetes/protocol/*.proto nvc/frontends/nri/protocol/*.proto) $(VENV)/.ready
 	$(RUN) -m grpc_tools.protoc -I. --python_out=. --pyi_out=. nvc/*/protocol/*.proto
 	@touch $@
 

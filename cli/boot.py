@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import NoReturn
 
-    from nvc.configure import RunLog
+    from nvc.frontends.configure import RunLog
     from nvc.request.config import Config
     from nvc_cli.parse import CommandLine, Values, Words
 

@@ -9,13 +9,13 @@ import click
 from click.core import ParameterSource
 
 from nvc.base.errors import InputError
-from nvc.cdi.document import NONE, STRATEGIES, DocumentOptions
-from nvc.cdi.generate import generate, installed_hook, slicing_of
-from nvc.cdi.hookspec import COMPAT, NAMES
-from nvc.cdi.names import class_problem, vendor_problem
-from nvc.cdi.refresh import refresh, remove
-from nvc.cdi.sliced import CLASS
-from nvc.cdi.store import (
+from nvc.frontends.cdi.document import NONE, STRATEGIES, DocumentOptions
+from nvc.frontends.cdi.generate import generate, installed_hook, slicing_of
+from nvc.frontends.cdi.hookspec import COMPAT, NAMES
+from nvc.frontends.cdi.names import class_problem, vendor_problem
+from nvc.frontends.cdi.refresh import refresh, remove
+from nvc.frontends.cdi.sliced import CLASS
+from nvc.frontends.cdi.store import (
     DIRECTORIES,
     CdiError,
     check_conflicts,
@@ -26,8 +26,8 @@ from nvc.cdi.store import (
     text_of,
     write_in,
 )
-from nvc.cdi.transform import transform_root
-from nvc.cdi.validate import problems
+from nvc.frontends.cdi.transform import transform_root
+from nvc.frontends.cdi.validate import problems
 from nvc.kernel import LinuxKernel, privileges
 from nvc.model.facts import CAPABILITIES
 from nvc.model.request import Request

@@ -6,9 +6,9 @@ import click
 
 from nvc.base.columns import fitted
 from nvc.base.errors import NvcError
-from nvc.cdi.generate import findings
-from nvc.cdi.store import DIRECTORIES, SpecFile, read_directory, read_spec
 from nvc.discovery import discover
+from nvc.frontends.cdi.generate import findings
+from nvc.frontends.cdi.store import DIRECTORIES, SpecFile, read_directory, read_spec
 from nvc.kernel import LinuxKernel
 from nvc_cli import arguments, output
 from nvc_cli.main import command, format_option, program_of

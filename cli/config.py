@@ -8,7 +8,7 @@ import click
 
 from nvc.base.columns import fitted
 from nvc.base.errors import one_line
-from nvc.engines import change, tomltext
+from nvc.frontends.engines import change, tomltext
 from nvc.request.config import PATHS, ConfigError, check_file
 from nvc.request.config.file import examine, refusal, written
 from nvc.request.config.origins import DEFAULT, Setting, settings, split

@@ -1,4 +1,4 @@
-"""`nvc-cli configure`: words become a request, `nvc.configure` does the work."""
+"""`nvc-cli configure`: words become a request, `nvc.frontends.configure` does the work."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 from nvc.api import Container, Driver
 from nvc.base.errors import InputError
-from nvc.configure import configure_target
+from nvc.frontends.configure import configure_target
 from nvc.kernel import LinuxKernel, privileges
 from nvc_cli import arguments
 from nvc_cli.options import FORMATS

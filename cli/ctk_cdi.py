@@ -8,13 +8,13 @@ import shutil
 import click
 
 from nvc.base.errors import InputError
-from nvc.cdi import beside
-from nvc.cdi.document import NONE, STRATEGIES
-from nvc.cdi.generate import generate
-from nvc.cdi.hookspec import NAMES
-from nvc.cdi.store import DIRECTORIES, split_path
-from nvc.cdi.transform import transform_root
 from nvc.discovery.devices.beside import IMEX, KINDS, MANAGEMENT
+from nvc.frontends.cdi import beside
+from nvc.frontends.cdi.document import NONE, STRATEGIES
+from nvc.frontends.cdi.generate import generate
+from nvc.frontends.cdi.hookspec import NAMES
+from nvc.frontends.cdi.store import DIRECTORIES, split_path
+from nvc.frontends.cdi.transform import transform_root
 from nvc.kernel import LinuxKernel, privileges
 from nvc.request.config import load
 from nvc_cli import completion, output
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from nvc.cdi.document import DocumentOptions
+    from nvc.frontends.cdi.document import DocumentOptions
     from nvc.model.request import DriverOptions, Request
 
 #: What is made: of GPUs, and of devices beside them; and modes that nvc has no answer for, with why.

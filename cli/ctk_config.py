@@ -8,7 +8,7 @@ import click
 
 from nvc.base.errors import InputError
 from nvc.base.replace import replace_file
-from nvc.engines import change, tomltext
+from nvc.frontends.engines import change, tomltext
 from nvc.request.config import PATHS, ConfigError
 from nvc.request.config.file import examine, refusal
 from nvc.request.config.keys import KEYS

@@ -7,7 +7,7 @@ import os
 import click
 
 from nvc.base.errors import InputError
-from nvc.engines import RUNTIME, FileEdit, Wanted, change, crio, docker, hooksd
+from nvc.frontends.engines import RUNTIME, FileEdit, Wanted, change, crio, docker, hooksd
 from nvc_cli import output
 from nvc_cli.ctk import Flags, debug, only
 from nvc_cli.main import Commands, examples, program_of
@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from nvc.engines.change import Change
+    from nvc.frontends.engines.change import Change
 
 ENGINES = ("docker", "containerd", "crio")
 PROGRAM = "nvidia-container-runtime"

@@ -6,12 +6,12 @@ import errno
 import os
 
 from nvc.base.errors import InputError
-from nvc.debuglog import DebugLog
+from nvc.frontends.debuglog import DebugLog
 from nvc_cli.boot import Silent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.configure import RunLog
+    from nvc.frontends.configure import RunLog
 
 
 class Unread(Silent):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from nvc.configure import RunLog
+    from nvc.frontends.configure import RunLog
     from nvc_cli.options import Option
     from nvc_cli.parse import CommandLine, Values
 

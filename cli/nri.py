@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
-    from nvc.nri.main import Settings
+    from nvc.frontends.nri.main import Settings
 
 USAGE = """Usage: nvc-nri [options]
 
@@ -46,7 +46,7 @@ def _run(program: str, words: list[str]) -> int:
         return 0
     values = parsed(program, words, OPTIONS, PATHS)
     try:
-        from nvc.nri.main import run
+        from nvc.frontends.nri.main import run
     except ImportError as error:
         from nvc.base.errors import InitializationError
 
@@ -59,7 +59,7 @@ def _run(program: str, words: list[str]) -> int:
 
 def settings_of(values: dict[str, str]) -> Settings:
     """The settings of the plugin. Raises InputError."""
-    from nvc.nri.main import Settings
+    from nvc.frontends.nri.main import Settings
 
     index = values.get("index", "10")
     if not (index.isascii() and index.isdigit() and len(index) == 2):

@@ -8,7 +8,7 @@ import sys
 import click
 
 from nvc.base.errors import InputError
-from nvc.engines import (
+from nvc.frontends.engines import (
     ENGINES,
     RUNTIME,
     EngineFiles,
@@ -21,7 +21,7 @@ from nvc.engines import (
     docker,
     podman,
 )
-from nvc.engines import link as links
+from nvc.frontends.engines import link as links
 from nvc_cli import output
 from nvc_cli.main import Commands, examples, program_of
 
@@ -29,7 +29,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
-    from nvc.engines.change import Change
+    from nvc.frontends.engines.change import Change
 
     _Work: TypeAlias = tuple[list[Change], tuple[str, str], tuple[str, ...]]
 

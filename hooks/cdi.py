@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nvc.base.errors import one_line
-from nvc.cdi.hooks.arguments import parse_arguments
+from nvc.frontends.cdi.hooks.arguments import parse_arguments
 
 USAGE = """Usage: nvc-cdi-hook [--quiet] [--debug] HOOK [OPTION...] [HOOK [OPTION...]]...
        nvc-cdi-hook --version
@@ -50,14 +50,14 @@ def main(argv: list[str]) -> int:
         return 0  # as NVIDIA's program: a container starts without a hook that nobody names
     warnings = tuple(f"hook {name} is not known and left out" for name in call.unknown)
     if call.steps:
-        from nvc.cdi.hookspec import LIMIT_STEP
+        from nvc.frontends.cdi.hookspec import LIMIT_STEP
 
         if any(step.name == LIMIT_STEP for step in call.steps):
-            from nvc.cdi.hooks.limit import limit_memory
+            from nvc.frontends.cdi.hooks.limit import limit_memory
 
             limit_memory(call)
         else:
-            from nvc.cdi.hooks.run import run_steps
+            from nvc.frontends.cdi.hooks.run import run_steps
 
             warnings += run_steps(call, boot.say)
     if not call.quiet:

@@ -9,7 +9,7 @@ from nvc.base.errors import InputError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.configure import RunLog
+    from nvc.frontends.configure import RunLog
 
 STANDARD_ERROR = "/dev/stderr"
 #: O_NONBLOCK: a pipe without a reader is an error, and does not hold up the container.
@@ -33,7 +33,7 @@ def open_log(path: str) -> RunLog:
     if not path:
         return Silent()
     if path == STANDARD_ERROR:
-        from nvc.debuglog import DebugLog
+        from nvc.frontends.debuglog import DebugLog
 
         return DebugLog(2)
     try:
@@ -47,7 +47,7 @@ def open_log(path: str) -> RunLog:
     if cause:
         os.close(fd)
         raise _unsafe(path, cause)
-    from nvc.debuglog import DebugLog
+    from nvc.frontends.debuglog import DebugLog
 
     return DebugLog(fd)
 

@@ -1,4 +1,4 @@
-"""The hook itself: state and bundle become a request, `nvc.configure` does the work."""
+"""The hook itself: state and bundle become a request, `nvc.frontends.configure` does the work."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from nvc.apply.again import Call
-    from nvc.configure import RunLog
+    from nvc.frontends.configure import RunLog
     from nvc.kernel import Kernel
     from nvc.request.config import Config
     from nvc.request.oci import Container, ContainerState
@@ -58,7 +58,7 @@ def _inject(command: str, config: Config, log: RunLog, debug: bool) -> None:
     again = _again(command, container, config, debug)
 
     from nvc.base.rundir import in_user_namespace
-    from nvc.configure import configure
+    from nvc.frontends.configure import configure
     from nvc.kernel import LinuxKernel, privileges
 
     if in_user_namespace():  # nobody may change a device cgroup there

@@ -13,8 +13,8 @@ import sys
 
 import nvc
 from nvc.base.errors import InternalError, NvcError, one_line
+from nvc.frontends.runtime.edit import edit
 from nvc.request.config import load
-from nvc.runtime.edit import edit
 from nvc_hooks.boot import print_out, say
 from nvc_hooks.log import open_log
 

@@ -11,7 +11,7 @@ root. A process may have any number of drivers and containers; one object is for
 
 from __future__ import annotations
 
-from nvc.configure import configure_target, opener, plan_target, undo
+from nvc.frontends.configure import configure_target, opener, plan_target, undo
 from nvc.kernel import LinuxKernel
 from nvc.model.request import DriverOptions
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from nvc.apply.executor import Outcome
     from nvc.apply.target import Layout, Target
-    from nvc.configure import Log
+    from nvc.frontends.configure import Log
     from nvc.kernel import Kernel
     from nvc.model.facts import Gpu, HostFacts
     from nvc.model.request import Request

@@ -18,7 +18,6 @@ from typing import Any
 
 import nvc
 from nvc.base.errors import NvcError
-from nvc.cdi.store import read_directory
 from nvc.discovery.containers.files import names_in
 from nvc.discovery.devices.proc import proc_files
 from nvc.discovery.driver.places import DIRECTORIES
@@ -27,8 +26,9 @@ from nvc.doctor.context import Context, read_text
 from nvc.doctor.driver import kernel_log
 from nvc.doctor.mask import GONE, Mask
 from nvc.doctor.registrations import kind_of
-from nvc.engines import ENGINES
-from nvc.engines.registered import registered
+from nvc.frontends.cdi.store import read_directory
+from nvc.frontends.engines import ENGINES
+from nvc.frontends.engines.registered import registered
 from nvc.plan.listing import info_document
 from nvc.request.config import PATHS
 from nvc.slices.build import shim

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import nvc
 from nvc.base.errors import InitializationError, InputError
-from nvc.cdi.store import read_spec
 from nvc.doctor import FAILED, OK, UNKNOWN, WARNING, Check, Fact, Row, aside, first
 from nvc.doctor.cluster import Node, node_of
 from nvc.doctor.context import Context
 from nvc.doctor.specs import parts_of
+from nvc.frontends.cdi.store import read_spec
 from nvc.kubernetes import give
 from nvc.kubernetes.claim import Allocation
 from nvc.kubernetes.devices import devices_of

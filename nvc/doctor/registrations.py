@@ -13,10 +13,10 @@ from nvc.discovery.containers.places import places
 from nvc.doctor import FAILED, OK, WARNING, Check, Fact, Row, aside, with_systemd
 from nvc.doctor.context import Context, read_text
 from nvc.doctor.installation import PROGRAMS, REINSTALL
-from nvc.engines import RUNTIME, EngineError, containerd, docker
-from nvc.engines.change import document_of, value_at
-from nvc.engines.hooksd import DEFAULTS
-from nvc.engines.registered import Registered, Runtime, registered
+from nvc.frontends.engines import RUNTIME, EngineError, containerd, docker
+from nvc.frontends.engines.change import document_of, value_at
+from nvc.frontends.engines.hooksd import DEFAULTS
+from nvc.frontends.engines.registered import Registered, Runtime, registered
 
 PATH = ":".join(docker.PATH)
 OURS, NVIDIAS, OTHER = "nvc", "NVIDIA's toolkit", "other"

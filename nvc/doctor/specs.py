@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from nvc.cdi.stamp import staleness, stamp_of_document
-from nvc.cdi.store import SpecFile, read_directory
 from nvc.doctor import FAILED, OK, WARNING, Check, Fact, Row, aside, first
 from nvc.doctor.context import Context
+from nvc.frontends.cdi.stamp import staleness, stamp_of_document
+from nvc.frontends.cdi.store import SpecFile, read_directory
 
 #: Kinds that are about NVIDIA's devices; other vendors' files are only read for their names.
 _VENDORS = ("nvidia.com/", "k8s.device-plugin.nvidia.com/", "management.nvidia.com/", "runtime.nvidia.com/")

@@ -11,11 +11,11 @@ import os
 
 from nvc.base.errors import HostError, of_host
 from nvc.base.value import Value
-from nvc.cdi.document import DocumentOptions
-from nvc.cdi.generate import document_of
-from nvc.cdi.hookspec import CHAINING, STEP
-from nvc.cdi.sliced import SliceSize, Slicing
-from nvc.cdi.store import CdiError, open_directory, text_of, write_in
+from nvc.frontends.cdi.document import DocumentOptions
+from nvc.frontends.cdi.generate import document_of
+from nvc.frontends.cdi.hookspec import CHAINING, STEP
+from nvc.frontends.cdi.sliced import SliceSize, Slicing
+from nvc.frontends.cdi.store import CdiError, open_directory, text_of, write_in
 from nvc.kubernetes.names import (
     CDI_CLASS,
     CDI_GPU_CLASS,

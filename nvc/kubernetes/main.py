@@ -10,8 +10,8 @@ import time
 import nvc
 from nvc.base.errors import InitializationError, NvcError, PermissionDenied, unforeseen
 from nvc.base.wake import Wake
-from nvc.cdi.generate import installed_hook, slicing_of
 from nvc.discovery import discover
+from nvc.frontends.cdi.generate import installed_hook, slicing_of
 from nvc.kernel import LinuxKernel
 from nvc.kubernetes import give, nvml
 from nvc.kubernetes.access import by_kubeconfig, in_cluster

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from nvc.base.errors import NvcError
 from nvc.base.value import Value
-from nvc.cdi.sliced import sliced
+from nvc.frontends.cdi.sliced import sliced
 from nvc.kubernetes.devices import GPU
 from nvc.kubernetes.holdings import Size
 from nvc.kubernetes.names import RESOURCE_GPU, RESOURCE_MIG, RESOURCE_SLICE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.cdi.sliced import Slicing
+    from nvc.frontends.cdi.sliced import Slicing
     from nvc.kubernetes.devices import Device
     from nvc.model.facts import HostFacts
 

@@ -26,7 +26,7 @@ from support.bundle import Bundle
 from support.rootfs import make_rootfs
 from times import REST, driver_root, in_turn, median, options, save, table, timed
 
-from nvc.runtime.spec import Spec, apply_edits
+from nvc.frontends.runtime.spec import Spec, apply_edits
 
 #: Milliseconds that all GPUs may add to a container's start.
 TARGET = 7.0

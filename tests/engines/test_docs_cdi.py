@@ -9,8 +9,8 @@ import pytest
 from support import REPO
 from support.engines import DRIVER, Host
 
-from nvc.cdi.document import STRATEGIES
-from nvc.cdi.hooks.arguments import OPTIONS
+from nvc.frontends.cdi.document import STRATEGIES
+from nvc.frontends.cdi.hooks.arguments import OPTIONS
 from nvc_cli.cdi import cdi
 
 with open(os.path.join(REPO, "docs/cdi.md"), encoding="utf-8") as file:

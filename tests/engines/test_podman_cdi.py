@@ -11,7 +11,7 @@ import pytest
 from support.engines import DIRECT, DRIVER, PODMAN, Host
 from support.rootfs import multiarch
 
-from nvc.cdi.validate import problems
+from nvc.frontends.cdi.validate import problems
 
 GENERATIONS = ("debian", "sid")
 LIBS = f"/usr/lib/{multiarch()}"

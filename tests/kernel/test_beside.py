@@ -12,9 +12,9 @@ import pytest
 from support.bundle import default_config
 from support.ctk import Ctk, refused
 
-from nvc.cdi.validate import problems
+from nvc.frontends.cdi.validate import problems
+from nvc.frontends.runtime.edit import edit
 from nvc.request.config import Config
-from nvc.runtime.edit import edit
 
 #: Where another driver has made its nodes: of each kind, and what does not belong to it.
 NODES = {

@@ -15,9 +15,9 @@ from support.cdi import schema_problems
 from support.plans import snapshot
 
 from nvc.base.errors import InitializationError
-from nvc.cdi.document import DocumentOptions
-from nvc.cdi.refresh import refresh
-from nvc.cdi.validate import problems
+from nvc.frontends.cdi.document import DocumentOptions
+from nvc.frontends.cdi.refresh import refresh
+from nvc.frontends.cdi.validate import problems
 from nvc.kernel import LinuxKernel
 from nvc.model.request import DriverOptions, Request
 

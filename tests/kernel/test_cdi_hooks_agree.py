@@ -17,9 +17,9 @@ import pytest
 from support.cdi_world import COMPAT, FOLDER, LIBS, VERSION, World, add_compat, broken
 from support.launcher import sanitized
 
-from nvc.cdi.hooks.arguments import parse_arguments
-from nvc.cdi.hooks.steps import Steps
 from nvc.discovery.driver.compat import compat_libraries
+from nvc.frontends.cdi.hooks.arguments import parse_arguments
+from nvc.frontends.cdi.hooks.steps import Steps
 from nvc.kernel import LinuxKernel
 from nvc.request.environment import SLICES
 

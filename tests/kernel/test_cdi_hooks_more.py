@@ -17,9 +17,9 @@ from support.plans import snapshot
 from support.processes import in_child
 from support.rootfs import multiarch
 
-from nvc.cdi.hooks import steps as planned
-from nvc.cdi.hooks.arguments import parse_arguments
-from nvc.cdi.hooks.steps import Steps
+from nvc.frontends.cdi.hooks import steps as planned
+from nvc.frontends.cdi.hooks.arguments import parse_arguments
+from nvc.frontends.cdi.hooks.steps import Steps
 from nvc.kernel import ffi, lib
 
 LIBS = f"/usr/lib/{multiarch()}"

@@ -15,15 +15,15 @@ from support.plans import mounts, on_host
 from support.rootfs import LIBS
 from support.vgpu import Inside, ensure_shim, entry_of, limits_of
 
-from nvc.cdi.document import DocumentOptions
-from nvc.cdi.generate import document_of
-from nvc.cdi.sliced import SliceSize, Slicing
 from nvc.discovery import discover
+from nvc.frontends.cdi.document import DocumentOptions
+from nvc.frontends.cdi.generate import document_of
+from nvc.frontends.cdi.sliced import SliceSize, Slicing
+from nvc.frontends.runtime.spec import Spec, apply_edits
 from nvc.kernel import LinuxKernel
 from nvc.model.request import DriverOptions, Request
 from nvc.model.slices.layout import NO_LIMIT
 from nvc.model.slices.sizes import parse_size
-from nvc.runtime.spec import Spec, apply_edits
 from nvc.slices.build.shim import installed
 from nvc.slices.store import registry
 from nvc.slices.store.admission import sharers

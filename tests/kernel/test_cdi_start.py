@@ -64,7 +64,7 @@ def test_a_hook_of_all_steps_loads_nothing_heavy(
         "nvc.discovery.full",
         "nvc.plan.build",
         "nvc.plan.listing",
-        "nvc.cdi.sliced",
+        "nvc.frontends.cdi.sliced",
         "nvc.slices.",
     )
     assert not [name for name in loaded if name.startswith(unneeded)]
@@ -80,5 +80,5 @@ def test_an_unknown_hook_loads_next_to_nothing(stage: str) -> None:
     code = RECORD.format(path=[os.path.join(stage, "lib/nvc/python"), site])
     loaded = run(interpreter, "-I", "-S", "-B", "-c", code, "from-the-future").stdout.split(",")
     assert [name for name in loaded if name.startswith("nvc.")] == [
-        "nvc.cdi", "nvc.cdi.hooks", "nvc.cdi.hooks.arguments", "nvc.base.errors", "nvc.base.value",
+        "nvc.frontends.cdi", "nvc.frontends.cdi.hooks", "nvc.frontends.cdi.hooks.arguments", "nvc.base.errors", "nvc.base.value",
     ]  # fmt: skip

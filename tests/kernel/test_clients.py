@@ -16,7 +16,7 @@ from support.hook import mounted
 from support.plans import snapshot
 from support.rootfs import LIBS
 
-from nvc.runtime.spec import Spec, apply_edits
+from nvc.frontends.runtime.spec import Spec, apply_edits
 
 CALL = ("configure", "--no-cgroups", "--device=all", "--compute", "--utility")
 

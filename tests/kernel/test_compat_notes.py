@@ -11,9 +11,9 @@ import pytest
 from support import need, run
 from support.rootfs import multiarch
 
-from nvc.cdi.hooks.arguments import parse_arguments
-from nvc.cdi.hooks.steps import Steps
 from nvc.discovery.driver.compat import compat_libraries
+from nvc.frontends.cdi.hooks.arguments import parse_arguments
+from nvc.frontends.cdi.hooks.steps import Steps
 from nvc.kernel import LinuxKernel
 
 DRIVER = "580.159.04"

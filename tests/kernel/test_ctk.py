@@ -13,8 +13,8 @@ import pytest
 from support import CLEAN_ENV, run
 from support.ctk import Ctk, refused
 
-from nvc.cdi.store import read_spec
 from nvc.discovery.driver.ldcache import parse_cache
+from nvc.frontends.cdi.store import read_spec
 from nvc_cli.ctk import tree
 
 

@@ -20,12 +20,12 @@ from support.facts import UUID_0, facts, gpu
 from support.plans import exchange, snapshot
 from support.rootfs import LIBS
 
-from nvc.cdi.document import NodeStatus
-from nvc.engines.hooksd import TEXT
+from nvc.frontends.cdi.document import NodeStatus
+from nvc.frontends.engines.hooksd import TEXT
+from nvc.frontends.runtime.give import HOOK_ENVIRONMENT
 from nvc.kubernetes.claim import allocation_of
 from nvc.kubernetes.errors import ClaimError
 from nvc.model.facts import DeviceNode
-from nvc.runtime.give import HOOK_ENVIRONMENT
 
 Hook = Callable[[str, str], "tuple[int, str]"]
 GO_PROGRAM = b"\xff Go buildinf:"

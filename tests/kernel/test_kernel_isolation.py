@@ -23,16 +23,16 @@ from support.vgpu import cli, limits_of
 
 from nvc.apply.cgroup.leaf import directory_of
 from nvc.base.errors import ContainerError
-from nvc.cdi.document import DocumentOptions
-from nvc.cdi.generate import document_of
-from nvc.cdi.sliced import SliceSize, Slicing
 from nvc.discovery import discover
+from nvc.frontends.cdi.document import DocumentOptions
+from nvc.frontends.cdi.generate import document_of
+from nvc.frontends.cdi.sliced import SliceSize, Slicing
+from nvc.frontends.runtime.spec import Spec, apply_edits
 from nvc.kernel import LinuxKernel
 from nvc.kernel.probe import MemoryLimit
 from nvc.model.request import DriverOptions, Request
 from nvc.model.slices.sizes import parse_size
 from nvc.model.slices.slice import HeldCgroup
-from nvc.runtime.spec import Spec, apply_edits
 from nvc.sim.report import report
 from nvc.slices.build import kernel_limits
 from nvc.slices.build.kernel_limits import put_back, with_limits

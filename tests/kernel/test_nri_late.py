@@ -11,8 +11,8 @@ from support.drivertree import DriverTree
 from support.nvml import NvmlTree, built, nvml_tree  # noqa: F401
 
 from nvc.base.errors import InitializationError, InputError
-from nvc.nri import main
-from nvc.nri.main import Giver, Settings
+from nvc.frontends.nri import main
+from nvc.frontends.nri.main import Giver, Settings
 from nvc.request.config import Config
 
 CONTAINER = SimpleNamespace(name="c", env=(), linux=SimpleNamespace(namespaces=()))

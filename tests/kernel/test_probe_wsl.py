@@ -6,11 +6,11 @@ import pytest
 from support.drivertree import ARCH, OTHER_ARCH, DriverTree
 from support.nvml import NvmlTree, built, nvml_tree
 
-from nvc.cdi.document import DocumentOptions
-from nvc.cdi.generate import document_of
 from nvc.discovery.full import find_facts
 from nvc.discovery.host import Host
 from nvc.discovery.pack import pack, unpack
+from nvc.frontends.cdi.document import DocumentOptions
+from nvc.frontends.cdi.generate import document_of
 from nvc.kernel import LinuxKernel
 from nvc.model.facts import DeviceNode, HostFacts
 from nvc.model.request import DriverOptions, Request

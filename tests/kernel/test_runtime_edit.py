@@ -12,8 +12,8 @@ from support import run, sources
 from support.bundle import default_config
 
 from nvc.base.errors import InputError
+from nvc.frontends.runtime.edit import edit
 from nvc.request.config import Config, ConfigError
-from nvc.runtime.edit import edit
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 Edited = Callable[..., dict[str, Any]]

@@ -13,7 +13,7 @@ from support.cdi import schema_problems
 from support.kubelet import NODE, Kubelet, Plugin, Resource, forget
 from support.vgpu import ensure_shim
 
-from nvc.cdi.store import read_spec
+from nvc.frontends.cdi.store import read_spec
 
 SIZES = """
 [[nvc.vgpu]]

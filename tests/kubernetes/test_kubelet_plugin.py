@@ -16,7 +16,7 @@ from support.fileleases import Lease
 from support.kubelet import DRIVER, NODE, Kubelet, Plugin, add
 from support.rootfs import LIBS
 
-from nvc.cdi.store import read_spec
+from nvc.frontends.cdi.store import read_spec
 from nvc.kubernetes import record
 
 UUID_AND_PLACE = "k8s.gpu.nvc.dev/{}={}-{}"

@@ -17,7 +17,7 @@ from support.cluster.images import BUSYBOX
 from support.nri import DEFAULT_VALIDATOR, Containerd
 from support.vgpu import ensure_shim
 
-from nvc.nri.annotations import DOMAIN, NAMES
+from nvc.frontends.nri.annotations import DOMAIN, NAMES
 from nvc_cli.nri import OPTIONS
 
 DEVICES, MEMORY, CORES = (f"nri.nvc.dev/{name}" for name in ("devices", "memory", "cores"))

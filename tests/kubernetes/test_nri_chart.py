@@ -13,7 +13,7 @@ from support import run, until
 from support.cluster import Cluster, programs
 from support.cluster.pods import DRIVER, WAIT, Space, pod
 
-from nvc.nri.annotations import DOMAIN
+from nvc.frontends.nri.annotations import DOMAIN
 
 SLICE = {f"{DOMAIN}devices": "1", f"{DOMAIN}memory": "10GiB"}
 LOOK = "nvidia-smi; ls /dev | grep '^nvidia[0-9]' || true"

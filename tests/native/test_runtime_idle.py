@@ -14,11 +14,11 @@ from support.builds import kept
 
 from nvc.base.errors import InputError
 from nvc.base.fastjson import JsonError
+from nvc.frontends.runtime import exact
+from nvc.frontends.runtime.choice import choose
 from nvc.request.config import Config, ConfigError
 from nvc.request.config.file import parse
 from nvc.request.oci import Malformed, container_of
-from nvc.runtime import exact
-from nvc.runtime.choice import choose
 
 
 def build(directory: str) -> str:

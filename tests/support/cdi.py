@@ -11,8 +11,8 @@ import jsonschema
 import referencing
 from referencing.jsonschema import DRAFT7
 
-from nvc.cdi.document import DocumentOptions, NodeStatus, build_document
-from nvc.cdi.stamp import stamp_of_facts
+from nvc.frontends.cdi.document import DocumentOptions, NodeStatus, build_document
+from nvc.frontends.cdi.stamp import stamp_of_facts
 from nvc.model.facts import HostFacts
 from nvc.model.request import Request
 from nvc.model.selection import select

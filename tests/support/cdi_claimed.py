@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from nvc.cdi.generate import driver_arguments
-from nvc.cdi.sliced import written
 from nvc.discovery import discover
+from nvc.frontends.cdi.generate import driver_arguments
+from nvc.frontends.cdi.sliced import written
 from nvc.kernel import LinuxKernel
 from nvc.kubernetes import give
 from nvc.kubernetes.claim import Allocation, Given

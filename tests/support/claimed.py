@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from nvc.base.value import Value
-from nvc.runtime.spec import Spec, apply_edits
+from nvc.frontends.runtime.spec import Spec, apply_edits
 
 from . import CLEAN_ENV, run
 from .apiserver import ApiServer, claim, result

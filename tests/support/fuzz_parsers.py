@@ -13,16 +13,16 @@ from nvc.apply.cgroup.extend import Unreadable, readable
 from nvc.apply.cgroup.find import cgroup_mounts, memberships
 from nvc.base.errors import DetectionError, InitializationError, InputError, NvcError, RequirementError
 from nvc.base.fastjson import JsonError, parse
-from nvc.cdi import validate
-from nvc.cdi.hooks.arguments import parse_arguments
-from nvc.cdi.store import CdiError, parse_document, text_of
 from nvc.discovery import inventory
 from nvc.discovery.devices.mig import parse_minors
 from nvc.discovery.devices.proc import char_majors, fields_of, is_version, parse_address
 from nvc.discovery.driver.elf import forward_compatibility, parse_notes, read_elf
 from nvc.discovery.driver.ldcache import parse_cache
 from nvc.discovery.nvml.wire import parse_reply
-from nvc.engines import EngineError, jsontext, tomltext
+from nvc.frontends.cdi import validate
+from nvc.frontends.cdi.hooks.arguments import parse_arguments
+from nvc.frontends.cdi.store import CdiError, parse_document, text_of
+from nvc.frontends.engines import EngineError, jsontext, tomltext
 from nvc.kernel import rm, tracer, tracing
 from nvc.kernel.bpf import BpfProgram
 from nvc.model.slices import layout, ledger, quota

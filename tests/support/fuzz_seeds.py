@@ -11,10 +11,10 @@ import struct
 import tempfile
 
 from nvc.apply.cgroup.program import encode
-from nvc.cdi.store import text_of
 from nvc.discovery import discover
 from nvc.discovery.host import Host
 from nvc.discovery.nvml.asking import start
+from nvc.frontends.cdi.store import text_of
 from nvc.kernel import LinuxKernel
 from nvc.model.request import DriverOptions
 from nvc.model.slices import ledger, quota

@@ -10,9 +10,9 @@ from support.cdi import CAPABILITIES, HOOK, device, document, schema_problems
 from support.facts import IDENTITY, LIBS, MIG_UUID_0, UUID_0, VERSION, cap, facts, gpu
 
 from nvc.base.errors import DeviceError, InternalError
-from nvc.cdi.document import NodeStatus, Sorted
-from nvc.cdi.stamp import Stamp, staleness, stamp_of_document, stamp_of_facts
-from nvc.cdi.validate import problems
+from nvc.frontends.cdi.document import NodeStatus, Sorted
+from nvc.frontends.cdi.stamp import Stamp, staleness, stamp_of_document, stamp_of_facts
+from nvc.frontends.cdi.validate import problems
 from nvc.model.facts import DeviceNode
 from nvc.plan.ops import BindDeviceDirectory, BindInside
 

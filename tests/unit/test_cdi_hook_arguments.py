@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvc.base.errors import InputError
-from nvc.cdi.hooks.arguments import OPTIONS, container_path, parse_arguments
-from nvc.cdi.hooks.modes import parse_mode
+from nvc.frontends.cdi.hooks.arguments import OPTIONS, container_path, parse_arguments
+from nvc.frontends.cdi.hooks.modes import parse_mode
 
 
 def test_one_step_in_both_spellings() -> None:

@@ -13,10 +13,10 @@ from support.cdi import device, schema_problems
 from support.facts import IDENTITY, LIBS, MIG_UUID_0, UUID_0, VERSION, facts, gpus
 
 from nvc.base.errors import ContainerError, DeviceError, InputError
-from nvc.cdi.document import DocumentOptions, build_document
-from nvc.cdi.hooks.bundle import slices_of
-from nvc.cdi.sliced import SliceSize, Slicing, parsed, sizes_of, sliced, written
-from nvc.cdi.validate import problems
+from nvc.frontends.cdi.document import DocumentOptions, build_document
+from nvc.frontends.cdi.hooks.bundle import slices_of
+from nvc.frontends.cdi.sliced import SliceSize, Slicing, parsed, sizes_of, sliced, written
+from nvc.frontends.cdi.validate import problems
 from nvc.model.facts import HostFacts
 from nvc.model.request import Part, Request, SliceRequest
 from nvc.model.selection import select

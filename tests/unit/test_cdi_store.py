@@ -13,7 +13,7 @@ import pytest
 from support.cdi import document
 
 from nvc.base.errors import InputError
-from nvc.cdi.store import (
+from nvc.frontends.cdi.store import (
     CdiError,
     check_conflicts,
     open_directory,
@@ -23,8 +23,8 @@ from nvc.cdi.store import (
     text_of,
     write_in,
 )
-from nvc.cdi.transform import transform_root
-from nvc.cdi.validate import problems
+from nvc.frontends.cdi.transform import transform_root
+from nvc.frontends.cdi.validate import problems
 
 
 def write(directory: str, name: str, data: bytes) -> bool:

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.cdi import document, schema_problems
 
-from nvc.cdi.names import class_problem, device_problem, kind_problem, vendor_problem
-from nvc.cdi.validate import problems
-from nvc.cdi.versions import KNOWN, lowest_version, newest, order
+from nvc.frontends.cdi.names import class_problem, device_problem, kind_problem, vendor_problem
+from nvc.frontends.cdi.validate import problems
+from nvc.frontends.cdi.versions import KNOWN, lowest_version, newest, order
 
 EDITS: dict[str, Any] = {"env": ["A=b"]}
 MINIMAL: dict[str, Any] = {

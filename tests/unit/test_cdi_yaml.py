@@ -13,7 +13,7 @@ from support.cdi import document
 
 from nvc.base.yamlread import YamlError, parse_yaml
 from nvc.base.yamlwrite import yaml_text
-from nvc.cdi.store import CdiError, parse_document
+from nvc.frontends.cdi.store import CdiError, parse_document
 
 KEYS = st.sampled_from(["name", "path", "containerEdits", "devices", "env", "major", "cdi.k8s.io/key", "1"])
 STRINGS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

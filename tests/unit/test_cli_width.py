@@ -12,10 +12,10 @@ from support import CLEAN_ENV, run
 from support.facts import IDENTITY, MIG_UUID_0, PLAN, VERSION, facts, gpu, mig_device
 from support.terminal import Terminal
 
-from nvc.cdi.hooks.arguments import OPTIONS
 from nvc.discovery.containers import ContainerName
 from nvc.doctor import UNKNOWN, Finding, Result, text
 from nvc.doctor.catalog import CHECKS
+from nvc.frontends.cdi.hooks.arguments import OPTIONS
 from nvc.model.facts import HostFacts
 from nvc.model.request import Request
 from nvc.model.selection import select

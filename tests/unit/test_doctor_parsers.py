@@ -15,7 +15,7 @@ from support import examples
 from nvc.base.errors import NvcError
 from nvc.discovery.containers import running
 from nvc.doctor import ORDER, Check, driver, registrations, system
-from nvc.engines import containerd, crio, docker, podman
+from nvc.frontends.engines import containerd, crio, docker, podman
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=12),

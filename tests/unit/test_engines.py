@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support import REPO, run
 
-from nvc.engines import (
+from nvc.frontends.engines import (
     EngineError,
     FileEdit,
     Registration,
@@ -23,7 +23,7 @@ from nvc.engines import (
     link,
     podman,
 )
-from nvc.engines.containerd import ContainerdState
+from nvc.frontends.engines.containerd import ContainerdState
 
 PATH, HOOK = "/usr/local/bin/nvc-runtime", "/usr/local/bin/nvc-hook"
 V2 = "io.containerd.grpc.v1.cri"

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from nvc.engines import EngineError, FileEdit, Key, change, link, tomltext, undo
+from nvc.frontends.engines import EngineError, FileEdit, Key, change, link, tomltext, undo
 
 KEYS = (Key(("runtimes", "nvc"), {"path": "/p"}), Key(("default-runtime",), "nvc"))
 ORIGINAL = '{\n  "debug": true,\n  "default-runtime": "runc"\n}'

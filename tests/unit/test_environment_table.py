@@ -8,12 +8,12 @@ import pytest
 from support import REPO
 
 from nvc.base.errors import InputError
+from nvc.frontends.runtime import give
 from nvc.model.slices import variables
 from nvc.request import environment
 from nvc.request.config import Config
 from nvc.request.environment import SLICES, VARIABLES, Variable, is_known, request_from
 from nvc.request.oci import Container
-from nvc.runtime import give
 
 
 def test_the_docs_have_every_row() -> None:

@@ -38,10 +38,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("nvc.daemon.time",),
     ("nvc.daemon.audit",),
     ("nvc.daemon",),
-    ("nvc.configure", "nvc.debuglog", "nvc.testing"),
+    ("nvc.frontends.configure", "nvc.frontends.debuglog", "nvc.testing"),
     ("nvc.api",),
-    ("nvc.cdi",),
-    ("nvc.runtime", "nvc.engines"),
+    ("nvc.frontends.cdi",),
+    ("nvc.frontends.runtime", "nvc.frontends.engines"),
     ("nvc.kubernetes", "nvc.nri"),
     ("nvc.doctor",),
     ("nvc_cli", "nvc_hooks"),
@@ -57,9 +57,9 @@ PURE_GROUPS = (
     "nvc.model.facts",
     "nvc.model.request",
     "nvc.base.errors",
-    "nvc.cdi.document",
-    "nvc.cdi.transform",
-    "nvc.cdi.validate",
+    "nvc.frontends.cdi.document",
+    "nvc.frontends.cdi.transform",
+    "nvc.frontends.cdi.validate",
 )
 
 

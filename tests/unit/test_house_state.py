@@ -25,8 +25,8 @@ STATE = (
     "nvc/daemon/io/identity.py",
     "nvc/daemon/io/lineage.py",
     "nvc/daemon/mps",
-    "nvc/cdi/hooks/slices.py",
-    "nvc/cdi/hooks/nodes.py",
+    "nvc/frontends/cdi/hooks/slices.py",
+    "nvc/frontends/cdi/hooks/nodes.py",
     "nvc/daemon/schedule/",
 )
 #: Exceptions that say that something cannot be read, and not merely that it is not there or has ended.
@@ -39,7 +39,7 @@ BLIND = frozenset("exists isfile isdir islink lexists glob iglob suppress walk i
 EMPTY = frozenset("set frozenset dict list tuple bytes str bytearray".split())
 #: Where it is right, by file and function.
 REASONS = {
-    "nvc/cdi/hooks/slices.py _note": "without the note, the next start asks Python again",
+    "nvc/frontends/cdi/hooks/slices.py _note": "without the note, the next start asks Python again",
     "nvc/daemon/audit/stale_accounts.py __init__": "what cannot be told stays in the ledger",
     "nvc/daemon/audit/nvml_client.py _ready": "a socket: no answer is a failure that is told",
     "nvc/daemon/io/identity.py parent_of": "0 is nobody: such a process counts as a stranger",

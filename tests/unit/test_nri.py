@@ -13,13 +13,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvc.base.errors import InputError, NvcError
-from nvc.nri.adjust import adjustment
-from nvc.nri.annotations import DOMAIN, NAMES, asked, request_of
-from nvc.nri.errors import NriError
-from nvc.nri.plugin import CREATE_CONTAINER, INTERNAL, INVALID_ARGUMENT, UNIMPLEMENTED, Plugin
-from nvc.nri.protocol import nri_pb2 as nri
-from nvc.nri.protocol import ttrpc_pb2 as ttrpc
-from nvc.nri.wire import CHUNK, MESSAGE_MAX, PLUGIN, REQUEST, RESPONSE, RUNTIME, Message, Wire, frames
+from nvc.frontends.nri.adjust import adjustment
+from nvc.frontends.nri.annotations import DOMAIN, NAMES, asked, request_of
+from nvc.frontends.nri.errors import NriError
+from nvc.frontends.nri.plugin import CREATE_CONTAINER, INTERNAL, INVALID_ARGUMENT, UNIMPLEMENTED, Plugin
+from nvc.frontends.nri.protocol import nri_pb2 as nri
+from nvc.frontends.nri.protocol import ttrpc_pb2 as ttrpc
+from nvc.frontends.nri.wire import (
+    CHUNK,
+    MESSAGE_MAX,
+    PLUGIN,
+    REQUEST,
+    RESPONSE,
+    RUNTIME,
+    Message,
+    Wire,
+    frames,
+)
 from nvc.request.config import Config
 
 MESSAGES = st.builds(

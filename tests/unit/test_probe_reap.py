@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from nvc import configure as pipeline
 from nvc.base.errors import DeviceError
+from nvc.frontends import configure as pipeline
 from nvc.kernel import LinuxKernel, probe
 from nvc.model.request import DriverOptions, Request
 

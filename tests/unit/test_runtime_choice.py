@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvc.base.errors import InputError
+from nvc.frontends.runtime.choice import CLAIM_KINDS, MANAGEMENT, Choice, choose
 from nvc.kubernetes import names
 from nvc.request.config import Config
 from nvc.request.oci import Container, Mount
-from nvc.runtime.choice import CLAIM_KINDS, MANAGEMENT, Choice, choose
 
 
 def chosen(visible: str | None = None, mode: str = "auto", **more: Any) -> Choice | None:

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvc.base.fastjson import JsonError
+from nvc.frontends.runtime import exact
+from nvc.frontends.runtime.spec import Spec, apply_edits
 from nvc.request.oci import Malformed
-from nvc.runtime import exact
-from nvc.runtime.spec import Spec, apply_edits
 
 DENY = {"allow": False, "access": "rwm"}
 NODE = {"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0}

@@ -66,6 +66,6 @@ def test_the_archive_has_its_modules(stage: str, scratch: str) -> None:
     with open(os.path.join(REPO, "packaging/archive/modules.txt"), encoding="ascii") as lines:
         archived = lines.read().split()
     needed = {name for name in loaded(stage, scratch) if name.split(".")[0] in ("nvc", "nvc_hooks")}
-    files = os.listdir(os.path.join(REPO, "nvc/runtime"))
-    needed |= {f"nvc.runtime.{name[:-3]}" for name in files if name[0] != "_"}
+    files = os.listdir(os.path.join(REPO, "nvc/frontends/runtime"))
+    needed |= {f"nvc.frontends.runtime.{name[:-3]}" for name in files if name[0] != "_"}
     assert needed - {*archived} == set()

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from nvc.base.errors import ContainerError, NvcError
-from nvc.cdi.hooks.slices import _is_there
 from nvc.daemon import mps_records
 from nvc.daemon.audit.accountant import Accountant, User
 from nvc.daemon.io.identity import slice_of
 from nvc.discovery.containers.files import names_in
 from nvc.discovery.containers.lookup import Lookup, Trace
 from nvc.discovery.containers.places import Places
+from nvc.frontends.cdi.hooks.slices import _is_there
 from nvc.kernel import LinuxKernel
 from nvc.model.slices import quota
 from nvc.model.slices.entry import Entry, EntryDevice, read_entry, text_of, write_about

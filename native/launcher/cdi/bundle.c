@@ -1,5 +1,5 @@
 /* What an OCI runtime tells a hook: the state document, and the bundle that it names. What is not as the specification
- * says is for Python to refuse: nvc/request/oci.py, nvc/cdi/hooks/bundle.py. */
+ * says is for Python to refuse: nvc/request/oci.py, nvc/frontends/cdi/hooks/bundle.py. */
 #include "_json.h"
 #include "cdi.h"
 

@@ -204,7 +204,7 @@ static long long nanoseconds(const struct timespec *time)
     return (long long)time->tv_sec * 1000000000 + time->tv_nsec;
 }
 
-/* Whether Python has made this note of the configuration as it is now; see nvc/cdi/hooks/slices.py. */
+/* Whether Python has made this note of the configuration as it is now; see nvc/frontends/cdi/hooks/slices.py. */
 static bool is_noted(const char *name, const char *configuration, const struct stat *st)
 {
     char path[PATH_MAX], wanted[LINE_MAX_BYTES], noted[LINE_MAX_BYTES];

@@ -1,5 +1,5 @@
 /* The command line of nvc-cdi-hook, as far as it names steps that are done here. What it means, and what is wrong with
- * others, Python knows: nvc/cdi/hooks/arguments.py. */
+ * others, Python knows: nvc/frontends/cdi/hooks/arguments.py. */
 #include "cdi.h"
 
 #include <stdlib.h>

@@ -20,7 +20,7 @@
 #define BEGINNING "nvc-replay 2 " NVC_VERSION " "
 #define RECORD_MAX (1u << 20)
 #define SOURCES_MAX 4096
-#define WAITS 3 /* of a time-out, see nvc/configure.py */
+#define WAITS 3 /* of a time-out, see nvc/frontends/configure.py */
 #define BIT(capability) (1ULL << (capability))
 /* What Python gives up only where no modules are to be loaded. */
 #define MODULES (BIT(CAP_CHOWN) | BIT(CAP_MKNOD) | BIT(CAP_SYS_MODULE))

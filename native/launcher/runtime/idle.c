@@ -1,7 +1,7 @@
 /* Whether a container can be told to ask for no GPU without an interpreter. Where nvc is an engine's default runtime,
  * most containers do, and Python would take as long to see it as the low-level runtime takes to create one.
  *
- * Nothing is parsed here. nvc/request/environment.py and nvc/runtime/choice.py decide what a container asks for; a
+ * Nothing is parsed here. nvc/request/environment.py and nvc/frontends/runtime/choice.py decide what a container asks for; a
  * configuration without any of the words that they look for asks for nothing, whatever its structure. In doubt, the
  * answer is no. A configuration that is malformed, too, is then left to the low-level runtime, which says so. */
 #include "runtime.h"

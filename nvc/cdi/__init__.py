@@ -1,4 +1,0 @@
-"""Container Device Interface: specifications that engines read, and the hooks that they name.
-
-Nothing here is on the way of `configure`; only `nvc.cdi.hooks` runs while a container starts.
-"""

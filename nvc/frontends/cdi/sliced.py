@@ -1,0 +1,147 @@
+"""Sizes of slices that an operator has defined, and what of a device each is. Pure."""
+
+from __future__ import annotations
+
+from nvc.base.errors import InputError
+from nvc.base.value import Value
+from nvc.frontends.cdi.hookspec import OPTION
+from nvc.model.request import Part, Request, Size, SliceRequest
+from nvc.model.selection import select
+from nvc.model.slices.isolation import KERNEL
+from nvc.model.slices.layout import CORES_UNCAPPED, NO_LIMIT, POLICY_NATIVE, WEIGHT
+from nvc.model.slices.policy import POLICIES
+from nvc.model.slices.sizes import parse_number, parse_size
+from nvc.model.slices.slice import SliceDevice, amount, bounded, devices_of, reservation
+from nvc.model.slices.time_settings import PERIOD_US, default_policy, parse_period
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.model.facts import HostFacts, Identity
+    from nvc.request.config import Config
+
+#: The class of devices that are slices: nvidia.com/vgpu.
+CLASS = "vgpu"
+_LARGEST = 1 << 50  # bytes
+_REQUEST, _PERIOD, _UNCOUNTED = "request=", "period=", "uncounted"
+_IN_HOLD = frozenset("0123456789abcdefABCDEF-")
+
+
+class SliceSize(Value):
+    """One table [[nvc.vgpu]]."""
+
+    name: str
+    memory: Size
+    devices: tuple[str, ...] = ("all",)  # selectors of the devices that come in this size
+    cores: int = CORES_UNCAPPED
+    weight: int = WEIGHT
+    policy: int = POLICY_NATIVE
+    hold: str = ""  # of Part
+    isolation: str = ""  # likewise
+    request: Size | None = None  # what no other slice can reserve of each device; at most `memory`
+    uncounted: bool = False  # of Part
+    period_us: int = 0  # likewise
+
+
+class Slicing(Value):
+    """What a document of slices is made of, beside the host's facts."""
+
+    sizes: tuple[SliceSize, ...]
+    shims: tuple[tuple[str, str, Identity], ...]  # SONAME, path on the host, identity
+    uncounted: bool = False  # with libraries whose memory is not counted
+    bounds: SliceRequest = SliceRequest()  # what the operator grants at most
+
+
+def sizes_of(config: Config) -> tuple[SliceSize, ...]:
+    """The sizes that the configuration defines."""
+    found = []
+    for name, text, devices, cores, weight, policy, request, period, isolation in config.vgpu_devices:
+        memory = parse_size(f"[[nvc.vgpu]] {name}", text)
+        reserved = parse_size(f"[[nvc.vgpu]] {name}: request", request) if request else None
+        number = POLICIES.index(policy) if policy else default_policy(cores, weight != WEIGHT)
+        period_us = parse_period(f"[[nvc.vgpu]] {name}: period", period).value if period else 0
+        isolation = isolation or config.vgpu_isolation
+        found.append(
+            SliceSize(name, memory, devices, cores, weight, number, isolation=isolation, request=reserved,
+                      period_us=period_us)
+        )  # fmt: skip
+    return tuple(found)
+
+
+def sliced(facts: HostFacts, slicing: Slicing) -> dict[str, list[tuple[str, SliceDevice]]]:
+    """For each device by UUID: the names of its sizes, and the device with the size's limit.
+
+    A size for `all` devices leaves out those that are too small, and with isolation by the kernel MIG devices.
+
+    Raises InputError for one that a device which was named has not, for one above what the operator grants, and for
+    a request above its limit. Raises DeviceError for an unknown device, and where the driver cannot isolate.
+    """
+    found: dict[str, list[tuple[str, SliceDevice]]] = {}
+    for size in slicing.sizes:
+        fits = 0
+        problem = None
+        for device in devices_of(select(facts, Request(devices=size.devices))):
+            try:
+                limit = amount(size.memory, device)
+                _check_isolation(facts, size, device, limit)
+            except InputError as error:
+                if size.devices != ("all",):
+                    raise
+                problem = error
+                continue
+            reserved = reservation(size.request, device, limit)
+            fits += 1
+            part = Part(
+                device.uuid, limit, size.cores, size.weight, size.policy, size.hold, size.isolation, reserved,
+                period_us=size.period_us,
+            )  # fmt: skip
+            found.setdefault(device.uuid, []).append((size.name, bounded(device, part, slicing.bounds)))
+        if problem is not None and not fits:
+            raise problem
+    return found
+
+
+def _check_isolation(facts: HostFacts, size: SliceSize, device: SliceDevice, limit: int) -> None:
+    """Raise DeviceError where the driver cannot limit a cgroup, InputError for a MIG device."""
+    if not size.isolation:
+        return
+    from nvc.apply.cgroup.leaf import STEP
+    from nvc.slices.build.kernel_limits import check_devices
+
+    if ":" in device.index:
+        raise InputError(
+            STEP, device.uuid, "a MIG device: the driver limits whole GPUs by cgroup", "use mig"
+        )
+    check_devices(facts, (device.replace(limit=limit),))
+
+
+def written(device: SliceDevice | Part, uncounted: bool = False) -> str:
+    """A slice of a device as the hook's argument."""
+    reserved = f"{_REQUEST}{device.reserved}" if device.reserved else ""
+    period = f"{_PERIOD}{device.period_us}" if device.period_us else ""
+    words = (device.hold, reserved, period, device.isolation, _UNCOUNTED if uncounted else "")
+    more = "".join(f",{word}" for word in words if word)
+    return f"{device.uuid}={device.limit},{device.cores},{device.weight},{device.policy}{more}"
+
+
+def parsed(text: str) -> Part:
+    """The slice of a device that an argument names. Raises InputError."""
+    option = f"--{OPTION}"
+    uuid, equals, rest = text[:200].partition("=")
+    parts = rest.split(",")
+    uncounted = parts[-1] == _UNCOUNTED and bool(parts.pop())
+    isolation = parts.pop() if parts[-1:] == [KERNEL] else ""
+    period = parts.pop().removeprefix(_PERIOD) if parts and parts[-1].startswith(_PERIOD) else "0"
+    request = parts.pop().removeprefix(_REQUEST) if parts and parts[-1].startswith(_REQUEST) else "0"
+    hold = parts.pop() if len(parts) == 5 else ""
+    if not uuid or not equals or len(parts) != 4 or not _IN_HOLD.issuperset(hold):
+        raise InputError(
+            option,
+            text[:80],
+            "want UUID=BYTES,CORES,WEIGHT,POLICY[,HOLD][,request=BYTES][,period=US][,kernel][,uncounted]",
+        )
+    limit = NO_LIMIT if parts[0] == str(NO_LIMIT) else parse_number(option, parts[0], 1 << 20, _LARGEST)
+    cores, weight = parse_number(option, parts[1], 0, 100), parse_number(option, parts[2], 1, 1 << 16)
+    policy = parse_number(option, parts[3], 0, len(POLICIES) - 1)
+    reserved = parse_number(option, request, 0, _LARGEST)
+    period_us = parse_number(option, period, PERIOD_US[0], PERIOD_US[1]) if period != "0" else 0
+    return Part(uuid, limit, cores, weight, policy, hold, isolation, reserved, uncounted, period_us)

@@ -1,0 +1,292 @@
+"""Changes of files, first worked out, then shown, then made: each file is replaced whole."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import stat
+from types import ModuleType
+
+from nvc.base.errors import PermissionDenied
+from nvc.base.replace import replace_file
+from nvc.base.value import Value
+from nvc.frontends.engines import EngineError, FileEdit, jsontext, tomltext, undo
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+MAX_SIZE = 16 << 20  # bytes
+FORMS: dict[str, ModuleType] = {"json": jsontext, "toml": tomltext}
+_MISSING = object()
+
+
+class Change(Value):
+    """New contents of a file and of its records; None removes one. `path` has no links."""
+
+    path: str
+    before: bytes | None
+    after: bytes | None
+    backup: bytes | None = None
+    record: bytes | None = None
+    forget: bool = False  # both records go, and `directories` where they are empty
+    directories: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def read(path: str) -> bytes | None:
+    """The content of a file, None where there is none. Raises EngineError."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise EngineError.of("open", path, error) from None
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise EngineError("open", path, "not a regular file")
+    with open(fd, "rb") as file:
+        data = file.read(MAX_SIZE + 1)
+    if len(data) > MAX_SIZE:
+        raise EngineError("read", path, f"larger than {MAX_SIZE} bytes")
+    return data
+
+
+def text_of(data: bytes | None, path: str) -> str:
+    """The content as text, "" for a missing file. Raises EngineError."""
+    try:
+        return (data or b"").decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = (data or b"")[: error.start].count(b"\n") + 1
+        raise EngineError(
+            "parse", path, f"line {line}: not UTF-8", "correct it; it was left as it is"
+        ) from None
+
+
+def document_of(path: str, form: str) -> Any:
+    """What a file says, {} where there is none. Raises EngineError."""
+    return FORMS[form].load(text_of(read(path), path), path)
+
+
+def value_at(document: Any, keys: tuple[str, ...], default: Any = None) -> Any:
+    """The value at `keys`, or `default`."""
+    for name in keys:
+        if not isinstance(document, dict) or name not in document:
+            return default
+        document = document[name]
+    return document
+
+
+def configure(edit: FileEdit) -> Change:
+    """The change that makes `edit`. `after` is `before` where there is nothing to do. Raises EngineError."""
+    path = os.path.realpath(edit.path)
+    before = read(path)
+    record = undo.load(read(undo.record_of(path)), path)
+    backup = read(undo.backup_of(path))
+    if record is None:
+        record, backup = undo.begin(before is not None, _missing_directories(path)), before
+    elif before is None or before != record["text"].encode("utf-8"):
+        record["exact"] = before == (backup if record["existed"] else None)
+    text = text_of(before, path)
+    if edit.content:
+        if before is not None and not record["keys"] and text != edit.content:
+            raise EngineError("write", path, "already exists", "remove it, or choose another directory")
+        undo.remember(record, ("",), {}, edit.content, False)
+        text = edit.content
+    form = FORMS[edit.form]
+    for key in edit.keys:
+        document = form.load(text, path)
+        there = value_at(document, key.path, _MISSING)
+        if key.append:
+            items = there if isinstance(there, list) else []
+            if key.value not in items:
+                undo.remember(record, key.path, document, key.value, True)
+                text = form.assign(text, path, key.path, [*items, key.value])
+        elif there != key.value or isinstance(there, bool) != isinstance(key.value, bool):
+            undo.remember(record, key.path, document, key.value, False)
+            text = form.assign(text, path, key.path, key.value)
+    after = text.encode("utf-8")
+    if after == (before or b""):
+        return Change(path, before, before)
+    record["text"] = text
+    return Change(path, before, after, backup, undo.dump(record))
+
+
+def remove(path: str, form: str) -> Change | None:
+    """The change that takes out what `configure` put in, None where it put in nothing. Raises EngineError."""
+    path = os.path.realpath(path)
+    record = undo.load(read(undo.record_of(path)), path)
+    if record is None:
+        return None
+    before, backup = read(path), read(undo.backup_of(path))
+    original = backup if record["existed"] else None
+    directories = tuple(reversed(record["directories"]))
+    text, written, notes = text_of(before, path), str(record["text"]), []
+    if before is None or before == original or (record["exact"] and text == written):
+        after = None if before is None else original
+        return Change(path, before, after, forget=True, directories=directories)
+    if record["keys"] and record["keys"][0]["path"] == [""]:
+        raise EngineError(
+            "remove", path, "was changed by somebody else", "remove it by hand if that is meant"
+        )
+    merged = merge(written, text, text_of(original, path)) if record["exact"] else None
+    if merged is not None and _taken_back(FORMS[form], merged, path, record["keys"]):
+        text = merged
+    else:
+        for key in reversed(record["keys"]):
+            text, note = _take_back(FORMS[form], text, path, key)
+            notes += [note] if note else []
+    empty = not record["existed"] and FORMS[form].load(text, path) == {} and "#" not in text
+    after = None if empty else text.encode("utf-8")
+    return Change(path, before, after, forget=True, directories=directories, notes=tuple(notes))
+
+
+def _taken_back(form: ModuleType, text: str, path: str, keys: list[dict[str, Any]]) -> bool:
+    """Whether none of the keys has the value that was set."""
+    try:
+        document = form.load(text, path)
+    except EngineError:
+        return False
+    for key in keys:
+        there = value_at(document, tuple(key["path"]), _MISSING)
+        if key["value"] in there if key["append"] and isinstance(there, list) else there == key["value"]:
+            return False
+    return True
+
+
+def _take_back(form: ModuleType, text: str, path: str, key: dict[str, Any]) -> tuple[str, str]:
+    """`text` with one key as it was before, and a remark if it no longer has the value that was set."""
+    keys = tuple(key["path"])
+    document = form.load(text, path)
+    there = value_at(document, keys, _MISSING)
+    if key["append"]:
+        items = list(there) if isinstance(there, list) else []
+        if key["value"] not in items:
+            return text, ""
+        items.remove(key["value"])
+        if items or key["had"]:
+            return form.assign(text, path, keys, items), ""
+    elif there is _MISSING:
+        return text, ""
+    elif there != key["value"]:
+        return text, f"{path}: {'.'.join(keys)} was changed by somebody else: left as it is"
+    elif key["had"]:
+        return form.assign(text, path, keys, key["previous"]), ""
+    text = form.delete(text, path, keys)
+    for depth in range(len(keys) - 1, key["parents"], -1):
+        if value_at(form.load(text, path), keys[:depth], _MISSING) == {}:
+            text = form.delete(text, path, keys[:depth])
+    return text, ""
+
+
+def merge(base: str, one: str, other: str) -> str | None:
+    """`base` with the changes that made it `one` and those that made it `other`, by lines; None where they meet."""
+    lines = base.splitlines(keepends=True)
+    changes = []
+    for text in (one, other):
+        new = text.splitlines(keepends=True)
+        matcher = difflib.SequenceMatcher(None, lines, new, autojunk=False)
+        changes.append([(i, j, new[k:m]) for tag, i, j, k, m in matcher.get_opcodes() if tag != "equal"])
+    for start, end, _ in changes[0]:
+        for first, last, _ in changes[1]:
+            if (
+                max(start, first) < min(end, last)
+                or first < start == end < last
+                or start < first == last < end
+            ):
+                return None
+            if start == end == first == last:
+                return None
+    for start, end, new in sorted(changes[0] + changes[1], key=lambda change: change[:2], reverse=True):
+        lines[start:end] = new
+    return "".join(lines)
+
+
+def _missing_directories(path: str) -> list[str]:
+    """The directories that have to be made, outermost first."""
+    missing: list[str] = []
+    directory = os.path.dirname(path)
+    while not os.path.isdir(directory):
+        missing.insert(0, directory)
+        directory = os.path.dirname(directory)
+    return missing
+
+
+def check_writable(change: Change) -> None:
+    """Refuse a change that this user cannot make, before it is shown as made. Raises PermissionDenied."""
+    place = os.path.dirname(change.path)
+    while not os.path.isdir(place):
+        place = os.path.dirname(place)
+    if change.before != change.after and os.geteuid() != 0 and not os.access(place, os.W_OK):
+        raise PermissionDenied("write", change.path, "only root can")
+
+
+def diff(change: Change) -> str:
+    """A unified diff; "" where nothing changes."""
+    if change.before == change.after:
+        return ""
+    old = text_of(change.before, change.path).splitlines(keepends=True)
+    new = text_of(change.after, change.path).splitlines(keepends=True)
+    one, other = ("/dev/null" if data is None else change.path for data in (change.before, change.after))
+    lines = [
+        line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+        for line in difflib.unified_diff(old, new, one, other)
+    ]
+    return "".join(lines)
+
+
+def summary(change: Change, dry_run: bool) -> str:
+    """One line that says what `make` did, or with `dry_run` would do; "" where nothing changes."""
+    if change.before == change.after:
+        return ""
+    verb = (
+        ("would remove" if dry_run else "removed")
+        if change.after is None
+        else "would write"
+        if dry_run
+        else "wrote"
+    )
+    return f"{verb} {change.path}\n"
+
+
+def make(change: Change) -> None:
+    """Make a change: the records first, so that one that is cut short can be undone. Raises EngineError."""
+    if change.before != change.after and change.record is not None:
+        try:
+            os.makedirs(os.path.dirname(change.path), 0o755, exist_ok=True)
+        except OSError as error:
+            raise EngineError.of("make directory", os.path.dirname(change.path), error) from None
+        backup = undo.backup_of(change.path)
+        if change.backup is not None and not os.path.exists(backup):
+            _write(backup, change.backup, change.path)
+        _write(undo.record_of(change.path), change.record, "")
+    if change.after is None:
+        _unlink(change.path)
+    elif change.after != change.before:
+        _write(change.path, change.after, change.path)
+    if change.forget:
+        _unlink(undo.backup_of(change.path))
+        _unlink(undo.record_of(change.path))
+        for directory in change.directories:
+            try:
+                os.rmdir(directory)
+            except OSError:  # somebody else uses it
+                break
+
+
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise EngineError.of("remove", path, error) from None
+
+
+def _write(path: str, data: bytes, like: str) -> None:
+    """Replace a file at once, with the owner and mode of the file `like` where that is there, else 0644."""
+    try:
+        status = os.stat(like) if like and os.path.exists(like) else None
+        replace_file(path, data, 0o644, like=status)
+    except OSError as error:
+        raise EngineError.of("write", path, error) from None

@@ -1,0 +1,50 @@
+"""The file of hooks.d (oci-hooks(5)) by which Podman and CRI-O run nvc-hook for every container.
+
+A container that asks for no GPU is left alone by the hook. No condition on variables exists, so `always` it is.
+"""
+
+from __future__ import annotations
+
+import os
+
+from nvc.frontends.engines import EngineError, EngineFiles, FileEdit
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.frontends.engines import Wanted
+
+NAME = "nvc.json"
+#: Read without being named anywhere (containers-common).
+BUILT_IN = ("/usr/share/containers/oci/hooks.d",)
+DEFAULTS = (*BUILT_IN, "/etc/containers/oci/hooks.d")
+TEXT = """{{
+    "version": "1.0.0",
+    "hook": {{
+        "path": "{path}",
+        "args": ["nvc-hook", "prestart"],
+        "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
+    }},
+    "when": {{"always": true}},
+    "stages": ["prestart"]
+}}
+"""
+
+
+def path_of(directory: str) -> str:
+    """Where the file is, in a directory of hooks."""
+    return os.path.join(directory, NAME)
+
+
+def files(wanted: Wanted, config: str) -> EngineFiles:
+    """Where a registration is: the file of hooks.d, and the engine's configuration, by default `config`."""
+    hooks = ((path_of(wanted.hook_dir), "json"),) if wanted.hook_dir else ()
+    return EngineFiles((*hooks, (wanted.config or config, "toml")))
+
+
+def edit(wanted: Wanted) -> FileEdit:
+    """The file for `wanted.hook_dir`. Raises EngineError."""
+    if wanted.default:
+        raise EngineError(
+            "--set-as-default", wanted.hook_dir, "a hook is not a runtime", "leave out one of the two options"
+        )
+    return FileEdit(path_of(wanted.hook_dir), "json", content=TEXT.format(path=wanted.hook_path))

@@ -1,0 +1,60 @@
+"""A link under NVIDIA's name to nvc-hook. What is there and leads elsewhere is somebody else's and stays."""
+
+from __future__ import annotations
+
+import os
+
+from nvc.frontends.engines import EngineError
+
+MAX_LINKS = 40  # as the kernel follows
+
+
+def state(path: str, target: str) -> str:
+    """`missing` or `ours`. Raises EngineError if something else is there."""
+    if not os.path.lexists(path):
+        return "missing"
+    if leads_to(path, target):
+        return "ours"
+    text = os.readlink(path) if os.path.islink(path) else ""
+    raise EngineError(
+        "make link", path, f"already exists{' and leads to ' + text if text else ''}",
+        "choose another directory of dockerd's PATH, one that comes before it",
+    )  # fmt: skip
+
+
+def leads_to(path: str, target: str) -> bool:
+    """Whether `path` is a link to a file with the name of `target`, directly or over other links (alternatives)."""
+    for _ in range(MAX_LINKS):
+        if not os.path.islink(path):
+            return False
+        path = os.path.join(os.path.dirname(path), os.readlink(path))
+        if os.path.basename(path) == os.path.basename(target):
+            return True
+    return False
+
+
+def removable(path: str, target: str) -> bool:
+    """Whether `path` leads directly to a file with the name of `target`. A package's alternative does not."""
+    return os.path.islink(path) and os.path.basename(os.readlink(path)) == os.path.basename(target)
+
+
+def make(path: str, target: str) -> None:
+    """Make the link. Raises EngineError."""
+    if state(path, target) == "ours":
+        return
+    try:
+        os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
+        os.symlink(target, path)
+    except OSError as error:
+        raise EngineError.of("make link", path, error) from None
+
+
+def remove(path: str, target: str) -> bool:
+    """Remove the link if it is ours; whether it was. Raises EngineError."""
+    if not removable(path, target):
+        return False
+    try:
+        os.unlink(path)
+    except OSError as error:
+        raise EngineError.of("remove link", path, error) from None
+    return True

@@ -1,0 +1,45 @@
+"""Podman: a drop-in of containers.conf for the runtime, or a file of hooks.d for the hook."""
+
+from __future__ import annotations
+
+from nvc.frontends.engines import EngineFiles, FileEdit, Key, Registration, hooksd, refuse_foreign
+from nvc.frontends.engines.change import document_of, value_at
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.frontends.engines import Wanted
+
+MAIN = "/etc/containers/containers.conf"
+CONFIG = "/etc/containers/containers.conf.d/50-nvc.conf"
+
+
+def files(wanted: Wanted) -> EngineFiles:
+    """Where a registration is."""
+    return hooksd.files(wanted, CONFIG)
+
+
+def registration(wanted: Wanted) -> Registration:
+    """The keys of containers.conf, and the hook's file. Raises EngineError."""
+    path = wanted.config or CONFIG
+    advice = ["podman reads its files for each command: nothing is to be restarted"]
+    if wanted.cdi:
+        advice.append("podman has CDI always on: `nvc-cli cdi generate` writes what it reads")
+    if wanted.hook_dir:
+        edits = [hooksd.edit(wanted)]
+        if wanted.hook_dir not in hooksd.BUILT_IN:
+            there = value_at(document_of(path, "toml"), ("engine", "hooks_dir"))
+            there = there or value_at(document_of(MAIN, "toml"), ("engine", "hooks_dir"))
+            known = list(there) if isinstance(there, list) else list(hooksd.BUILT_IN)
+            if wanted.hook_dir not in known:
+                edits.append(
+                    FileEdit(path, "toml", (Key(("engine", "hooks_dir"), [*known, wanted.hook_dir]),))
+                )
+        return Registration(tuple(edits), tuple(advice))
+    name = wanted.runtime_name
+    keys = [Key(("engine", "runtimes", name), [wanted.runtime_path])]
+    for file in (MAIN, path):
+        there = value_at(document_of(file, "toml"), ("engine", "runtimes", name))
+        refuse_foreign(file, f"engine.runtimes.{name}", there)
+    if wanted.default:
+        keys.insert(0, Key(("engine", "runtime"), name))
+    return Registration((FileEdit(path, "toml", tuple(keys)),), tuple(advice))

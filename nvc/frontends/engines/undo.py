@@ -1,0 +1,97 @@
+"""The two files beside a changed file: FILE.nvc-backup is its original, FILE.nvc-undo records each changed key.
+
+Engines read every file of a drop-in directory (*.d), so the files of a drop-in are in the directory above it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from nvc.frontends.engines import EngineError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+VERSION = 1
+
+
+def place(path: str) -> str:
+    """The common beginning of both paths."""
+    directory, name = os.path.split(path)
+    if directory.endswith(".d"):
+        directory = os.path.dirname(directory)
+    return os.path.join(directory, name)
+
+
+def backup_of(path: str) -> str:
+    """The path of the copy that is kept of a file before its first change."""
+    return place(path) + ".nvc-backup"
+
+
+def record_of(path: str) -> str:
+    """The path of the record that says how a file was changed."""
+    return place(path) + ".nvc-undo"
+
+
+def load(data: bytes | None, path: str) -> dict[str, Any] | None:
+    """The record in `data`; None if `data` is None. Raises EngineError if nvc did not write it."""
+    if data is None:
+        return None
+    try:
+        record = json.loads(data)
+        keys = [
+            (list(key["path"]), int(key["parents"]), bool(key["had"]), key["value"])
+            for key in record["keys"]
+        ]
+        if record["version"] != VERSION or not all(keys_path for keys_path, *_ in keys):
+            raise ValueError("version")
+        bool(record["exact"]), bool(record["existed"]), str(record["text"]), list(record["directories"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise EngineError(
+            "read undo record", record_of(path), "not written by this program",
+            f"compare {path} with {backup_of(path)}, then remove both records",
+        ) from None  # fmt: skip
+    return dict(record)
+
+
+def dump(record: dict[str, Any]) -> bytes:
+    """The record as it is stored."""
+    return (json.dumps(record, indent=1) + "\n").encode()
+
+
+def begin(existed: bool, directories: list[str]) -> dict[str, Any]:
+    """The record of a file that is about to be changed for the first time."""
+    return {
+        "version": VERSION,
+        "text": "",  # what was written last
+        "exact": True,  # nobody else changed the file between our changes
+        "existed": existed,
+        "directories": directories,  # made for it, outermost first
+        "keys": [],
+    }
+
+
+def remember(record: dict[str, Any], path: tuple[str, ...], document: Any, value: Any, append: bool) -> None:
+    """Record the key as it is in `document`, unless an earlier change did; `value` is its new value."""
+    for key in record["keys"]:
+        if tuple(key["path"]) == path and key["append"] == append and (not append or key["value"] == value):
+            key["value"] = value
+            return
+    parents, table = 0, document
+    for name in path[:-1]:
+        if not isinstance(table, dict) or name not in table:
+            break
+        parents, table = parents + 1, table[name]
+    had = parents == len(path) - 1 and isinstance(table, dict) and path[-1] in table
+    record["keys"].append(
+        {
+            "path": list(path),
+            "parents": parents,  # that were there
+            "had": had,
+            "previous": table[path[-1]] if had and not append else None,
+            "value": value,
+            "append": append,
+        }
+    )
