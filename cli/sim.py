@@ -8,9 +8,9 @@ import click
 
 from nvc.base.columns import fitted
 from nvc.base.errors import InputError
-from nvc.sim import SimSpec, create, destroy
-from nvc.sim.models import MODELS
-from nvc.sim.report import SimReport, report
+from nvc.testing.sim import SimSpec, create, destroy
+from nvc.testing.sim.models import MODELS
+from nvc.testing.sim.report import SimReport, report
 from nvc_cli import output
 from nvc_cli.main import Commands, examples, format_option
 

@@ -227,7 +227,7 @@ def sim_root(scratch: str, stage: str) -> Callable[..., str]:
     count = 0
 
     def make(**wanted: Any) -> str:
-        from nvc.sim import SimSpec, create
+        from nvc.testing.sim import SimSpec, create
 
         nonlocal count
         count += 1

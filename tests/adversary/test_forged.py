@@ -14,7 +14,7 @@ from support.rootfs import LIBS
 from support.vgpu import ensure_shim
 
 from nvc.model.slices import quota
-from nvc.sim.report import report
+from nvc.testing.sim.report import report
 
 #: In a mount namespace of the slice's own making: the quota that the shim finds has no limit.
 COVERED = 'mount --bind "$1" "$2/nvc/quota"; shift 2; exec "$@"'

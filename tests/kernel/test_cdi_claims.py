@@ -20,10 +20,10 @@ from nvc.kernel import LinuxKernel
 from nvc.kubernetes import give
 from nvc.kubernetes.names import CDI_SLICE_CLASS
 from nvc.model.request import SliceRequest
-from nvc.sim import SimSpec, create
 from nvc.slices.build import shim
 from nvc.slices.policy import policies
 from nvc.slices.store import claims, registry
+from nvc.testing.sim import SimSpec, create
 
 FAIR = 0
 

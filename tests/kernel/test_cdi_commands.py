@@ -197,7 +197,7 @@ def test_list_with_damaged_files(cdi: Any, scratch: str) -> None:
 
 
 def test_a_stale_specification_is_said(begun: Begun, sim_root: Any, scratch: str) -> None:
-    from nvc.sim import SimSpec, create
+    from nvc.testing.sim import SimSpec, create
 
     root = sim_root(gpus=2)
     call = Cdi(begun, root)
@@ -262,7 +262,7 @@ def test_refresh_writes_once(cdi: Any, scratch: str) -> None:
 
 
 def test_refresh_never_writes_an_empty_file(begun: Begun, sim_root: Any, scratch: str) -> None:
-    from nvc.sim import SimSpec, create
+    from nvc.testing.sim import SimSpec, create
 
     root = sim_root(gpus=1)
     call = Cdi(begun, root)
@@ -310,7 +310,7 @@ def test_refresh_where_others_could_interfere(cdi: Any, scratch: str) -> None:
 
 def test_refresh_waits_for_the_driver(sim_root: Any, scratch: str) -> None:
     """The driver appears between two attempts, as at boot; first without a device."""
-    from nvc.sim import SimSpec, create
+    from nvc.testing.sim import SimSpec, create
 
     root = sim_root(gpus=1)
     os.rename(f"{root}/usr", f"{root}/later")

@@ -19,8 +19,8 @@ from nvc.base.errors import HostError
 from nvc.discovery import discover, host, hostroot
 from nvc.kernel import LinuxKernel
 from nvc.model.request import DriverOptions
-from nvc.sim.elffile import shared_object
 from nvc.slices.build.held_files import HeldFiles
+from nvc.testing.sim.elffile import shared_object
 
 VERSION = "580.159.04"
 CUDA, NVML = f"{LIBS}/libcuda.so.{VERSION}", f"{LIBS}/libnvidia-ml.so.{VERSION}"

@@ -33,11 +33,11 @@ from nvc.kernel.probe import MemoryLimit
 from nvc.model.request import DriverOptions, Request
 from nvc.model.slices.sizes import parse_size
 from nvc.model.slices.slice import HeldCgroup
-from nvc.sim.report import report
 from nvc.slices.build import kernel_limits
 from nvc.slices.build.kernel_limits import put_back, with_limits
 from nvc.slices.build.kernel_limits import set_limits as limit
 from nvc.slices.build.shim import installed
+from nvc.testing.sim.report import report
 
 OUT_OF_MEMORY = 2
 REAL = f"{LIBS}/nvc/real-libcuda.so.1"

@@ -16,8 +16,8 @@ from nvc.discovery.host import Host
 from nvc.kernel import LinuxKernel
 from nvc.model.facts import HostFacts
 from nvc.model.request import DriverOptions
-from nvc.sim import SimSpec, create
-from nvc.sim.spec import gpus_of
+from nvc.testing.sim import SimSpec, create
+from nvc.testing.sim.spec import gpus_of
 
 __all__ = ["built", "nvml_tree"]
 

@@ -17,7 +17,7 @@ from nvc.discovery import key as key_module
 from nvc.kernel import LinuxKernel, probe
 from nvc.model.facts import HostFacts
 from nvc.model.request import DriverOptions
-from nvc.sim import SimSpec, create
+from nvc.testing.sim import SimSpec, create
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from nvc.frontends.cdi.generate import document_of
 from nvc.kernel import LinuxKernel
 from nvc.model.facts import DeviceNode, HostFacts
 from nvc.model.request import DriverOptions, Request
-from nvc.sim.elffile import shared_object
+from nvc.testing.sim.elffile import shared_object
 
 __all__ = ["built", "nvml_tree"]
 

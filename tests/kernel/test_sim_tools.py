@@ -22,7 +22,7 @@ from support.simdriver import environment, library_directory
 from nvc.discovery.devices.proc import kernel_version
 from nvc.discovery.hostroot import HostRoot
 from nvc.kernel import LinuxKernel
-from nvc.sim.libraries import LIBRARIES, file_name
+from nvc.testing.sim.libraries import LIBRARIES, file_name
 
 #: What nvidia-container-cli's helper does with the driver root in its first argument.
 CHROOTED = """

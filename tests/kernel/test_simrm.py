@@ -19,10 +19,10 @@ from nvc.discovery import discover
 from nvc.kernel import LinuxKernel
 from nvc.kernel.rm import Rm
 from nvc.model.request import DriverOptions
-from nvc.sim.layout import STATE
-from nvc.sim.report import report
-from nvc.sim.state import groups
 from nvc.slices.build.calibrate import Libraries, libraries_of
+from nvc.testing.sim.layout import STATE
+from nvc.testing.sim.report import report
+from nvc.testing.sim.state import groups
 
 
 def libraries(root: str) -> Libraries:

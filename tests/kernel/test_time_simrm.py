@@ -14,8 +14,8 @@ from nvc.daemon.keeper.keeper import Keeper, alive
 from nvc.daemon.keeper.plan import DevicePlan, Group, Plan, SlicePlan
 from nvc.kernel import rm
 from nvc.model.slices.policy import MS
-from nvc.sim.layout import STATE
-from nvc.sim.state import groups
+from nvc.testing.sim.layout import STATE
+from nvc.testing.sim.state import groups
 
 UUID = "GPU-any"
 

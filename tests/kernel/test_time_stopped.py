@@ -19,8 +19,8 @@ from support.simrm import Served
 from support.vgpucap import Worker
 
 from nvc.daemon.time.timing import BREAKS
-from nvc.sim.layout import STATE
-from nvc.sim.state import groups
+from nvc.testing.sim.layout import STATE
+from nvc.testing.sim.state import groups
 
 pytestmark = [pytest.mark.usefixtures("shim"), pytest.mark.driver(gpus=1)]
 

@@ -15,8 +15,8 @@ from support.programs import Programs
 from support.vgpu import cli, entry_of
 
 from nvc.model.slices import layout, quota
-from nvc.sim.report import report
 from nvc.slices.policy import policies
+from nvc.testing.sim.report import report
 
 #: One GPU with a single MIG device, which an isolated slice has for itself, and one that policies bound.
 pytestmark = [pytest.mark.usefixtures("shim"), pytest.mark.driver(gpus=2, mig=("7g.80gb", ""))]

@@ -11,7 +11,7 @@ from support.configure import BASIC, Configure
 from support.programs import Programs
 from support.vgpu import cli, entry_of, limits_of
 
-from nvc.sim.report import report
+from nvc.testing.sim.report import report
 
 #: A GPU of two MIG devices, of about 10 and 40 GiB.
 pytestmark = [pytest.mark.usefixtures("shim"), pytest.mark.driver(gpus=1, mig=("1g.10gb,3g.40gb",))]

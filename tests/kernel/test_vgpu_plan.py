@@ -18,11 +18,11 @@ from nvc.model.slices.policy import POLICIES
 from nvc.model.slices.sizes import parse_size
 from nvc.plan.describe import describe
 from nvc.plan.ops import Plan
-from nvc.sim.report import report
 from nvc.slices.build import shim as shims
 from nvc.slices.policy import policies
 from nvc.slices.store.limits import read_quota
 from nvc.slices.store.registry import RegistryError
+from nvc.testing.sim.report import report
 
 FAIR, WEIGHT, NATIVE = (POLICIES.index(name) for name in ("fair", "weight", "native"))
 

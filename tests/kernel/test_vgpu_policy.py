@@ -14,8 +14,8 @@ from support.configure import BASIC, Configure
 from support.programs import Programs
 from support.vgpu import cli, entry_of, shares_of
 
-from nvc.sim.report import report
 from nvc.slices.policy import policies
+from nvc.testing.sim.report import report
 
 pytestmark = pytest.mark.usefixtures("shim")
 

@@ -13,8 +13,8 @@ from support import GIB, MIB, REPO, foreign, run
 from support.simdriver import environment
 from support.vgpushim import CONTEXT, Slice
 
-from nvc.sim import SimSpec
-from nvc.sim.spec import gpus_of
+from nvc.testing.sim import SimSpec
+from nvc.testing.sim.spec import gpus_of
 
 pytestmark = pytest.mark.nightly
 

@@ -12,7 +12,7 @@ from support.builds import kept
 from support.simdriver import SANITIZE, SOURCES, compile_program, environment, library_directory
 from support.virtual import World
 
-from nvc.sim import SimSpec, create
+from nvc.testing.sim import SimSpec, create
 
 FILES = [f"simdriver_{part}.c" for part in "test device memory copies streams modules graphs".split()]
 

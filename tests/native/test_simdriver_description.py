@@ -14,9 +14,9 @@ from support import PATIENCE, REPO, examples, run
 from support.builds import kept
 from support.simdriver import SANITIZE, WARN
 
-from nvc.sim.description import render
-from nvc.sim.models import MODELS
-from nvc.sim.spec import SimSpec, gpus_of
+from nvc.testing.sim.description import render
+from nvc.testing.sim.models import MODELS
+from nvc.testing.sim.spec import SimSpec, gpus_of
 
 Reader = Callable[[bytes], str]
 

@@ -13,7 +13,7 @@ from elftools.elf.elffile import ELFFile
 from support import CLEAN_ENV, need, run
 from support.simdriver import environment, library_directory
 
-from nvc.sim.libraries import PROGRAMS
+from nvc.testing.sim.libraries import PROGRAMS
 
 Root = Callable[..., str]
 

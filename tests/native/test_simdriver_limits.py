@@ -20,7 +20,7 @@ from support.memorylimits import (
 )
 from support.simdriver import Client, library_directory
 
-from nvc.sim.report import report
+from nvc.testing.sim.report import report
 
 Start = Callable[..., Client]
 CONTEXT = 518  # MiB

@@ -11,7 +11,7 @@ from support import MIB, need, run
 from support.simdriver import Client, environment
 from support.virtual import World
 
-from nvc.sim.spec import SimSpec, gpus_of
+from nvc.testing.sim.spec import SimSpec, gpus_of
 
 Root = Callable[..., str]
 Start = Callable[..., Client]

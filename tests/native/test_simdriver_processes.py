@@ -15,9 +15,9 @@ from support.simdriver import Client
 from support.virtual import World
 
 from nvc.base.errors import InputError
-from nvc.sim import destroy
-from nvc.sim.layout import STATE
-from nvc.sim.report import report
+from nvc.testing.sim import destroy
+from nvc.testing.sim.layout import STATE
+from nvc.testing.sim.report import report
 
 Root = Callable[..., str]
 Start = Callable[..., Client]

@@ -10,7 +10,7 @@ import pytest
 from support import MIB
 from support.simdriver import Client, environment
 
-from nvc.sim.spec import SimSpec, cap_minor, gpus_of
+from nvc.testing.sim.spec import SimSpec, cap_minor, gpus_of
 
 Root = Callable[..., str]
 Start = Callable[..., Client]

@@ -20,8 +20,8 @@ from support.tracing import Caller, build_calls
 
 from nvc.base.errors import InputError
 from nvc.kernel.rm import Rm, borrow, get_timeslice, set_timeslice
-from nvc.sim import SimSpec, create, destroy, report, state
-from nvc.sim.layout import STATE
+from nvc.testing.sim import SimSpec, create, destroy, report, state
+from nvc.testing.sim.layout import STATE
 
 STOP, START = 0.0005, 0.0003  # seconds
 

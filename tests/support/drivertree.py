@@ -10,8 +10,8 @@ from nvc.discovery.host import Host
 from nvc.discovery.hostroot import HostRoot
 from nvc.kernel import LinuxKernel
 from nvc.model.request import DriverOptions
-from nvc.sim.elffile import shared_object
-from nvc.sim.loadercache import write
+from nvc.testing.sim.elffile import shared_object
+from nvc.testing.sim.loadercache import write
 
 VERSION = "580.159.04"
 ARCH = platform.machine()

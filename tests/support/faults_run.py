@@ -18,7 +18,7 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from nvc.sim import SimSpec, create
+from nvc.testing.sim import SimSpec, create
 from support import REPO
 from support.faults import SCENARIOS, World, build_tool
 

@@ -18,7 +18,7 @@ from nvc.frontends.cdi.store import text_of
 from nvc.kernel import LinuxKernel
 from nvc.model.request import DriverOptions
 from nvc.model.slices import ledger, quota
-from nvc.sim import SimSpec, create
+from nvc.testing.sim import SimSpec, create
 from support import REPO, STAGE, run
 from support.bundle import default_config
 from support.device_cgroup import DOCKER, SHAPES

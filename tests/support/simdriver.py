@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from nvc.sim import SimSpec, create
-from nvc.sim.layout import host_arch
+from nvc.testing.sim import SimSpec, create
+from nvc.testing.sim.layout import host_arch
 from support import CLEAN_ENV, REPO, run
 from support.builds import kept, make
 from support.dialog import Dialog

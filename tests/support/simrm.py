@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nvc.sim.layout import RM
+from nvc.testing.sim.layout import RM
 from support import CLEAN_ENV, PATIENCE
 
 from .builds import kept, make

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from nvc.sim import state
-from nvc.sim.layout import STATE
+from nvc.testing.sim import state
+from nvc.testing.sim.layout import STATE
 
 from . import rmcalls
 from .rmcalls import Client

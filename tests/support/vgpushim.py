@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from nvc.model.slices import layout, ledger, quota
-from nvc.sim.report import report
+from nvc.testing.sim.report import report
 from support import CLEAN_ENV, REPO, run, until
 from support.builds import kept, make
 from support.dialog import Dialog

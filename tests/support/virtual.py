@@ -49,9 +49,9 @@ from typing import Any
 import pytest
 
 from nvc.base.value import Value
-from nvc.sim import state
-from nvc.sim.layout import STATE
-from nvc.sim.report import report
+from nvc.testing.sim import state
+from nvc.testing.sim.layout import STATE
+from nvc.testing.sim.report import report
 
 from . import PATIENCE, REPO, run
 from .builds import kept

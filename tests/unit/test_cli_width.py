@@ -25,7 +25,6 @@ from nvc.plan.describe import describe
 from nvc.plan.describe import table as plan_table
 from nvc.plan.listing import Row
 from nvc.plan.ops import BindFile, Ledger, LoaderEntry, Plan, Symlink, UpdateLoaderCache
-from nvc.sim.report import GpuReport, MigReport, ProcessReport, SimReport
 from nvc.slices.admin.device_policy import SharedDevice
 from nvc.slices.policy.advice import Load, Situation, advise
 from nvc.slices.policy.policies import DevicePolicy
@@ -33,6 +32,7 @@ from nvc.slices.show import advice, tables
 from nvc.slices.show.history import Track
 from nvc.slices.store.registry import Entry as SliceEntry
 from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
+from nvc.testing.sim.report import GpuReport, MigReport, ProcessReport, SimReport
 from nvc_cli import boot, daemon, output, sim
 from nvc_cli.main import CONTEXT, tree
 from nvc_hooks import boot as hook_boot

@@ -14,7 +14,7 @@ from nvc.discovery.driver.binaries import find_binaries
 from nvc.discovery.driver.firmware import find_firmwares, firmware_directories
 from nvc.model.facts import Binary, Firmware, Ipc
 from nvc.model.request import DriverOptions
-from nvc.sim.elffile import shared_object
+from nvc.testing.sim.elffile import shared_object
 
 PATH = DriverOptions().search_path
 ELF = shared_object("", ARCH)

@@ -11,7 +11,7 @@ from support.drivertree import ARCH, LIBS, OTHER_ARCH, VERSION, DriverTree
 from nvc.discovery.driver.manifests import find_manifests
 from nvc.discovery.driver.modules import find_modules
 from nvc.model.facts import Manifest, Module
-from nvc.sim.elffile import shared_object
+from nvc.testing.sim.elffile import shared_object
 
 KNOWN = frozenset(
     ("libGLX_nvidia", "libEGL_nvidia", "libnvidia-opencl", "libnvidia-egl-gbm", "libnvidia-vksc-core",

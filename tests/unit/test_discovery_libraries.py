@@ -11,8 +11,8 @@ from support.drivertree import ARCH, LIBS, OTHER_ARCH, OTHER_LIBS, VERSION, Driv
 from nvc.discovery.driver.libraries import FoundLibraries, find_libraries, read_cache
 from nvc.discovery.driver.library_table import ROWS, TABLE, DriverLibrary
 from nvc.plan.build import LIBRARY_KINDS
-from nvc.sim.elffile import shared_object
-from nvc.sim.loadercache import write
+from nvc.testing.sim.elffile import shared_object
+from nvc.testing.sim.loadercache import write
 
 
 @pytest.fixture

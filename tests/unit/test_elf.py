@@ -19,7 +19,7 @@ from support.drivertree import ARCH, OTHER_ARCH
 
 from nvc.base.errors import DetectionError
 from nvc.discovery.driver.elf import Elf, forward_compatibility, parse_notes, read_elf, section
-from nvc.sim.elffile import shared_object
+from nvc.testing.sim.elffile import shared_object
 
 NOTES = {1: "NT_GNU_ABI_TAG", 3: "NT_GNU_BUILD_ID"}
 

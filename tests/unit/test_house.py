@@ -25,7 +25,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("nvc.discovery",),
     ("nvc.request.requirements", "nvc.discovery.driver.compat", "nvc.apply.target", "nvc.plan.listing", "nvc.request.environment"),
     ("nvc.plan", "nvc.apply.cgroup"),
-    ("nvc.apply", "nvc.sim"),
+    ("nvc.apply", "nvc.testing.sim"),
     ("nvc.slices.policy", "nvc.slices.client"),
     ("nvc.slices.store",),
     ("nvc.slices.build",),

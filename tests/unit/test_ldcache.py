@@ -13,8 +13,8 @@ from support import examples, need, run
 
 from nvc.base.errors import DetectionError
 from nvc.discovery.driver.ldcache import CACHE_LIMIT, NEW_MAGIC, OLD_MAGIC, parse_cache
-from nvc.sim.elffile import shared_object
-from nvc.sim.loadercache import write
+from nvc.testing.sim.elffile import shared_object
+from nvc.testing.sim.loadercache import write
 
 ENTRIES = [
     ("libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1", "x86_64"),

@@ -10,9 +10,9 @@ from click.testing import CliRunner
 from support import REPO
 
 from nvc.base.errors import InputError
-from nvc.sim import SimSpec, create
-from nvc.sim.models import MODELS
-from nvc.sim.spec import gpus_of
+from nvc.testing.sim import SimSpec, create
+from nvc.testing.sim.models import MODELS
+from nvc.testing.sim.spec import gpus_of
 from nvc_cli.sim import parse_layouts, parse_numbers, parse_size, sim, spec_of
 
 pytestmark = pytest.mark.usefixtures("built_simdriver")

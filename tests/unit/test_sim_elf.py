@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import need, run
 
-from nvc.sim.elffile import shared_object
+from nvc.testing.sim.elffile import shared_object
 
 ARCHES = {
     "x86_64": ("EM_X86_64", 64),

@@ -13,12 +13,12 @@ from support import need, run
 
 from nvc.base.errors import InitializationError, InputError, PermissionDenied
 from nvc.discovery.driver.library_table import TABLE
-from nvc.sim import SimSpec, create, destroy, is_root
-from nvc.sim.layout import STATE, host_arch
-from nvc.sim.libraries import FIRMWARE, LIBRARIES, PROGRAMS, file_name
-from nvc.sim.prebuilt import prebuilt
-from nvc.sim.report import report
-from nvc.sim.state import SIZE, usage
+from nvc.testing.sim import SimSpec, create, destroy, is_root
+from nvc.testing.sim.layout import STATE, host_arch
+from nvc.testing.sim.libraries import FIRMWARE, LIBRARIES, PROGRAMS, file_name
+from nvc.testing.sim.prebuilt import prebuilt
+from nvc.testing.sim.report import report
+from nvc.testing.sim.state import SIZE, usage
 
 VERSION = SimSpec().driver_version
 pytestmark = pytest.mark.usefixtures("built_simdriver")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import examples, need, run
 
-from nvc.sim.loadercache import name_key, write
+from nvc.testing.sim.loadercache import name_key, write
 
 ENTRIES = [
     ("libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1", "x86_64"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from nvc.base.errors import InputError
-from nvc.sim.models import MODELS
-from nvc.sim.spec import SimSpec, cap_minor, gpus_of, parse_mig
+from nvc.testing.sim.models import MODELS
+from nvc.testing.sim.spec import SimSpec, cap_minor, gpus_of, parse_mig
 
 
 def test_gpus_are_described() -> None:

@@ -1,6 +1,6 @@
 /* The state that all processes of a simulated driver share: proc/driver/nvidia/sim/state, mapped by each.
  *
- * Fixed-width, little-endian as the machine, versioned; nvc/sim/state.py reads and creates the same layout.
+ * Fixed-width, little-endian as the machine, versioned; nvc/testing/sim/state.py reads and creates the same layout.
  * No aggregate is stored: usage is the sum over the slots of living processes. A slot lives as long as the OFD
  * lock on its byte, which the kernel drops with the last descriptor of the process, however it dies. */
 #ifndef NVC_SIM_STATE_H

@@ -69,7 +69,7 @@ class Tenant(Slice):
 
     def taken(self, device: int = 0) -> int:
         """Bytes that the node's simulated driver has given of the GPU, to all pods."""
-        from nvc.sim.report import report
+        from nvc.testing.sim.report import report
 
         (gpu,) = [gpu for gpu in report(self.driver).gpus if gpu.uuid == self.uuids[device]]
         return gpu.used

@@ -11,10 +11,10 @@ from contextlib import suppress
 from nvc.base.errors import InitializationError, InputError
 from nvc.discovery.driver.library_table import DriverLibrary
 from nvc.model.request import MPS_PIPES
-from nvc.sim import description, elffile, graphics, loadercache, nodes, procfiles, state
-from nvc.sim.libraries import FIRMWARE, FOREIGN, LIBRARIES, PROGRAMS, file_name, soname
-from nvc.sim.prebuilt import prebuilt
-from nvc.sim.spec import SimGpu, SimSpec, gpus_of
+from nvc.testing.sim import description, elffile, graphics, loadercache, nodes, procfiles, state
+from nvc.testing.sim.libraries import FIRMWARE, FOREIGN, LIBRARIES, PROGRAMS, file_name, soname
+from nvc.testing.sim.prebuilt import prebuilt
+from nvc.testing.sim.spec import SimGpu, SimSpec, gpus_of
 
 #: Made first and removed last: tells a root of ours, even half made, from a directory of somebody else.
 MARKER = ".nvc-sim"

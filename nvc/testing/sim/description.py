@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nvc.sim.spec import SimGpu, SimSpec, cap_minor
+from nvc.testing.sim.spec import SimGpu, SimSpec, cap_minor
 
 
 def _gpu_lines(index: int, gpu: SimGpu) -> list[str]:

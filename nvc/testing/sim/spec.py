@@ -8,7 +8,7 @@ import uuid
 
 from nvc.base.errors import InputError
 from nvc.base.value import Value
-from nvc.sim.models import MODELS, Model
+from nvc.testing.sim.models import MODELS, Model
 
 MAX_GPUS = 32  # as many as the driver's mig-minors table knows
 
@@ -20,7 +20,7 @@ class SimSpec(Value):
     """What to simulate. Wrong values are an InputError when the root is made."""
 
     gpus: int = 1
-    model: str = "h100"  # a key of nvc.sim.models.MODELS
+    model: str = "h100"  # a key of nvc.testing.sim.models.MODELS
     memory: int = 0  # bytes per GPU; 0: the model's
     mig: tuple[str, ...] = ()  # per GPU, or one for all: "", "on", "7x1g.10gb", "3g.40gb,2x2g.20gb"
     minors: tuple[int, ...] = ()  # device minor of each GPU; none: its index

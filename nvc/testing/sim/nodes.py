@@ -6,7 +6,7 @@ import os
 import stat
 
 from nvc.base.errors import InitializationError, PermissionDenied
-from nvc.sim.spec import SimGpu, SimSpec, cap_minor
+from nvc.testing.sim.spec import SimGpu, SimSpec, cap_minor
 
 #: Char devices with a dynamic major, in the order in which they get one.
 DYNAMIC = ("nvidia-uvm", "nvidia-caps", "nvidia-nvswitch", "nvidia-caps-imex-channels")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 
-from nvc.sim.spec import MAX_GPUS, SimGpu, SimSpec, cap_minor
+from nvc.testing.sim.spec import MAX_GPUS, SimGpu, SimSpec, cap_minor
 
 #: Names and values of /proc/driver/nvidia/params on a default installation.
 _PARAMS = (

@@ -6,8 +6,8 @@ import os
 
 from nvc.base.errors import InitializationError, InputError
 from nvc.base.value import Value
-from nvc.sim import description, state
-from nvc.sim.layout import DESCRIPTION, STATE, is_root
+from nvc.testing.sim import description, state
+from nvc.testing.sim.layout import DESCRIPTION, STATE, is_root
 
 
 class MigReport(Value):

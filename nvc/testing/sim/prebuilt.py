@@ -6,7 +6,7 @@ import os
 
 import nvc
 from nvc.base.errors import InitializationError
-from nvc.sim.libraries import PROGRAMS
+from nvc.testing.sim.libraries import PROGRAMS
 
 #: What the build must have left there.
 NEEDED = ("libnvidia-ml.so", "libcuda.so", "libnvidia-sandboxutils.so", *PROGRAMS)
