@@ -81,7 +81,7 @@ def run_command(
     from nvc.base.errors import SourceChanged
     from nvc.base.process_title import show_as
     from nvc.discovery import discover, inventory
-    from nvc.slices.build.run import Command, run
+    from nvc.slices.make.run import Command, run
 
     wanted = wanted_slice(given)
     if wanted is None:
@@ -123,8 +123,8 @@ def calibrate_command(ctx: click.Context, devices: tuple[str, ...], form: str) -
     from nvc.discovery import discover
     from nvc.model.request import Request, SliceRequest
     from nvc.model.selection import select
-    from nvc.slices.build import calibration
-    from nvc.slices.build.calibrate import calibrate
+    from nvc.slices.make import calibration
+    from nvc.slices.make.calibrate import calibrate
 
     selectors = selectors_of(devices, "--device") or ("all",)
     facts = discover(LinuxKernel(), arguments.driver_options(ctx.obj["globals"]))

@@ -18,8 +18,8 @@ from nvc.daemon.schedule.pacer import Pacer
 from nvc.daemon.schedule.slice_index import SliceIndex
 from nvc.daemon.time.timing import Timing
 from nvc.kernel.probe import reap
-from nvc.slices.build.held_files import HeldFiles
 from nvc.slices.client.mps import CONTROL
+from nvc.slices.make.held_files import HeldFiles
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class Daemon:
         self._searched = now
         from nvc.discovery import discover
         from nvc.request.config import driver_options
-        from nvc.slices.build.calibrate import libraries_of
+        from nvc.slices.make.calibrate import libraries_of
 
         try:
             used = self.config.replace(load_kmods=False, disable_imex_channel_creation=True)

@@ -27,8 +27,8 @@ from nvc.daemon.io.identity import signal_process
 from nvc.daemon.io.loop import SECOND
 from nvc.daemon.mps_answers import LOG_MAX, is_number, is_size, last_line, size_of
 from nvc.daemon.mps_records import GONE, MIB, STARTING, MpsServer, ServerRecord
-from nvc.slices.build.confine import die_with
 from nvc.slices.client.mps import CONTROL
+from nvc.slices.make.confine import die_with
 from nvc.slices.store.process_info import is_here, start_of
 
 TYPE_CHECKING = False

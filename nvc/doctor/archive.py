@@ -31,7 +31,7 @@ from nvc.frontends.engines import ENGINES
 from nvc.frontends.engines.registered import registered
 from nvc.plan.listing import info_document
 from nvc.request.config import PATHS
-from nvc.slices.build import shim
+from nvc.slices.make import shim
 from nvc.slices.store.status import document as slice_document
 
 ROOT = "nvc-doctor"

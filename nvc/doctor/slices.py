@@ -18,9 +18,9 @@ from nvc.doctor.installation import REINSTALL
 from nvc.model.slices import layout
 from nvc.model.slices.policy import policy_of
 from nvc.slices.admin.coverage import survey
-from nvc.slices.build import calibration, shim
-from nvc.slices.build.kernel_limits import SINCE
 from nvc.slices.client.nvcd import ask
+from nvc.slices.make import calibration, shim
+from nvc.slices.make.kernel_limits import SINCE
 from nvc.slices.policy import policies
 from nvc.slices.store.process_info import start_of
 from nvc.slices.store.snapshot import snapshot

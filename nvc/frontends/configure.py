@@ -166,7 +166,7 @@ def _configure(
             if again is not None:
                 again.keep(kernel, options, request, plan, target, outcome)
             return outcome
-        from nvc.slices.build.builder import install_slice
+        from nvc.slices.make.builder import install_slice
 
         return install_slice(kernel, target, plan.slice, target.layout.libs_dir, options.timeout, apply)
     finally:
@@ -249,7 +249,7 @@ def _slice(
 ) -> tuple[Request, Selection, Slice | None]:
     """The container's slice; None where it has no device. What MIG isolation chooses is in the other two."""
     from nvc.discovery.outer import refuse_slices
-    from nvc.slices.build.builder import build_slice, choose_devices, nested_slice
+    from nvc.slices.make.builder import build_slice, choose_devices, nested_slice
 
     if request.vgpu is None:
         return request, selection, nested_slice(kernel, facts, target)

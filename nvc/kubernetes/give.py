@@ -28,8 +28,8 @@ from nvc.model.facts import CAPABILITIES
 from nvc.model.request import Part, Request, Size
 from nvc.model.selection import select
 from nvc.model.slices.slice import Slice, library_directory, resolve
-from nvc.slices.build import shim
-from nvc.slices.build.builder import empty_file, measured
+from nvc.slices.make import shim
+from nvc.slices.make.builder import empty_file, measured
 from nvc.slices.policy.policies import with_policies
 from nvc.slices.store import claims
 

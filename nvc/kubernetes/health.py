@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from nvc.kubernetes.board import Board
-    from nvc.slices.build.calibrate import Libraries
+    from nvc.slices.make.calibrate import Libraries
 
 #: Seconds without a round, beside the time between two, after which nothing is known.
 SILENCE = 35.0

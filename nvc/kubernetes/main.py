@@ -35,9 +35,9 @@ from nvc.kubernetes.topology import places
 from nvc.kubernetes.web import Web
 from nvc.request.config import driver_options
 from nvc.request.environment import bounds_of
-from nvc.slices.build.calibrate import libraries_of
-from nvc.slices.build.confine import die_with
-from nvc.slices.build.held_files import HeldFiles
+from nvc.slices.make.calibrate import libraries_of
+from nvc.slices.make.confine import die_with
+from nvc.slices.make.held_files import HeldFiles
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ import socket
 import time
 
 from nvc.daemon.io import helper
-from nvc.slices.build.confine import become_nobody, die_with
-from nvc.slices.build.nvml import (
+from nvc.slices.make.confine import become_nobody, die_with
+from nvc.slices.make.nvml import (
     LOST,
     NAME_MAX,
     NOT_TOLD,

@@ -28,7 +28,7 @@ sys.path[:0] = CODE
 
 from nvc.daemon.keeper import selftest  # noqa: E402
 from nvc.kernel import rm, tracer  # noqa: E402
-from nvc.slices.build.calibrate import Libraries  # noqa: E402
+from nvc.slices.make.calibrate import Libraries  # noqa: E402
 
 PINS = "/run/nvc-outside"
 LIMIT = 240  # seconds for all

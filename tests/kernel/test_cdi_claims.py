@@ -20,7 +20,7 @@ from nvc.kernel import LinuxKernel
 from nvc.kubernetes import give
 from nvc.kubernetes.names import CDI_SLICE_CLASS
 from nvc.model.request import SliceRequest
-from nvc.slices.build import shim
+from nvc.slices.make import shim
 from nvc.slices.policy import policies
 from nvc.slices.store import claims, registry
 from nvc.testing.sim import SimSpec, create

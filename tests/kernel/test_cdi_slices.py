@@ -24,7 +24,7 @@ from nvc.kernel import LinuxKernel
 from nvc.model.request import DriverOptions, Request
 from nvc.model.slices.layout import NO_LIMIT
 from nvc.model.slices.sizes import parse_size
-from nvc.slices.build.shim import installed
+from nvc.slices.make.shim import installed
 from nvc.slices.store import registry
 from nvc.slices.store.admission import sharers
 from nvc.slices.store.liveness import living

@@ -19,7 +19,7 @@ from nvc.base.errors import HostError
 from nvc.discovery import discover, host, hostroot
 from nvc.kernel import LinuxKernel
 from nvc.model.request import DriverOptions
-from nvc.slices.build.held_files import HeldFiles
+from nvc.slices.make.held_files import HeldFiles
 from nvc.testing.sim.elffile import shared_object
 
 VERSION = "580.159.04"

@@ -19,7 +19,7 @@ from nvc.discovery.driver.compat import compat_libraries
 from nvc.kernel import O_PATH, LinuxKernel
 from nvc.plan.ops import Tmpfs
 from nvc.slices.admin.check import check_files
-from nvc.slices.build.shadow_libraries import find_shadow_libraries
+from nvc.slices.make.shadow_libraries import find_shadow_libraries
 
 IN_OPEN = 0x20  # inotify(7); O_PATH is no opening
 EVENT = struct.Struct("iIII")

@@ -33,10 +33,10 @@ from nvc.kernel.probe import MemoryLimit
 from nvc.model.request import DriverOptions, Request
 from nvc.model.slices.sizes import parse_size
 from nvc.model.slices.slice import HeldCgroup
-from nvc.slices.build import kernel_limits
-from nvc.slices.build.kernel_limits import put_back, with_limits
-from nvc.slices.build.kernel_limits import set_limits as limit
-from nvc.slices.build.shim import installed
+from nvc.slices.make import kernel_limits
+from nvc.slices.make.kernel_limits import put_back, with_limits
+from nvc.slices.make.kernel_limits import set_limits as limit
+from nvc.slices.make.shim import installed
 from nvc.testing.sim.report import report
 
 OUT_OF_MEMORY = 2

@@ -26,9 +26,9 @@ from nvc.model.request import DriverOptions, Request, SliceRequest
 from nvc.model.selection import select
 from nvc.model.slices.sizes import parse_size
 from nvc.model.slices.slice import HeldCgroup, resolve
-from nvc.slices.build import kernel_limits
-from nvc.slices.build.kernel_limits import cgroup_with_id, library_of, put_back, set_limits, with_limits
-from nvc.slices.build.run import _own_leaf
+from nvc.slices.make import kernel_limits
+from nvc.slices.make.kernel_limits import cgroup_with_id, library_of, put_back, set_limits, with_limits
+from nvc.slices.make.run import _own_leaf
 from nvc.testing.sim.report import report
 
 GPUS = ("GPU-a", "GPU-b")

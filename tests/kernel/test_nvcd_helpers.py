@@ -14,7 +14,7 @@ from support.nvcd import Place, eventually
 from nvc.daemon.audit.nvml_client import NvmlClient
 from nvc.daemon.io.helper import fork
 from nvc.daemon.io.loop import SECOND, Loop
-from nvc.slices.build.calibrate import Libraries
+from nvc.slices.make.calibrate import Libraries
 
 #: Stands before the simulated libnvidia-ml, and writes down what it sees.
 SOURCE = """

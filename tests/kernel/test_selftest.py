@@ -14,7 +14,7 @@ from nvc.daemon.keeper.selftest import SelfTest
 from nvc.kernel import rm as driver
 from nvc.kernel.rm import Rm, Subdevice
 from nvc.kernel.tracer import Tracer
-from nvc.slices.build.calibrate import Libraries
+from nvc.slices.make.calibrate import Libraries
 
 
 @pytest.fixture

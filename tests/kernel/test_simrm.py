@@ -19,7 +19,7 @@ from nvc.discovery import discover
 from nvc.kernel import LinuxKernel
 from nvc.kernel.rm import Rm
 from nvc.model.request import DriverOptions
-from nvc.slices.build.calibrate import Libraries, libraries_of
+from nvc.slices.make.calibrate import Libraries, libraries_of
 from nvc.testing.sim.layout import STATE
 from nvc.testing.sim.report import report
 from nvc.testing.sim.state import groups

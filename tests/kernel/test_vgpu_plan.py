@@ -18,7 +18,7 @@ from nvc.model.slices.policy import POLICIES
 from nvc.model.slices.sizes import parse_size
 from nvc.plan.describe import describe
 from nvc.plan.ops import Plan
-from nvc.slices.build import shim as shims
+from nvc.slices.make import shim as shims
 from nvc.slices.policy import policies
 from nvc.slices.store.limits import read_quota
 from nvc.slices.store.registry import RegistryError

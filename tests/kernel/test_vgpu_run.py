@@ -19,7 +19,7 @@ from support.rootfs import LIBS
 from support.vgpu import cli
 
 from nvc.kernel import LinuxKernel
-from nvc.slices.build.run import _wait
+from nvc.slices.make.run import _wait
 from nvc.slices.store import registry
 
 pytestmark = pytest.mark.usefixtures("shim")

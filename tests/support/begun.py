@@ -19,7 +19,7 @@ from .processes import SHARED
 IMPORTED = (
     *("nvc_cli.doctor", "nvc.doctor.catalog", "nvc.discovery.containers.running", "nvc.discovery.full", "tomlkit"),
     *("nvc_cli.cdi", "nvc_cli.config", "nvc_cli.vgpu", "nvc.discovery.find", "nvc.slices.admin.device_policy"),
-    *("nvc.slices.build.run", "nvc.slices.show.tables", "nvc.slices.store.status"),
+    *("nvc.slices.make.run", "nvc.slices.show.tables", "nvc.slices.store.status"),
 )
 #: Run as the launcher runs Python; the words are the installation's prefix and IMPORTED.
 SERVER = """

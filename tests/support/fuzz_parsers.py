@@ -33,7 +33,7 @@ from nvc.request.environment import request_from
 from nvc.request.ids import user_and_group
 from nvc.request.oci import Container, Malformed, container_of, read_state
 from nvc.request.requirements import _holds
-from nvc.slices.build import calibration
+from nvc.slices.make import calibration
 from nvc.slices.policy import policies
 from nvc.slices.store.registry import RegistryError, read_entry
 from nvc_cli import arguments

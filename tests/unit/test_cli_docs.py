@@ -16,7 +16,7 @@ from nvc.model.request import Request
 from nvc.model.selection import select
 from nvc.plan import listing
 from nvc.plan.describe import VERBS, document
-from nvc.slices.build.calibration import Measurement
+from nvc.slices.make.calibration import Measurement
 from nvc_cli import ctk, ctk_cdi
 from nvc_cli.main import LAZY
 from nvc_cli.options import GLOBAL, HOT

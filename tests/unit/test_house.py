@@ -28,7 +28,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("nvc.apply", "nvc.testing.sim"),
     ("nvc.slices.policy", "nvc.slices.client"),
     ("nvc.slices.store",),
-    ("nvc.slices.build",),
+    ("nvc.slices.make",),
     ("nvc.slices.admin",),
     ("nvc.slices.show",),
     ("nvc.slices",),

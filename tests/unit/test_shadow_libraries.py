@@ -11,7 +11,7 @@ from support.loader import places
 
 from nvc.base.errors import MountError
 from nvc.model.facts import Identity
-from nvc.slices.build.shadow_libraries import ImageLibraries, find_shadow_libraries
+from nvc.slices.make.shadow_libraries import ImageLibraries, find_shadow_libraries
 
 LIBS = "/usr/lib/driver"
 ELF = b"\x7fELF" + bytes(60)

@@ -22,8 +22,8 @@ from nvc.kernel import LinuxKernel
 from nvc.model.slices import quota
 from nvc.model.slices.entry import Entry, EntryDevice, read_entry, text_of, write_about
 from nvc.model.slices.quota import QuotaDevice
-from nvc.slices.build import calibration
-from nvc.slices.build.shadow_libraries import find_shadow_libraries
+from nvc.slices.make import calibration
+from nvc.slices.make.shadow_libraries import find_shadow_libraries
 from nvc.slices.policy import policies
 from nvc.slices.store import registry
 from nvc.slices.store.limits import read_quota, sound_quota

@@ -18,7 +18,7 @@ from support.damage import CALIBRATION
 
 from nvc.base.errors import InternalError
 from nvc.kernel import LinuxKernel
-from nvc.slices.build.calibration import CalibrationError, Measurement, find, load, parse_line, store
+from nvc.slices.make.calibration import CalibrationError, Measurement, find, load, parse_line, store
 from nvc.slices.store import claims
 from nvc.slices.store.liveness import living, living_of
 from nvc.slices.store.process_info import namespace_id_of, start_of

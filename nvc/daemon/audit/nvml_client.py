@@ -9,7 +9,7 @@ from nvc.base.errors import one_line
 from nvc.base.value import Value
 from nvc.daemon.audit import nvml_process
 from nvc.daemon.io.loop import SECOND
-from nvc.slices.build.nvml import NAME_MAX
+from nvc.slices.make.nvml import NAME_MAX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nvc.daemon.io.loop import Loop
-    from nvc.slices.build.calibrate import Libraries
+    from nvc.slices.make.calibrate import Libraries
 
 DEADLINE = 5 * SECOND
 AGAIN = 30 * SECOND  # after it failed

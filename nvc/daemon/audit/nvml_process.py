@@ -18,9 +18,9 @@ import socket
 import time
 
 from nvc.daemon.io import helper
-from nvc.slices.build.calibrate import Libraries
-from nvc.slices.build.confine import become_nobody
-from nvc.slices.build.nvml import (
+from nvc.slices.make.calibrate import Libraries
+from nvc.slices.make.confine import become_nobody
+from nvc.slices.make.nvml import (
     MISSING,
     NOT_FOUND,
     NOT_TOLD,

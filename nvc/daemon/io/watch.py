@@ -20,7 +20,7 @@ import sys
 from nvc.base.errors import one_line
 from nvc.daemon.io import helper
 from nvc.kernel import privileges
-from nvc.slices.build.confine import die_with, no_new_privileges
+from nvc.slices.make.confine import die_with, no_new_privileges
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ import select
 import signal
 
 from nvc.base.errors import RmError
-from nvc.slices.build.confine import fork_nobody
+from nvc.slices.make.confine import fork_nobody
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nvc.slices.build.calibrate import Libraries
+    from nvc.slices.make.calibrate import Libraries
 
 #: A loop that no compiler can shorten, as in nvc-spin. A simulated GPU takes a round for a nanosecond.
 SPIN = (

@@ -22,7 +22,7 @@ from nvc.discovery.nvml import asking
 from nvc.kernel import rm
 from nvc.kernel.tracer import Tracer
 from nvc.request.config import driver_options
-from nvc.slices.build.calibrate import libraries_of
+from nvc.slices.make.calibrate import libraries_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from nvc.daemon.keeper.executor import Driver
     from nvc.kernel import Kernel
     from nvc.request.config import Config
-    from nvc.slices.build.calibrate import Libraries
+    from nvc.slices.make.calibrate import Libraries
 
 CONTROL, NODES = "/dev/nvidiactl", "/dev/nvidia[0-9]*"
 SIMULATED = "proc/driver/nvidia/sim/rm/nvidiactl"  # below a simulated driver's root, while its server runs

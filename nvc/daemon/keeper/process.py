@@ -18,7 +18,7 @@ import traceback
 from nvc.daemon.io import helper
 from nvc.daemon.keeper.keeper import Keeper, Service, alive
 from nvc.kernel import privileges, process_control
-from nvc.slices.build.confine import no_new_privileges
+from nvc.slices.make.confine import no_new_privileges
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nvc.kernel.rm import Record, Rm, RmDevice, Subdevice, SwitchLog
-    from nvc.slices.build.calibrate import Libraries
+    from nvc.slices.make.calibrate import Libraries
 
 KERNEL = 1_000_000  # nanoseconds that a kernel takes, about
 FIRST_ROUNDS = 10_000  # of its loop

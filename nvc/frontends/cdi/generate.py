@@ -18,7 +18,7 @@ from nvc.frontends.cdi.store import CdiError
 from nvc.model.selection import select
 from nvc.request.environment import bounds_of
 from nvc.request.requirements import check
-from nvc.slices.build import shim
+from nvc.slices.make import shim
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

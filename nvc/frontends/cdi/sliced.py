@@ -105,7 +105,7 @@ def _check_isolation(facts: HostFacts, size: SliceSize, device: SliceDevice, lim
     if not size.isolation:
         return
     from nvc.apply.cgroup.leaf import STEP
-    from nvc.slices.build.kernel_limits import check_devices
+    from nvc.slices.make.kernel_limits import check_devices
 
     if ":" in device.index:
         raise InputError(

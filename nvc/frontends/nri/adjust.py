@@ -20,7 +20,7 @@ from nvc.model.selection import select
 from nvc.model.slices.layout import NO_LIMIT
 from nvc.model.slices.slice import resolve
 from nvc.request.environment import bounds_of
-from nvc.slices.build import shim
+from nvc.slices.make import shim
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

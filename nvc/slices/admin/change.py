@@ -107,7 +107,7 @@ def set_limits(
     }  # fmt: skip
     held = _held(tenant, sizes, facts) if sizes and tenant.entry.isolation == KERNEL else ()
     if held:
-        from nvc.slices.build.kernel_limits import with_limits
+        from nvc.slices.make.kernel_limits import with_limits
 
         new = with_limits(held, DRIVER_PATIENCE, lambda: _edited(kernel, tenant, chosen, change))
     else:
@@ -122,7 +122,7 @@ def set_limits(
 
 def _held(tenant: SliceStatus, sizes: dict[int, int], facts: HostFacts | None) -> tuple[HeldCgroup, ...]:
     """The cgroups of a slice, for the driver to limit to these sizes, by place."""
-    from nvc.slices.build.kernel_limits import cgroup_with_id, held_processes
+    from nvc.slices.make.kernel_limits import cgroup_with_id, held_processes
 
     if facts is None or not tenant.pids:
         raise InputError("change limits", tenant.name, "the driver limits its cgroup, and no process is in it")

@@ -12,7 +12,7 @@ from nvc.discovery.driver.elfnote import layouts_of
 from nvc.discovery.driver.library_table import TABLE
 from nvc.kernel import O_PATH
 from nvc.model.slices.layout import PRIVATE, REAL, VERSION
-from nvc.slices.build.shadow_libraries import SONAMES, find_shadow_libraries
+from nvc.slices.make.shadow_libraries import SONAMES, find_shadow_libraries
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

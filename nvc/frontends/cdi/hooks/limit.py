@@ -17,7 +17,7 @@ from nvc.model.selection import select
 from nvc.model.slices.slice import devices_of
 from nvc.request.config import load
 from nvc.request.oci import read_state
-from nvc.slices.build.kernel_limits import check_devices, held_processes, set_limits
+from nvc.slices.make.kernel_limits import check_devices, held_processes, set_limits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -85,7 +85,7 @@ def _run(
         log(describe(plan))
     if build.limits is None:
         return build, apply_plan(kernel, plan, target, last=True)
-    from nvc.slices.build.builder import install_slice
+    from nvc.slices.make.builder import install_slice
 
     outcome = install_slice(
         kernel, target, build.limits.slice, build.limits.libs_dir, 10.0,

@@ -142,7 +142,7 @@ def limits(kernel: Kernel, target: Target, asked: Asked) -> Limits | None:
     from nvc.discovery.outer import refuse_slices
     from nvc.model.slices.slice import library_directory, resolve
     from nvc.plan.build import beside_shims
-    from nvc.slices.build.builder import build_slice
+    from nvc.slices.make.builder import build_slice
 
     facts = discover(kernel, asked.options)
     refuse_slices(facts)
@@ -192,7 +192,7 @@ def _ops(
     """The shim over what the document has mounted, what lies beside it, and a cover for what is not counted."""
     from nvc.plan.ops import BindHostFile
     from nvc.plan.slices import is_shimmed, shim_ops
-    from nvc.slices.build.builder import empty_file
+    from nvc.slices.make.builder import empty_file
 
     there = [library for library in facts.libraries if _is_there(kernel, target.rootfs, library.path)]
     there32 = [library for library in facts.libraries32 if _is_there(kernel, target.rootfs, library.path)]

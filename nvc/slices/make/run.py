@@ -25,10 +25,10 @@ from nvc.model.slices.isolation import KERNEL
 from nvc.model.slices.slice import SliceDevice, library_directory, resolve
 from nvc.plan.ops import Plan
 from nvc.plan.slices import is_shimmed, not_enforced, shim_ops
-from nvc.slices.build import shim
-from nvc.slices.build.builder import build_slice, choose_devices, install_slice
-from nvc.slices.build.confine import die_with, no_new_privileges
-from nvc.slices.build.kernel_limits import check_devices, limits_of, release
+from nvc.slices.make import shim
+from nvc.slices.make.builder import build_slice, choose_devices, install_slice
+from nvc.slices.make.confine import die_with, no_new_privileges
+from nvc.slices.make.kernel_limits import check_devices, limits_of, release
 from nvc.slices.store import registry
 from nvc.slices.store.programs import check_name, claim
 from nvc.slices.store.snapshot import snapshot

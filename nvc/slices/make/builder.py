@@ -19,9 +19,9 @@ from nvc.model.slices.isolation import KERNEL, MIG, MPS
 from nvc.model.slices.layout import CORES_UNCAPPED, POLICY_NATIVE
 from nvc.model.slices.policy import policy_of
 from nvc.model.slices.slice import Slice, SliceDevice, resolve, shared_slice
-from nvc.slices.build import calibration, shim
-from nvc.slices.build.shadow_libraries import find_shadow_libraries
 from nvc.slices.client.presence import not_enforced
+from nvc.slices.make import calibration, shim
+from nvc.slices.make.shadow_libraries import find_shadow_libraries
 from nvc.slices.policy.policies import with_policies
 from nvc.slices.store import registry
 
@@ -53,7 +53,7 @@ def choose_devices(
     Raises InputError, DeviceError, RegistryError for a slice that cannot be read.
     """
     if request.vgpu is not None and request.vgpu.isolation == MIG:
-        from nvc.slices.build.isolation import take_mig_device
+        from nvc.slices.make.isolation import take_mig_device
 
         request, selection = take_mig_device(kernel, facts, selection, request, key)
     assert request.vgpu is not None
@@ -129,7 +129,7 @@ def _key_and_ledger(
 
 def _by_kernel(facts: HostFacts, devices: tuple[SliceDevice, ...], target: Target) -> HeldCgroup:
     """The container's cgroup, for the driver to limit. Raises what `kernel_limits.held_cgroup` raises."""
-    from nvc.slices.build.kernel_limits import held_cgroup
+    from nvc.slices.make.kernel_limits import held_cgroup
 
     return held_cgroup(facts, devices, target)
 
@@ -177,7 +177,7 @@ def install_slice(
         undo = registry.enter(kernel, target, slice, libs_dir)
     try:
         if slice.held is not None:
-            from nvc.slices.build.kernel_limits import with_limits
+            from nvc.slices.make.kernel_limits import with_limits
 
             return with_limits((slice.held,), timeout, apply)
         if not slice.mps:

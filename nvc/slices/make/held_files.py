@@ -11,7 +11,7 @@ import os
 
 from nvc.base.errors import DetectionError, NvcError
 from nvc.discovery.hostroot import HostRoot
-from nvc.slices.build import shim
+from nvc.slices.make import shim
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ import signal
 from nvc.base.errors import PermissionDenied
 from nvc.base.value import Value
 from nvc.model.slices.slice import resolve
-from nvc.slices.build.calibration import CalibrationError, Measurement
-from nvc.slices.build.confine import fork_nobody
-from nvc.slices.build.nvml import PROCESSES_MAX, ProcessInfo, load
+from nvc.slices.make.calibration import CalibrationError, Measurement
+from nvc.slices.make.confine import fork_nobody
+from nvc.slices.make.nvml import PROCESSES_MAX, ProcessInfo, load
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
