@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from nvc.daemon.audit.verify import Violation
     from nvc.daemon.daemon import Daemon
-    from nvc.daemon.mps_records import MpsServer
+    from nvc.daemon.mps.records import MpsServer
     from nvc.daemon.time.timing import Timing
     from nvc.slices.policy.entitlement import Terms
 

@@ -10,9 +10,9 @@ from nvc.daemon.audit.nvml_client import NvmlClient
 from nvc.daemon.audit.verify import BYPASS, EXCESS, Verifier
 from nvc.daemon.io.loop import SECOND, Loop
 from nvc.daemon.io.watch import Watcher
-from nvc.daemon.mps import Servers
-from nvc.daemon.mps_records import MpsServer
-from nvc.daemon.mps_shared import SharedServers
+from nvc.daemon.mps.records import MpsServer
+from nvc.daemon.mps.servers import Servers
+from nvc.daemon.mps.shared import SharedServers
 from nvc.daemon.names import Names
 from nvc.daemon.schedule.pacer import Pacer
 from nvc.daemon.schedule.slice_index import SliceIndex

@@ -21,8 +21,8 @@ from support.simdriver import WARN
 
 from nvc.base.errors import DeviceError
 from nvc.daemon.io.loop import Loop
-from nvc.daemon.mps import EXCLUSIVE_PROCESS, EXCLUSIVE_THREAD, PROHIBITED, Servers
-from nvc.daemon.mps_records import MpsServer
+from nvc.daemon.mps.records import MpsServer
+from nvc.daemon.mps.servers import EXCLUSIVE_PROCESS, EXCLUSIVE_THREAD, PROHIBITED, Servers
 from nvc.kernel import LinuxKernel
 
 pytestmark = pytest.mark.driver(gpus=2)

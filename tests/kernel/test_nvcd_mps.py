@@ -17,10 +17,10 @@ from support.nvcd import GPU, Place, ask, eventually
 from support.rootfs import LIBS
 
 from nvc.base.errors import DeviceError
-from nvc.daemon import mps_records
 from nvc.daemon.io.loop import Loop
-from nvc.daemon.mps import Servers
-from nvc.daemon.mps_records import MpsServer
+from nvc.daemon.mps import records as mps_records
+from nvc.daemon.mps.records import MpsServer
+from nvc.daemon.mps.servers import Servers
 from nvc.kernel import LinuxKernel
 from nvc.slices.store.process_info import start_of
 

@@ -8,9 +8,9 @@ import pytest
 from support.damage import RECORD
 
 from nvc.daemon.io.loop import Loop
-from nvc.daemon.mps import Servers
-from nvc.daemon.mps_answers import LOG_MAX, culprit, server_status
-from nvc.daemon.mps_records import MpsServer, ServerRecord, read, write
+from nvc.daemon.mps.answers import LOG_MAX, culprit, server_status
+from nvc.daemon.mps.records import MpsServer, ServerRecord, read, write
+from nvc.daemon.mps.servers import Servers
 from nvc.kernel import LinuxKernel
 from nvc.model.slices.policy import MPS_CLIENTS
 from nvc.slices.store.admission import Sharer, check_clients

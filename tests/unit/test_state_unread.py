@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from nvc.base.errors import ContainerError, NvcError
-from nvc.daemon import mps_records
 from nvc.daemon.audit.accountant import Accountant, User
 from nvc.daemon.io.identity import slice_of
+from nvc.daemon.mps import records as mps_records
 from nvc.discovery.containers.files import names_in
 from nvc.discovery.containers.lookup import Lookup, Trace
 from nvc.discovery.containers.places import Places

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from nvc.daemon.audit.accountant import Accountant
-    from nvc.daemon.mps_records import MpsServer
+    from nvc.daemon.mps.records import MpsServer
     from nvc.model.slices.quota import QuotaDevice
 
 BYPASS, EXCESS, STRANGER = "bypass", "excess", "stranger"

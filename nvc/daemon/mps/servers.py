@@ -21,12 +21,12 @@ import signal
 
 from nvc.base.errors import DeviceError, one_line
 from nvc.base.rundir import runtime_directory
-from nvc.daemon import mps_records
 from nvc.daemon.io.helper import fork
 from nvc.daemon.io.identity import signal_process
 from nvc.daemon.io.loop import SECOND
-from nvc.daemon.mps_answers import LOG_MAX, is_number, is_size, last_line, size_of
-from nvc.daemon.mps_records import GONE, MIB, STARTING, MpsServer, ServerRecord
+from nvc.daemon.mps import records as mps_records
+from nvc.daemon.mps.answers import LOG_MAX, is_number, is_size, last_line, size_of
+from nvc.daemon.mps.records import GONE, MIB, STARTING, MpsServer, ServerRecord
 from nvc.slices.client.mps import CONTROL
 from nvc.slices.make.confine import die_with
 from nvc.slices.store.process_info import is_here, start_of

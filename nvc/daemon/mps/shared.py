@@ -16,9 +16,9 @@ import signal
 from nvc.base.errors import DeviceError
 from nvc.daemon.io.identity import signal_process
 from nvc.daemon.io.loop import SECOND
-from nvc.daemon.mps import FAILED, READY, REMEMBERED
-from nvc.daemon.mps_answers import culprit, server_status, size_of
-from nvc.daemon.mps_records import SHARED
+from nvc.daemon.mps.answers import culprit, server_status, size_of
+from nvc.daemon.mps.records import SHARED
+from nvc.daemon.mps.servers import FAILED, READY, REMEMBERED
 from nvc.slices.store.process_info import start_of
 
 TYPE_CHECKING = False
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeAlias
 
-    from nvc.daemon.mps import Servers
-    from nvc.daemon.mps_records import MpsServer
+    from nvc.daemon.mps.records import MpsServer
+    from nvc.daemon.mps.servers import Servers
     from nvc.daemon.schedule.slice_index import SliceIndex
 
     #: Is told key, UUID, number of a process, what happened, and what was done; see verify.Event.
