@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
-    from nvc.kubernetes.settings import Settings
+    from nvc.kubernetes.plugin.settings import Settings
 
 USAGE = """Usage: nvc-kubelet-plugin --node-name NAME [options]
 
@@ -81,7 +81,7 @@ def _run(program: str, words: list[str]) -> int:
     config = configuration(values.get("config", ""), values.get("root", ""))
     try:
         if "worker" not in values:
-            from nvc.kubernetes.front import Front
+            from nvc.kubernetes.plugin.front import Front
 
             return Front(settings.places, settings.state_dir).run()
         from nvc.kubernetes.main import run
@@ -97,7 +97,7 @@ def _run(program: str, words: list[str]) -> int:
 
 def settings_of(values: dict[str, str]) -> Settings:
     """The settings of the plugin. Raises InputError for names and modes that cannot be."""
-    from nvc.kubernetes.settings import MODES, PLACEMENTS, Settings
+    from nvc.kubernetes.plugin.settings import MODES, PLACEMENTS, Settings
 
     for name, most in (("node-name", NAME_MAX), ("driver-name", DRIVER_MAX), ("instance", DRIVER_MAX)):
         value = values.get(name)

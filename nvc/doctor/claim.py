@@ -8,10 +8,10 @@ from nvc.doctor import FAILED, OK, Blocked, Check, Fact, Row
 from nvc.doctor.cluster import node_of
 from nvc.doctor.context import Context
 from nvc.doctor.kubernetes import FILES, SLICES, files_of, slices_of
-from nvc.kubernetes.claim import Allocation, allocation_of
-from nvc.kubernetes.devices import devices_of
+from nvc.kubernetes.claims.claim import Allocation, allocation_of
+from nvc.kubernetes.claims.devices import devices_of
+from nvc.kubernetes.claims.topology import places
 from nvc.kubernetes.errors import ClaimError
-from nvc.kubernetes.topology import places
 
 
 def _wanted(context: Context) -> Allocation:

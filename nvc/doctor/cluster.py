@@ -9,17 +9,17 @@ from typing import Any
 from nvc.base.errors import InputError
 from nvc.doctor import Blocked
 from nvc.doctor.context import Context
-from nvc.kubernetes import record
-from nvc.kubernetes.access import by_kubeconfig, in_cluster
-from nvc.kubernetes.api import Api, Server
-from nvc.kubernetes.checkpoint import Checkpoint
-from nvc.kubernetes.claim import Allocation
+from nvc.kubernetes.api.access import by_kubeconfig, in_cluster
+from nvc.kubernetes.api.client import Api, Server
+from nvc.kubernetes.api.publish import Publisher
+from nvc.kubernetes.claims.checkpoint import Checkpoint
+from nvc.kubernetes.claims.claim import Allocation
+from nvc.kubernetes.claims.give import Outlet
 from nvc.kubernetes.errors import ApiError, CheckpointError
-from nvc.kubernetes.give import Outlet
 from nvc.kubernetes.names import CLAIMS
-from nvc.kubernetes.publish import Publisher
-from nvc.kubernetes.record import Record
-from nvc.kubernetes.settings import DRA
+from nvc.kubernetes.plugin import record
+from nvc.kubernetes.plugin.record import Record
+from nvc.kubernetes.plugin.settings import DRA
 
 AGENT = "nvc-cli doctor"
 PATIENCE = 5.0  # seconds that an answer of the API server may take

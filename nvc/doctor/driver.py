@@ -15,7 +15,7 @@ from nvc.discovery.driver.firmware import find_firmwares, firmware_directories
 from nvc.discovery.driver.wsl import wsl_node
 from nvc.doctor import AS_ROOT, FAILED, OK, UNKNOWN, WARNING, Blocked, Check, Fact, Row
 from nvc.doctor.context import Context, read_text
-from nvc.kubernetes.health import OF_PROGRAMS, UNTIL_RESET
+from nvc.kubernetes.health.health import OF_PROGRAMS, UNTIL_RESET
 
 _TEGRA = "/etc/nv_tegra_release"
 _PCI = "/sys/bus/pci/devices"

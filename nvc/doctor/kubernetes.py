@@ -14,13 +14,13 @@ from nvc.doctor.cluster import Node, node_of
 from nvc.doctor.context import Context
 from nvc.doctor.specs import parts_of
 from nvc.frontends.cdi.store import read_spec
-from nvc.kubernetes import give
-from nvc.kubernetes.claim import Allocation
-from nvc.kubernetes.devices import devices_of
+from nvc.kubernetes.claims import give
+from nvc.kubernetes.claims.claim import Allocation
+from nvc.kubernetes.claims.devices import devices_of
+from nvc.kubernetes.claims.topology import places
 from nvc.kubernetes.errors import ApiError, CheckpointError
-from nvc.kubernetes.settings import DEVICE_PLUGIN
-from nvc.kubernetes.sockets import is_served
-from nvc.kubernetes.topology import places
+from nvc.kubernetes.plugin.settings import DEVICE_PLUGIN
+from nvc.kubernetes.plugin.sockets import is_served
 from nvc.model.slices import quota
 from nvc.model.slices.layout import NO_LIMIT
 from nvc.slices.client.nvcd import ask

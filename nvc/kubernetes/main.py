@@ -13,26 +13,27 @@ from nvc.base.wake import Wake
 from nvc.discovery import discover
 from nvc.frontends.cdi.generate import installed_hook, slicing_of
 from nvc.kernel import LinuxKernel
-from nvc.kubernetes import give, nvml
-from nvc.kubernetes.access import by_kubeconfig, in_cluster
-from nvc.kubernetes.api import Api
-from nvc.kubernetes.board import Board
-from nvc.kubernetes.deviceplugin import DevicePlugin, Offer
-from nvc.kubernetes.devices import GPU, Device, devices_of, tainted
-from nvc.kubernetes.dra import Driver
+from nvc.kubernetes.api.access import by_kubeconfig, in_cluster
+from nvc.kubernetes.api.client import Api
+from nvc.kubernetes.api.publish import Publisher
+from nvc.kubernetes.claims import give
+from nvc.kubernetes.claims.devices import GPU, Device, devices_of, tainted
+from nvc.kubernetes.claims.give import Outlet
+from nvc.kubernetes.claims.holdings import held_by, lacking, uuid_of
+from nvc.kubernetes.claims.prepare import Host, Preparer, held_of
+from nvc.kubernetes.claims.sizes import resources
+from nvc.kubernetes.claims.topology import places
 from nvc.kubernetes.errors import ApiError, ClaimError
-from nvc.kubernetes.give import Outlet
-from nvc.kubernetes.health import Monitor
-from nvc.kubernetes.holdings import held_by, lacking, uuid_of
-from nvc.kubernetes.lead import lead
-from nvc.kubernetes.metrics import Collector, Counts
-from nvc.kubernetes.prepare import Host, Preparer, held_of
-from nvc.kubernetes.publish import Publisher
-from nvc.kubernetes.record import Recorder
-from nvc.kubernetes.settings import DEVICE_PLUGIN, DRA
-from nvc.kubernetes.sizes import resources
-from nvc.kubernetes.topology import places
-from nvc.kubernetes.web import Web
+from nvc.kubernetes.health import nvml
+from nvc.kubernetes.health.board import Board
+from nvc.kubernetes.health.health import Monitor
+from nvc.kubernetes.health.metrics import Collector, Counts
+from nvc.kubernetes.plugin.deviceplugin import DevicePlugin, Offer
+from nvc.kubernetes.plugin.dra import Driver
+from nvc.kubernetes.plugin.lead import lead
+from nvc.kubernetes.plugin.record import Recorder
+from nvc.kubernetes.plugin.settings import DEVICE_PLUGIN, DRA
+from nvc.kubernetes.plugin.web import Web
 from nvc.request.config import driver_options
 from nvc.request.environment import bounds_of
 from nvc.slices.make.calibrate import libraries_of
@@ -42,10 +43,10 @@ from nvc.slices.make.held_files import HeldFiles
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.kernel import Kernel
-    from nvc.kubernetes.api import Server
-    from nvc.kubernetes.claim import Allocation
-    from nvc.kubernetes.holdings import Size
-    from nvc.kubernetes.settings import Settings
+    from nvc.kubernetes.api.client import Server
+    from nvc.kubernetes.claims.claim import Allocation
+    from nvc.kubernetes.claims.holdings import Size
+    from nvc.kubernetes.plugin.settings import Settings
     from nvc.model.facts import HostFacts
     from nvc.model.request import DriverOptions
     from nvc.request.config import Config

@@ -24,8 +24,8 @@ from support import until  # noqa: E402
 from support.cluster import Cluster, programs  # noqa: E402
 from support.cluster.pods import DRIVER, pod, simulate, template  # noqa: E402
 
-from nvc.kubernetes.access import by_kubeconfig  # noqa: E402
-from nvc.kubernetes.api import Api  # noqa: E402
+from nvc.kubernetes.api.access import by_kubeconfig  # noqa: E402
+from nvc.kubernetes.api.client import Api  # noqa: E402
 
 PODS = "/api/v1/namespaces/default/pods"
 TEMPLATES = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates"

@@ -26,10 +26,10 @@ from support import until  # noqa: E402
 from support.cluster import Cluster  # noqa: E402
 from support.facts import facts, gpu  # noqa: E402
 
-from nvc.kubernetes.access import by_kubeconfig  # noqa: E402
-from nvc.kubernetes.api import Api  # noqa: E402
-from nvc.kubernetes.devices import Device, Taint, devices_of  # noqa: E402
-from nvc.kubernetes.publish import AGAIN, SLICES, Publisher  # noqa: E402
+from nvc.kubernetes.api.access import by_kubeconfig  # noqa: E402
+from nvc.kubernetes.api.client import Api  # noqa: E402
+from nvc.kubernetes.api.publish import AGAIN, SLICES, Publisher  # noqa: E402
+from nvc.kubernetes.claims.devices import Device, Taint, devices_of  # noqa: E402
 
 FAST = ["--kube-api-qps=5000", "--kube-api-burst=5000"]
 #: What a claim asks of a GPU with 80 GiB.

@@ -17,7 +17,7 @@ from support.cdi_world import COMPAT, LIBS, VERSION, World, add_compat
 
 from nvc.base.rundir import runtime_directory
 from nvc.kernel import LinuxKernel
-from nvc.kubernetes import give
+from nvc.kubernetes.claims import give
 from nvc.kubernetes.names import CDI_SLICE_CLASS
 from nvc.model.request import SliceRequest
 from nvc.slices.make import shim

@@ -23,7 +23,7 @@ from support.rootfs import LIBS
 from nvc.frontends.cdi.document import NodeStatus
 from nvc.frontends.engines.hooksd import TEXT
 from nvc.frontends.runtime.give import HOOK_ENVIRONMENT
-from nvc.kubernetes.claim import allocation_of
+from nvc.kubernetes.claims.claim import allocation_of
 from nvc.kubernetes.errors import ClaimError
 from nvc.model.facts import DeviceNode
 

@@ -17,7 +17,7 @@ from support.kubelet import DRIVER, NODE, Kubelet, Plugin, add
 from support.rootfs import LIBS
 
 from nvc.frontends.cdi.store import read_spec
-from nvc.kubernetes import record
+from nvc.kubernetes.plugin import record
 
 UUID_AND_PLACE = "k8s.gpu.nvc.dev/{}={}-{}"
 

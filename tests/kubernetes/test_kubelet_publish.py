@@ -14,10 +14,10 @@ from support.facts import facts, gpu
 from support.kubelet import DRIVER, NODE
 
 from nvc.base.errors import InputError, NvcError
-from nvc.kubernetes.access import by_kubeconfig
-from nvc.kubernetes.api import Api, Server
-from nvc.kubernetes.devices import Device, Taint, devices_of
-from nvc.kubernetes.publish import Publisher
+from nvc.kubernetes.api.access import by_kubeconfig
+from nvc.kubernetes.api.client import Api, Server
+from nvc.kubernetes.api.publish import Publisher
+from nvc.kubernetes.claims.devices import Device, Taint, devices_of
 
 #: Seconds; nothing here comes about because of the periodic look.
 NEVER = 3600.0

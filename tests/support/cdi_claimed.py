@@ -8,8 +8,8 @@ from nvc.discovery import discover
 from nvc.frontends.cdi.generate import driver_arguments
 from nvc.frontends.cdi.sliced import written
 from nvc.kernel import LinuxKernel
-from nvc.kubernetes import give
-from nvc.kubernetes.claim import Allocation, Given
+from nvc.kubernetes.claims import give
+from nvc.kubernetes.claims.claim import Allocation, Given
 from nvc.model.request import DriverOptions, SliceRequest
 from nvc.slices.store import registry
 

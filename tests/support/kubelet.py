@@ -14,6 +14,8 @@ import grpc
 import pytest
 
 from nvc.kernel import LinuxKernel
+from nvc.kubernetes.api.rbac import RULES
+from nvc.kubernetes.plugin.sockets import places_of
 from nvc.kubernetes.protocol import (
     deviceplugin_pb2,
     dra_pb2,
@@ -21,8 +23,6 @@ from nvc.kubernetes.protocol import (
     podresources_pb2,
     registration_pb2,
 )
-from nvc.kubernetes.rbac import RULES
-from nvc.kubernetes.sockets import places_of
 from nvc.slices.store import claims, registry
 
 from . import CLEAN_ENV, PATIENCE, until

@@ -160,7 +160,7 @@ LIFE = {
         "nvc/slices/store/liveness.py",
         "nvc/daemon/io/lineage.py",
         "nvc/daemon/mps/servers.py",
-        "nvc/kubernetes/running.py",
+        "nvc/kubernetes/claims/running.py",
     },
     "namespace_id_of": {"nvc/slices/store/liveness.py", "nvc/slices/store/process_info.py"},
 }

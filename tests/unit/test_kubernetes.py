@@ -15,14 +15,14 @@ from support.apiserver import claim, parameters, result
 from support.facts import MIG_UUID_0, UUID_0, facts, gpu
 
 from nvc.base.errors import InputError
-from nvc.kubernetes.access import by_kubeconfig, in_cluster
-from nvc.kubernetes.checkpoint import Checkpoint, is_uid
-from nvc.kubernetes.claim import Allocation, Consumer, Given, allocation_of
-from nvc.kubernetes.devices import Device, Place, Taint, architecture, devices_of, document, semantic
+from nvc.kubernetes.api.access import by_kubeconfig, in_cluster
+from nvc.kubernetes.api.pool import NAME_MAX, Mark, Owner, changes, foreign, mark_of, name_of, parts_of
+from nvc.kubernetes.claims.checkpoint import Checkpoint, is_uid
+from nvc.kubernetes.claims.claim import Allocation, Consumer, Given, allocation_of
+from nvc.kubernetes.claims.devices import Device, Place, Taint, architecture, devices_of, document, semantic
+from nvc.kubernetes.claims.parameters import KINDS, Parameters, merged
+from nvc.kubernetes.claims.quantity import BINARY, DECIMAL, mib_text, parse_quantity
 from nvc.kubernetes.errors import CheckpointError, ClaimError
-from nvc.kubernetes.parameters import KINDS, Parameters, merged
-from nvc.kubernetes.pool import NAME_MAX, Mark, Owner, changes, foreign, mark_of, name_of, parts_of
-from nvc.kubernetes.quantity import BINARY, DECIMAL, mib_text, parse_quantity
 from nvc.model.slices.layout import NO_LIMIT
 from nvc.model.slices.policy import POLICIES
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.facts import UUID_0, UUID_1
 
-from nvc.kubernetes.board import HEALTHY, UNHEALTHY, UNKNOWN, Board, Condition
-from nvc.kubernetes.health import OF_PROGRAMS, UNTIL_RESET, Event, Judge, Round, Seen, parse
+from nvc.kubernetes.health.board import HEALTHY, UNHEALTHY, UNKNOWN, Board, Condition
+from nvc.kubernetes.health.health import OF_PROGRAMS, UNTIL_RESET, Event, Judge, Round, Seen, parse
 
 QUIET = 300.0
 WELL = Seen(False, 0, 0, True)

@@ -13,13 +13,11 @@ from support import GIB
 from support.facts import UUID_0, UUID_1, facts
 
 from nvc.kernel import LinuxKernel
-from nvc.kubernetes.api import Api, Server
-from nvc.kubernetes.board import Board
-from nvc.kubernetes.claim import Allocation
-from nvc.kubernetes.deviceplugin import DevicePlugin, Offer
-from nvc.kubernetes.devices import Device
-from nvc.kubernetes.give import Outlet
-from nvc.kubernetes.holdings import (
+from nvc.kubernetes.api.client import Api, Server
+from nvc.kubernetes.claims.claim import Allocation
+from nvc.kubernetes.claims.devices import Device
+from nvc.kubernetes.claims.give import Outlet
+from nvc.kubernetes.claims.holdings import (
     IDS_MAX,
     Free,
     Held,
@@ -32,8 +30,10 @@ from nvc.kubernetes.holdings import (
     usable,
     uuid_of,
 )
-from nvc.kubernetes.metrics import Counts
-from nvc.kubernetes.prepare import Host, Preparer
+from nvc.kubernetes.claims.prepare import Host, Preparer
+from nvc.kubernetes.health.board import Board
+from nvc.kubernetes.health.metrics import Counts
+from nvc.kubernetes.plugin.deviceplugin import DevicePlugin, Offer
 from nvc.model.request import DriverOptions, SliceRequest
 
 DEVICES = tuple(

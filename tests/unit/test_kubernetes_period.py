@@ -12,9 +12,9 @@ from support.apiserver import claim, parameters, result
 from support.facts import UUID_0
 from support.prose import read
 
-from nvc.kubernetes import give
-from nvc.kubernetes.claim import Allocation, Given, allocation_of
-from nvc.kubernetes.devices import Device
+from nvc.kubernetes.claims import give
+from nvc.kubernetes.claims.claim import Allocation, Given, allocation_of
+from nvc.kubernetes.claims.devices import Device
 from nvc.kubernetes.errors import ClaimError
 
 

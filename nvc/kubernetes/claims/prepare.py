@@ -15,14 +15,14 @@ import threading
 import time
 
 from nvc.base.errors import HostError, InputError, NvcError
-from nvc.kubernetes import give
-from nvc.kubernetes.checkpoint import Checkpoint, is_uid
-from nvc.kubernetes.claim import STEP, allocation_of, cause_of, consumers_of
-from nvc.kubernetes.devices import ALL_CORES
+from nvc.kubernetes.claims import give
+from nvc.kubernetes.claims.checkpoint import Checkpoint, is_uid
+from nvc.kubernetes.claims.claim import STEP, allocation_of, cause_of, consumers_of
+from nvc.kubernetes.claims.devices import ALL_CORES
+from nvc.kubernetes.claims.holdings import Held, lacking
+from nvc.kubernetes.claims.running import running
 from nvc.kubernetes.errors import ApiError, CheckpointError, ClaimError
-from nvc.kubernetes.holdings import Held, lacking
 from nvc.kubernetes.names import CLAIMS
-from nvc.kubernetes.running import running
 from nvc.slices.store import claims
 
 TYPE_CHECKING = False
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nvc.kernel import Kernel
-    from nvc.kubernetes.api import Api
-    from nvc.kubernetes.claim import Allocation, Consumer
-    from nvc.kubernetes.devices import Device
-    from nvc.kubernetes.give import Outlet
+    from nvc.kubernetes.api.client import Api
+    from nvc.kubernetes.claims.claim import Allocation, Consumer
+    from nvc.kubernetes.claims.devices import Device
+    from nvc.kubernetes.claims.give import Outlet
     from nvc.model.facts import HostFacts
     from nvc.model.request import DriverOptions, SliceRequest
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nvc.kernel import Kernel
-    from nvc.kubernetes.claim import Allocation, Given
+    from nvc.kubernetes.claims.claim import Allocation, Given
     from nvc.model.facts import HostFacts
     from nvc.model.request import DriverOptions, SliceRequest
 

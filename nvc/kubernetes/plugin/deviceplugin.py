@@ -11,22 +11,22 @@ import grpc
 
 from nvc.base.errors import NvcError
 from nvc.base.value import Value
-from nvc.kubernetes.board import UNHEALTHY
-from nvc.kubernetes.devices import GPU
+from nvc.kubernetes.claims.devices import GPU
+from nvc.kubernetes.claims.holdings import Held, free_of, held_by, ids_of, preferred, usable, uuid_of
 from nvc.kubernetes.errors import ClaimError
-from nvc.kubernetes.holdings import Held, free_of, held_by, ids_of, preferred, usable, uuid_of
-from nvc.kubernetes.podresources import listed, used_ids
+from nvc.kubernetes.health.board import UNHEALTHY
+from nvc.kubernetes.plugin.podresources import listed, used_ids
+from nvc.kubernetes.plugin.rpc import Method, Refused, Socket, Stream, call
 from nvc.kubernetes.protocol import deviceplugin_pb2 as pb
-from nvc.kubernetes.rpc import Method, Refused, Socket, Stream, call
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from nvc.kubernetes.board import Board
-    from nvc.kubernetes.devices import Device
-    from nvc.kubernetes.holdings import Free, Size
-    from nvc.kubernetes.metrics import Counts
+    from nvc.kubernetes.claims.devices import Device
+    from nvc.kubernetes.claims.holdings import Free, Size
+    from nvc.kubernetes.health.board import Board
+    from nvc.kubernetes.health.metrics import Counts
 
 VERSION = "v1beta1"
 KUBELET = "kubelet.sock"

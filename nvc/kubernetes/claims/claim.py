@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from nvc.base.errors import InputError, NvcError
 from nvc.base.value import Value
-from nvc.kubernetes.devices import ALL_CORES, MIG
+from nvc.kubernetes.claims.devices import ALL_CORES, MIG
+from nvc.kubernetes.claims.parameters import Parameters, merged
+from nvc.kubernetes.claims.quantity import MIB, parse_quantity
 from nvc.kubernetes.errors import ClaimError
 from nvc.kubernetes.names import CORES, GPU_PARAMETERS, MEMORY, SLICE_PARAMETERS
-from nvc.kubernetes.parameters import Parameters, merged
-from nvc.kubernetes.quantity import MIB, parse_quantity
 from nvc.model.request import TimeSetting
 from nvc.model.slices.isolation import KERNEL
 from nvc.model.slices.layout import CORES_UNCAPPED, NO_LIMIT, WEIGHT
@@ -23,7 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from nvc.kubernetes.devices import Device
+    from nvc.kubernetes.claims.devices import Device
 
 RESULTS_MAX, CONFIGS_MAX = 32, 64
 STEP = "prepare claim"

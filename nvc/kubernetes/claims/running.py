@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nvc.kubernetes.claim import Consumer
+    from nvc.kubernetes.claims.claim import Consumer
 
 STEP = "look for processes of pods"
 CGROUPS_MAX = 1 << 16

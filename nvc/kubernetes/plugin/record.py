@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nvc.kubernetes.settings import Settings
+    from nvc.kubernetes.plugin.settings import Settings
 
 FILE_MAX = 1 << 16
 

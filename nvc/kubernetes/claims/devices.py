@@ -7,14 +7,14 @@ its cores are counted. A claim that asks for no amount gets all of both, and so 
 from __future__ import annotations
 
 from nvc.base.value import Value
+from nvc.kubernetes.claims.quantity import MIB, mib_text
 from nvc.kubernetes.names import CORES, MEMORY
-from nvc.kubernetes.quantity import MIB, mib_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from nvc.kubernetes.board import Condition
+    from nvc.kubernetes.health.board import Condition
     from nvc.model.facts import Gpu, HostFacts, MigDevice
 
 ALL_CORES = 100

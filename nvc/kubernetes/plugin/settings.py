@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nvc.base.value import Value
 from nvc.kubernetes.names import DRIVER
-from nvc.kubernetes.sockets import Places, places_of
+from nvc.kubernetes.plugin.sockets import Places, places_of
 
 DRA, DEVICE_PLUGIN = "dra", "device-plugin"
 MODES = (DRA, DEVICE_PLUGIN)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 
-from nvc.kubernetes.claim import Allocation, Consumer, Given
+from nvc.kubernetes.claims.claim import Allocation, Consumer, Given
 from nvc.kubernetes.errors import CheckpointError
 
 TYPE_CHECKING = False

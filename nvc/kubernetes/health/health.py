@@ -14,14 +14,14 @@ import time
 
 from nvc.base.errors import one_line
 from nvc.base.value import Value
-from nvc.kubernetes.board import HEALTHY, UNHEALTHY, UNKNOWN, Condition, Problem
+from nvc.kubernetes.health.board import HEALTHY, UNHEALTHY, UNKNOWN, Condition, Problem
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import BinaryIO
 
-    from nvc.kubernetes.board import Board
+    from nvc.kubernetes.health.board import Board
     from nvc.slices.make.calibrate import Libraries
 
 #: Seconds without a round, beside the time between two, after which nothing is known.

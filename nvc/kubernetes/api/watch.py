@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from nvc.kubernetes.api import Api, Stream
+    from nvc.kubernetes.api.client import Api, Stream
 
 #: Seconds that the API server is asked to keep one watch, at least; at most twice as many.
 SECONDS = 300.0

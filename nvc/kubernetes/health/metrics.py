@@ -10,8 +10,8 @@ import threading
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-from nvc.kubernetes.board import HEALTHY, UNHEALTHY
-from nvc.kubernetes.devices import GPU
+from nvc.kubernetes.claims.devices import GPU
+from nvc.kubernetes.health.board import HEALTHY, UNHEALTHY
 from nvc.model.slices.layout import NO_LIMIT
 from nvc.slices.store.claims import key_of
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
-    from nvc.kubernetes.board import Board
-    from nvc.kubernetes.claim import Allocation
-    from nvc.kubernetes.devices import Device
-    from nvc.kubernetes.health import Figures
+    from nvc.kubernetes.claims.claim import Allocation
+    from nvc.kubernetes.claims.devices import Device
+    from nvc.kubernetes.health.board import Board
+    from nvc.kubernetes.health.health import Figures
 
 #: Of a claim, under the names that dcgm-exporter uses; `slice` is the key that nvcd's metrics have.
 CLAIM = (

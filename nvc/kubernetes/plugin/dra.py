@@ -7,20 +7,20 @@ import threading
 import time
 
 from nvc.base.errors import one_line, unforeseen
-from nvc.kubernetes import give
-from nvc.kubernetes.board import HEALTHY, UNHEALTHY
+from nvc.kubernetes.claims import give
+from nvc.kubernetes.health.board import HEALTHY, UNHEALTHY
+from nvc.kubernetes.plugin.rpc import Method, Socket, Stream
 from nvc.kubernetes.protocol import dra_pb2, health_pb2, registration_pb2
-from nvc.kubernetes.rpc import Method, Socket, Stream
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from nvc.kubernetes.board import Board
-    from nvc.kubernetes.devices import Device
-    from nvc.kubernetes.metrics import Counts
-    from nvc.kubernetes.prepare import Preparer
-    from nvc.kubernetes.sockets import Places
+    from nvc.kubernetes.claims.devices import Device
+    from nvc.kubernetes.claims.prepare import Preparer
+    from nvc.kubernetes.health.board import Board
+    from nvc.kubernetes.health.metrics import Counts
+    from nvc.kubernetes.plugin.sockets import Places
 
 TYPE = "DRAPlugin"
 #: What is told at registration; kubelet takes the newest that it knows.

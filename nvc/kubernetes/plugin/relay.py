@@ -11,7 +11,7 @@ import time
 import grpc
 import grpc.aio
 
-from nvc.kubernetes.rpc import SocketPath, in_loop
+from nvc.kubernetes.plugin.rpc import SocketPath, in_loop
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

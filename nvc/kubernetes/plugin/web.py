@@ -13,7 +13,7 @@ from nvc.base.errors import InitializationError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.kubernetes.metrics import Collector
+    from nvc.kubernetes.health.metrics import Collector
 
 #: Seconds that a client may take to say what it wants.
 PATIENCE = 10

@@ -10,7 +10,7 @@ import tempfile
 
 from nvc.base.errors import InputError
 from nvc.base.yamlread import YamlError, parse_yaml
-from nvc.kubernetes.api import Server
+from nvc.kubernetes.api.client import Server
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import grpc
 
 from nvc.kubernetes.errors import ClaimError
+from nvc.kubernetes.plugin.rpc import call
 from nvc.kubernetes.protocol import podresources_pb2
-from nvc.kubernetes.rpc import call
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,14 +6,14 @@ import hashlib
 import json
 
 from nvc.base.value import Value
-from nvc.kubernetes.devices import document
+from nvc.kubernetes.claims.devices import document
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from nvc.kubernetes.devices import Device
+    from nvc.kubernetes.claims.devices import Device
 
 API_VERSION = "resource.k8s.io/v1"
 #: Devices of one object: the API server takes fewer where any of them has a taint.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from nvc.kubernetes.devices import Place, pci_bus_id
+from nvc.kubernetes.claims.devices import Place, pci_bus_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

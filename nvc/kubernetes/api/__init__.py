@@ -1,0 +1,1 @@
+"""The API server: how it is reached, and what the plugin reads and writes there."""

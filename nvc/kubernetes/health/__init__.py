@@ -1,0 +1,1 @@
+"""How GPUs are, and who is told."""

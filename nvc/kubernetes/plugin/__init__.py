@@ -1,0 +1,1 @@
+"""The kubelet: sockets, gRPC, the DRA driver and the device plugin."""
