@@ -13,8 +13,8 @@ from nvc.discovery.containers.running import known, resolve
 from nvc.doctor import Result, document, examine, text
 from nvc.doctor.archive import write_archive
 from nvc.doctor.catalog import CHECKS, choose
-from nvc.doctor.cluster import Node
 from nvc.doctor.context import Context
+from nvc.doctor.kubernetes.cluster import Node
 from nvc.kernel import LinuxKernel, privileges
 from nvc.model.request import place
 from nvc_cli import arguments, output

@@ -23,9 +23,9 @@ from nvc.discovery.devices.proc import proc_files
 from nvc.discovery.driver.places import DIRECTORIES
 from nvc.doctor import Blocked, Result, document
 from nvc.doctor.context import Context, read_text
-from nvc.doctor.driver import kernel_log
+from nvc.doctor.host.driver import kernel_log
+from nvc.doctor.host.registrations import kind_of
 from nvc.doctor.mask import GONE, Mask
-from nvc.doctor.registrations import kind_of
 from nvc.frontends.cdi.store import read_directory
 from nvc.frontends.engines import ENGINES
 from nvc.frontends.engines.registered import registered

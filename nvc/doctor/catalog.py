@@ -5,15 +5,11 @@ from __future__ import annotations
 import difflib
 
 from nvc.base.errors import InputError
-from nvc.doctor import (
-    Check,
-    claim,
-    container,
-    contents,
+from nvc.doctor import Check, container, contents
+from nvc.doctor.host import (
     driver,
     files,
     installation,
-    kubernetes,
     nodes,
     registrations,
     settings,
@@ -21,6 +17,8 @@ from nvc.doctor import (
     specs,
     system,
 )
+from nvc.doctor.kubernetes import claim
+from nvc.doctor.kubernetes import node as kubernetes
 
 #: In an order in which causes come before what follows from them.
 HOST: tuple[Check, ...] = (

@@ -12,9 +12,9 @@ from nvc.discovery.containers.files import table, text
 from nvc.discovery.devices.nodes import CONTROL, UVM
 from nvc.doctor import AS_ROOT, FAILED, OK, UNKNOWN, WARNING, Blocked, Check, Fact, Row, first
 from nvc.doctor.context import Context, read_text
+from nvc.doctor.host.registrations import NVIDIAS, OURS, kind_of
+from nvc.doctor.host.system import LOST, lost_by, scope_of
 from nvc.doctor.inside import Inside
-from nvc.doctor.registrations import NVIDIAS, OURS, kind_of
-from nvc.doctor.system import LOST, lost_by, scope_of
 from nvc.model.facts import HostFacts
 from nvc.model.request import Request
 from nvc.model.selection import Selection, select

@@ -14,8 +14,8 @@ from nvc.discovery.driver.elfnote import layouts_of
 from nvc.doctor import FAILED, OK, WARNING, Blocked, Check, Fact, Row
 from nvc.doctor.container import AGAIN, computes
 from nvc.doctor.context import Context
+from nvc.doctor.host.slices import UNCOVERED, max_glibc, uncovered
 from nvc.doctor.inside import DIRECTORIES, File, Inside
-from nvc.doctor.slices import UNCOVERED, max_glibc, uncovered
 from nvc.model.slices.variables import MEMORY, NVIDIA_LIMIT, NVIDIA_REQUEST
 from nvc.request.environment import CAPABILITIES
 from nvc.slices.store.status import SliceStatus

@@ -24,7 +24,7 @@ from nvc.slices.store.status import SliceStatus, statuses
 
 if TYPE_CHECKING:
     from nvc.discovery.containers.running import RunningContainer
-    from nvc.doctor.cluster import Node
+    from nvc.doctor.kubernetes.cluster import Node
     from nvc.kernel import Kernel
 
 #: In place of the runtime directory, where a parsed configuration would be kept: nothing is to be changed.

@@ -14,7 +14,7 @@ from support.device_cgroup import Group
 SILENT = f"exec {shlex.join((sys.executable, os.path.join(REPO, 'tests/support/silentfs.py'), '/dev'))}"
 ORDINARY = "mount -t tmpfs none /dev; touch /dev/nvidiactl; echo ready; exec cat"
 LOOK = (
-    "from nvc.doctor.system import scopes; from nvc.kernel import LinuxKernel; print(scopes(LinuxKernel()))"
+    "from nvc.doctor.host.system import scopes; from nvc.kernel import LinuxKernel; print(scopes(LinuxKernel()))"
 )
 
 

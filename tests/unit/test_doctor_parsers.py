@@ -14,7 +14,8 @@ from support import examples
 
 from nvc.base.errors import NvcError
 from nvc.discovery.containers import running
-from nvc.doctor import ORDER, Check, driver, registrations, system
+from nvc.doctor import ORDER, Check
+from nvc.doctor.host import driver, registrations, system
 from nvc.frontends.engines import containerd, crio, docker, podman
 
 VALUES = st.recursive(

@@ -14,7 +14,7 @@ from nvc.discovery.driver.elf import read_elf, section
 from nvc.discovery.driver.elfnote import layouts_of
 from nvc.doctor import FAILED, OK, WARNING, Check, Fact, Row, aside, first, with_systemd
 from nvc.doctor.context import Context, read_text
-from nvc.doctor.installation import REINSTALL
+from nvc.doctor.host.installation import REINSTALL
 from nvc.model.slices import layout
 from nvc.model.slices.policy import policy_of
 from nvc.slices.admin.coverage import survey

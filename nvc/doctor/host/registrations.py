@@ -12,7 +12,7 @@ from nvc.discovery.containers.files import names_in, read_json, table, text
 from nvc.discovery.containers.places import places
 from nvc.doctor import FAILED, OK, WARNING, Check, Fact, Row, aside, with_systemd
 from nvc.doctor.context import Context, read_text
-from nvc.doctor.installation import PROGRAMS, REINSTALL
+from nvc.doctor.host.installation import PROGRAMS, REINSTALL
 from nvc.frontends.engines import RUNTIME, EngineError, containerd, docker
 from nvc.frontends.engines.change import document_of, value_at
 from nvc.frontends.engines.hooksd import DEFAULTS

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nvc.doctor import FAILED, OK, Blocked, Check, Fact, Row
-from nvc.doctor.cluster import node_of
 from nvc.doctor.context import Context
-from nvc.doctor.kubernetes import FILES, SLICES, files_of, slices_of
+from nvc.doctor.kubernetes.cluster import node_of
+from nvc.doctor.kubernetes.node import FILES, SLICES, files_of, slices_of
 from nvc.kubernetes.claims.claim import Allocation, allocation_of
 from nvc.kubernetes.claims.devices import devices_of
 from nvc.kubernetes.claims.topology import places

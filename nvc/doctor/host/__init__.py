@@ -1,0 +1,1 @@
+"""Checks of the host: driver, nodes, engines, specifications, configuration, slices."""

@@ -1,0 +1,1 @@
+"""Checks of a node of Kubernetes, and of one claim."""
