@@ -72,7 +72,7 @@ $(TRACERS): nvc/tracer-%.bin: $(wildcard native/tracer/*) $(VENV)/.ready
 stubs: $(BUILD)/.stubs
 
 $(BUILD)/.stubs: $(wildcard nvc/kubernetes/protocol/*.proto nvc/frontends/nri/protocol/*.proto) $(VENV)/.ready
-	$(RUN) -m grpc_tools.protoc -I. --python_out=. --pyi_out=. nvc/*/protocol/*.proto
+	$(RUN) -m grpc_tools.protoc -I. --python_out=. --pyi_out=. $(filter %.proto,$^)
 	@touch $@
 
 $(BUILD)/launcher: $(LAUNCHER) $(wildcard native/launcher/*/*.h native/core/*/*.h nvc/__init__.py) | $(BUILD)/.packages-build
@@ -219,5 +219,5 @@ stress: $(BUILD)/.packages-test stage ## kill processes of a slice at random for
 	NVC_STRESS_SECONDS=$(or $(STRESS),60) $(PYTEST) -m nightly tests/native/test_vgpu_stress.py
 
 clean: ## remove what was built; the Python environment stays
-	rm -rf $(BUILD) nvc/_syscalls.abi3.so nvc/tracer-*.bin nvc/kubernetes/protocol/*_pb2.py* *.egg-info
+	rm -rf $(BUILD) nvc/_syscalls.abi3.so nvc/tracer-*.bin nvc/*/protocol/*_pb2.py* nvc/*/*/protocol/*_pb2.py* *.egg-info
 	find nvc cli hooks tests packaging native -name __pycache__ -prune -exec rm -rf {} +

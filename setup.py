@@ -46,7 +46,7 @@ def make_tracers() -> None:
 
 def make_stubs() -> None:
     """Messages of kubelet's interfaces and of NRI, for nvc-kubelet-plugin and nvc-nri."""
-    protocol = glob.glob("nvc/*/protocol/*.proto", root_dir=REPO)
+    protocol = glob.glob("nvc/**/protocol/*.proto", root_dir=REPO, recursive=True)
     command = [sys.executable, "-m", "grpc_tools.protoc", "-I.", "--python_out=.", "--pyi_out=."]
     subprocess.run([*command, *protocol], check=True, cwd=REPO)
 

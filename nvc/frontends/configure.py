@@ -176,11 +176,11 @@ def _configure(
 def _load_the_rest() -> None:
     """Load what follows discovery, where NVML must be waited for anyway: a third of all modules."""
     import nvc.apply.executor
-    import nvc.apply.target  # noqa: F401
+    import nvc.apply.target
     import nvc.discovery.driver.compat
     import nvc.model.selection
     import nvc.plan.build
-    import nvc.request.requirements
+    import nvc.request.requirements  # noqa: F401
 
 
 def plan_target(
@@ -197,8 +197,8 @@ def plan_target(
 
     The caller closes the target. The container is opened once the request is known to be good, and not changed. But
     with `repair`, what a killed run has left there is undone: it could be taken for the image's. With `last` the
-    process is ended if the container's file system does not answer; see nvc.base.deadline. Raises NvcError. `again` is
-    told of the facts.
+    process is ended if the container's file system does not answer; see nvc.base.deadline. `again` is told of the
+    facts. Raises NvcError.
     """
     facts = discover(kernel, options, meanwhile=_load_the_rest)
     if again is not None:

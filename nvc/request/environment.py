@@ -361,10 +361,10 @@ class Variable(Value):
     field: str = ""  # of Request; "": of several fields, or none
     read: Callable[[Container, Config, list[str]], Any] | None = None  # the value of that field
     cdi: bool = True  # CDI edits can give what it asks for
-    need: bool = False  # says what the image needs, not what it gets: counts with annotations too (nvc/frontends/nri)
+    need: bool = False  # says what the image needs, not what it gets: counts with annotations (NRI) too
 
 
-#: The hook, nvc-runtime, nvc/frontends/nri, the doctor and docs/hooks.md (packaging/tables.py) follow this table. Rows are
+#: The hook, nvc-runtime, nvc-nri, the doctor and docs/hooks.md (packaging/tables.py) follow this table. Rows are
 #: read in this order; `request_from` itself reads those without `read`.
 VARIABLES = (
     Variable(VISIBLE, "which GPUs: see the next table"),

@@ -221,7 +221,7 @@ def test_a_configuration_that_python_has_read_once(world: World) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_compat_libraries_as_configure_finds_them(world: World, seed: int) -> None:
-    """nvc/discovery/driver/compat.py and nvc/discovery/driver/elf.py have the rules of native/core/steps/compat.c and elf.c, too."""
+    """compat.py and elf.py of nvc/discovery/driver have the rules of native/core/steps/compat.c and elf.c, too."""
     chance = random.Random(seed)
     with open(f"{world.driver}{LIBS}/libcuda.so.{VERSION}", "rb") as file:
         library = file.read()

@@ -116,7 +116,7 @@ done
 
 
 def test_both_keep_the_same_rights(stage: str, scratch: str) -> None:
-    """Those of native/launcher/cdi/target.c and of nvc/kernel/privileges.py: what one gives up, the other one lacks."""
+    """Of native/launcher/cdi/target.c and nvc/kernel/privileges.py: what one gives up, the other one lacks."""
     rootfs = f"{scratch}/rootfs"
     os.makedirs(f"{scratch}/cases")
     os.makedirs(f"{rootfs}/etc")

@@ -18,13 +18,14 @@ READERS = frozenset(
 #: Whatever is read here is state: nothing of it is a container's file that may well be missing or odd.
 STATE = (
     "nvc/slices/",
+    "nvc/model/slices/",
     "nvc/daemon/audit/a",
     "nvc/daemon/audit/holders.py",
     "nvc/daemon/audit/nvml_client.py",
     "nvc/daemon/audit/stale_accounts.py",
     "nvc/daemon/io/identity.py",
     "nvc/daemon/io/lineage.py",
-    "nvc/daemon/mps/servers",
+    "nvc/daemon/mps/",
     "nvc/frontends/cdi/hooks/slices.py",
     "nvc/frontends/cdi/hooks/nodes.py",
     "nvc/daemon/schedule/",

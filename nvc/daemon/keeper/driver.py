@@ -14,11 +14,11 @@ from nvc.base.errors import RmError
 from nvc.daemon.keeper import selftest
 from nvc.daemon.keeper.executor import Executor
 from nvc.daemon.keeper.table import UNKNOWN, Table
-from nvc.discovery import discover, find, full, outer
-from nvc.discovery.driver import elfnote
 
 # All of them now: where nvc is installed, modules come from an archive that a forked process no longer has open.
-from nvc.discovery.nvml import asking
+from nvc.discovery import discover, find, full, outer  # noqa: F401
+from nvc.discovery.driver import elfnote  # noqa: F401
+from nvc.discovery.nvml import asking  # noqa: F401
 from nvc.kernel import rm
 from nvc.kernel.tracer import Tracer
 from nvc.request.config import driver_options

@@ -5,7 +5,7 @@
     /run/nvc/vgpu/<key>/ledger   of a slice that was made for a claim, whose containers share it: a file system
     /run/nvc/vgpu/<key>/ready    that is whole
 
-The key is the container's mount namespace, then what names its rootfs (nvc.apply.target), which containers may share.
+The key is the container's mount namespace, then what names its rootfs (apply/target.py), which containers share.
 Whether an entry's container lives the host tells by what it holds itself; nvc.slices.store.liveness says how.
 """
 
