@@ -78,3 +78,13 @@ def mount(bundle: Bundle, source: str, target: str, *more: str) -> None:
     options = ["ro", "nosuid", "nodev", "rbind", "rprivate", *more]
     entry = {"source": source, "destination": target, "type": "bind", "options": options}
     bundle.config["mounts"].append(entry)
+
+
+def give(bundle: Bundle, made: dict[str, Any], name: str = "all") -> None:
+    """Edit a bundle's configuration as an engine does for one device; its nodes are left out."""
+    for edits in (device(made, name), made["containerEdits"]):
+        bundle.config["process"]["env"] += edits.get("env", ())
+        for one in edits.get("mounts", ()):
+            mount(bundle, one["hostPath"], one["containerPath"], *one["options"])
+        for hook in edits.get("hooks", ()):
+            bundle.hook(hook["hookName"], hook["path"], hook["args"], env=hook["env"])

@@ -92,6 +92,7 @@ void search_item(struct nvc_steps *s, struct rows *directories, const char *item
 void place_link(struct nvc_steps *s, const char *text, const char *target);
 void find_compat(struct nvc_steps *s, const char *driver, const char *directory, const char *cuda);
 void find_libraries(struct nvc_steps *s, char version[NVC_STEPS_PATH]);
+void place_libraries(struct nvc_steps *s);
 void device_link(struct nvc_steps *s, const char *text, const char *target);
 bool has_own_dev(struct nvc_steps *s);
 void make_profile(struct nvc_steps *s);

@@ -148,7 +148,7 @@ static void take_library(struct found *found, const struct folder *folder, const
                 rows_set(s, &planned->a, name);
             else
                 rows_add(s, &found->planned, name, entry, NULL);
-        } else {
+        } else if (!leads_to(s, folder, soname, name)) {
             steps_warn(s, "%s of the image stays; the loader cache names %s beside it", entry, name);
             path = own;
         }

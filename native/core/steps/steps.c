@@ -89,6 +89,27 @@ static bool container_path(struct nvc_steps *s, const char *path, char out[NVC_S
     return true;
 }
 
+/* Whether what is at `target` is the file to which a link in `directory` would lead: it was mounted there, too. */
+static bool is_same_file(struct nvc_steps *s, const char *directory, const char *text, const char *target)
+{
+    char path[NVC_STEPS_PATH];
+    struct stat one = {0}, other = {0};
+
+    if (text[0] == '/')
+        directory = "";
+    if (!steps_join(s, path, directory, text))
+        return false;
+    int first = look(s, s->rootfs, path, O_PATH), second = look(s, s->rootfs, target, O_PATH);
+    bool same = first >= 0 && second >= 0 && fstat(first, &one) == 0 && fstat(second, &other) == 0 &&
+                one.st_dev == other.st_dev && one.st_ino == other.st_ino;
+
+    if (first >= 0)
+        close(first);
+    if (second >= 0)
+        close(second);
+    return same;
+}
+
 /* Takes in a link if its place is free or has a link. */
 void place_link(struct nvc_steps *s, const char *text, const char *target)
 {
@@ -102,7 +123,8 @@ void place_link(struct nvc_steps *s, const char *text, const char *target)
         return;
     }
     if (kind_at(s, s->rootfs, target) == OTHER) {
-        steps_warn(s, "%s: not made, the image has a file there", target);
+        if (!is_same_file(s, directory, text, target))
+            steps_warn(s, "%s: not made, the image has a file there", target);
         return;
     }
     for (size_t i = 0; i < s->links.count; i++)
@@ -276,6 +298,8 @@ int nvc_steps_finish(struct nvc_steps *s)
 
     if (s->folders.count && !s->failed)
         find_libraries(s, version);
+    if (s->folders.count && !s->failed)
+        place_libraries(s);
     if (s->folders.count && !s->compat_asked && !s->sliced && version[0] && !s->failed) {
         /* In a call of its own, enable-cuda-compat has put its entries first already: there they stay. */
         first_compat(s, directory);
