@@ -167,7 +167,7 @@ bench: stage ## time `configure`, the hook, `docker run`, the package, slices, t
 	$(RUN) tests/bench/package.py
 	$(RUN) tests/bench/tracer.py
 	$(RUN) tests/bench/vgpu.py $(if $(PEER_SHIM),--peer-shim $(PEER_SHIM))
-	$(CC) -O2 -D_GNU_SOURCE -Inative/vgpu -o $(BUILD)/vgpu_work tests/native/vgpu_work.c -ldl -lpthread
+	$(CC) -O2 -D_GNU_SOURCE -Inative -Inative/vgpu -o $(BUILD)/vgpu_work tests/native/vgpu_work.c -ldl -lpthread
 	tests/bench/shares.sh "$$NVC_STAGE/bin" $(BUILD)/vgpu_work
 	$(RUN) tests/bench/together.py $(if $(PEER_SHIM),--peer-shim $(PEER_SHIM)) $(TOGETHER)
 

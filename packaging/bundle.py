@@ -42,7 +42,7 @@ NOTES = {
 SHIM_TOOL = {
     "tests/native": ("vgpu_tool*.[ch]", "vgpu_work.c", "vgpu_steps.c"),
     "tests/adversary": ("*.[ch]",),
-    "native/vgpu": ("abi.h", "entries.def"),
+    "native/abi": ("cuda*.h", "cuda.def"),
     "native/vgpu/process": ("real.h",),
 }
 

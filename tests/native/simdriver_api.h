@@ -2,7 +2,7 @@
 #ifndef SIMDRIVER_API_H
 #define SIMDRIVER_API_H
 
-#include "../../native/simdriver/cuda/cuda_abi.h"
+#include "abi/cuda.h"
 
 CUresult cuInit(unsigned int);
 CUresult cuDriverGetVersion(int *);

@@ -178,19 +178,18 @@ static void functions_that_are_not_there(void)
 static void every_entry_point_is_found(void)
 {
     static const struct {
-        const char *name;
+        const char *name, *symbol;
         int version;
-        bool per_thread;
-        const char *symbol;
     } entries[] = {
-#define ENTRY(name, version, symbol) {#name, version, false, #symbol},
-#define PER_THREAD_ENTRY(name, version, symbol) {#name, version, true, #symbol},
-#include "../../native/simdriver/cuda/entries.def"
+#define ALSO(symbol, name, since) {#name, #symbol, since},
+#define ENTRY(class, symbol, name, since, ...) ALSO(symbol, name, since)
+#include "abi/cuda.def"
     };
     OK(cuInit(0));
     for (size_t i = 0; i < sizeof(entries) / sizeof(entries[0]); i++) {
         void *address;
-        OK(cuGetProcAddress(entries[i].name, &address, entries[i].version, entries[i].per_thread ? 2 : 1));
+        bool per_thread = strstr(entries[i].symbol, "_ptsz") || strstr(entries[i].symbol, "_ptds");
+        OK(cuGetProcAddress(entries[i].name, &address, entries[i].version, per_thread ? 2 : 1));
         CHECK(address && address == dlsym(RTLD_DEFAULT, entries[i].symbol));
     }
 }

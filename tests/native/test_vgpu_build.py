@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import re
@@ -10,14 +11,13 @@ import pytest
 from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
 from elftools.elf.sections import NoteSection, SymbolTableSection
-from support import REPO
+from support.sources import read
 from support.vgpushim import build
 
 from nvc.model.slices.layout import VERSION
 
 BASELINE = (2, 17)
 LIBRARIES = ("libcuda.so", "libnvidia-ml.so")
-CLASSES = ("ACCOUNT", "GATE", "VIEW", "CALL")
 
 
 def elf(path: str) -> ELFFile:
@@ -32,18 +32,22 @@ def dynamic_symbols(path: str) -> set[str]:
     return {s.name for s in section.iter_symbols() if s.name and s["st_shndx"] != "SHN_UNDEF"}
 
 
-def classified() -> dict[str, str]:
-    """Every entry of the table, and its class."""
-    found: dict[str, str] = {}
-    with open(os.path.join(REPO, "native/vgpu/entries.def"), encoding="ascii") as table:
-        for kind, name in re.findall(rf"^({'|'.join(CLASSES)})\((\w+)", table.read(), re.MULTILINE):
-            assert name not in found, name
-            found[name] = kind
-    with open(os.path.join(REPO, "tests/data/cuda_passed.txt"), encoding="ascii") as passed:
-        for name in passed.read().split():
-            assert name not in found, name
-            found[name] = "PASS"
+@functools.cache
+def rows() -> dict[str, tuple[str, str]]:
+    """Every function of the table: its class, and who says how much memory it takes."""
+    text = read("native/abi/cuda.def")
+    found: dict[str, tuple[str, str]] = {}
+    row = r"^ENTRY\((\w+),\s+(\w+),\s+\w+,\s+\d+(?:,\s+(\w+))?"
+    other = [("PASS", *words) for words in re.findall(r"^OTHER\((\w+)(?:, (\w+))?", text, re.MULTILINE)]
+    for kind, name, memory in (*re.findall(row, text, re.MULTILINE), *other):
+        assert name not in found, name
+        found[name] = kind, memory or "NONE"
     return found
+
+
+def classified() -> dict[str, str]:
+    """Every function of the table, and its class."""
+    return {name: kind for name, (kind, _) in rows().items()}
 
 
 def test_every_entry_of_the_driver_is_classified(simdriver: str) -> None:
@@ -76,17 +80,12 @@ TAKES_NONE = re.compile(
 
 def test_what_takes_memory_is_predicted_measured_or_refused() -> None:
     """And wrapped, but for what slices have no use of."""
-    with open(os.path.join(REPO, "native/vgpu/memory.def"), encoding="ascii") as table:
-        said = re.findall(r"^(PREDICTED|MEASURED|REFUSED|UNCOUNTED)\((\w+)\)", table.read(), re.MULTILINE)
-    kinds = {name: kind for kind, name in said}
-    assert len(kinds) == len(said)
-    for name, kind in classified().items():
-        base = re.sub(r"(_v\d+)?(_pts[zd]|_ptds)?$", "", name)
-        if base in kinds:
-            assert (kind == "PASS") == (kinds[base] == "UNCOUNTED"), name
+    for name, (kind, memory) in rows().items():
+        if memory != "NONE":
+            assert memory in ("PREDICTED", "MEASURED", "REFUSED", "UNCOUNTED"), name
+            assert (kind == "PASS") == (memory == "UNCOUNTED"), name
         else:
             assert not TAKES.search(name) or TAKES_NONE.search(name), name
-    assert set(kinds) <= set(classified())
 
 
 def test_variants_are_in_one_class() -> None:

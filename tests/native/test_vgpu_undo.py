@@ -6,6 +6,7 @@ import os
 
 from support import REPO, need, run
 from support.simdriver import SANITIZE, WARN
+from support.vgpushim import INCLUDES
 
 FILES = ("tests/native/vgpu_undo.c", "native/vgpu/memory/vmm.c", "native/vgpu/charge/items.c")
 
@@ -14,6 +15,5 @@ def test_what_stays_mapped_stays_charged(scratch: str) -> None:
     """Over functions in the driver's place, under sanitizers: no driver fails here at will."""
     program = f"{scratch}/vgpu_undo"
     files = [os.path.join(REPO, file) for file in FILES]
-    include = f"-I{os.path.join(REPO, 'native/vgpu')}"
-    run(need("gcc"), *WARN, "-O1", "-g", *SANITIZE, include, "-o", program, *files)
+    run(need("gcc"), *WARN, "-O1", "-g", *SANITIZE, *INCLUDES, "-o", program, *files)
     run(program)

@@ -11,6 +11,8 @@ typedef CUresult (*type_cuStreamDestroy_v2)(CUstream);
 typedef CUresult (*type_cuStreamWaitValue32_v2)(CUstream, CUdeviceptr, uint32_t, unsigned int);
 
 #define CU(name) ((type_##name)entry(#name))
+#define SHAPE(blocks, threads)                                                                              \
+    .gridDimX = blocks, .gridDimY = 1, .gridDimZ = 1, .blockDimX = threads, .blockDimY = 1, .blockDimZ = 1
 #define IS(text) (strcmp(word[0], text) == 0)
 
 void *entry(const char *name);

@@ -67,13 +67,13 @@ struct child {
 static CUresult kernel_node(char **word, CUcontext context)
 {
     CUgraphNode node;
-    CUDA_KERNEL_NODE_PARAMS params = {.shape = {1, 1, 1, 1, 1, 1}, .ctx = context};
+    CUDA_KERNEL_NODE_PARAMS params = {SHAPE(1, 1), .ctx = context};
     CUresult result = CU(cuLibraryGetKernel)(&params.kern, *kept_object(word[2]), "work");
     if (result)
         return result;
     if (IS("kernelin"))
         return CU(cuGraphAddKernelNode_v2)(&node, OBJECT, NULL, 0, &params);
-    CUgraphNodeParams any = {.type = CU_NODE_KERNEL};
+    CUgraphNodeParams any = {.type = CU_GRAPH_NODE_TYPE_KERNEL};
     any.kernel = params;
     return CU(cuGraphAddNode)(&node, OBJECT, NULL, 0, &any);
 }
@@ -103,7 +103,7 @@ static CUresult graphs(char **word)
                       : ((add_free)entry("cuGraphAddMemFreeNode"))(&node, OBJECT, NULL, 0, params.dptr);
     }
     if (IS("child")) { /* graph, and the one that becomes a node of it, with its memory */
-        CUgraphNodeParams params = {.type = CU_NODE_GRAPH};
+        CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_GRAPH};
         memcpy(params.reserved1, &(struct child){*kept_object(word[2]), 1}, sizeof(struct child));
         return CU(cuGraphAddNode)(&node, OBJECT, NULL, 0, &params);
     }
@@ -114,7 +114,7 @@ static CUresult graphs(char **word)
             CUDA_GRAPH_INSTANTIATE_PARAMS known;
             CUgraphNode bad;
             int result;
-        } params = {.known = {CU_INSTANTIATE_UPLOAD, *tool_stream()}};
+        } params = {.known = {CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD, *tool_stream()}};
         return ((instantiate)entry("cuGraphInstantiateWithParams"))((CUgraphExec *)&OBJECT,
                                                                     *kept_object(word[2]), &params);
     }
@@ -201,7 +201,7 @@ static CUresult destroy_events(bool again)
     static CUevent events[EVENTS];
     CUresult result = 0;
     for (int i = 0; i < EVENTS && !again && !result; i++)
-        result = CU(cuEventCreate)(&events[i], CU_EVENT_NO_TIMING);
+        result = CU(cuEventCreate)(&events[i], CU_EVENT_DISABLE_TIMING);
     for (int i = 0; i < EVENTS && !result; i++)
         CU(cuEventDestroy_v2)(events[i]);
     return result;

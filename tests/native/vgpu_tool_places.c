@@ -185,7 +185,7 @@ static CUresult functions(char **word)
     if (!result)
         result = get(&large, *kept_object(word[3]), "work");
     for (int after = 1; !result && after <= READS; after++) {
-        *params = (CUDA_KERNEL_NODE_PARAMS){.func = small, .shape = {1, 1, 1, 1, 1, 1}};
+        *params = (CUDA_KERNEL_NODE_PARAMS){.func = small, SHAPE(1, 1)};
         begin(true, (uintptr_t)large, after);
         CU(cuGraphAddKernelNode_v2)(&node, *kept_object(word[1]), NULL, 0, params);
         end();

@@ -95,16 +95,13 @@ static CUresult launch(CUstream stream)
     if (strcmp(kind, "coop") == 0)
         return CU(cuLaunchCooperativeKernel)(function, blocks, 1, 1, 32, 1, 1, 0, stream, values);
     if (strcmp(kind, "ex") == 0) {
-        struct {
-            int id, pad, cooperative;
-            char rest[60];
-        } attribute = {.id = 2, .cooperative = 1};
-        CUlaunchConfig config = {
-            .shape = {blocks, 1, 1, 32, 1, 1}, .hStream = stream, .attrs = &attribute, .numAttrs = 1};
+        CUlaunchAttribute attribute = {.id = 2, .value.cooperative = 1};
+        CUlaunchConfig config = {SHAPE(blocks, 32), .hStream = stream, .attrs = &attribute, .numAttrs = 1};
         return CU(cuLaunchKernelEx)(&config, function, values, NULL);
     }
     if (strcmp(kind, "multi") == 0) {
-        CUDA_LAUNCH_PARAMS one = {function, {blocks, 1, 1, 32, 1, 1}, 0, stream, values};
+        CUDA_LAUNCH_PARAMS one = {
+            .function = function, SHAPE(blocks, 32), .hStream = stream, .kernelParams = values};
         return CU(cuLaunchCooperativeKernelMultiDevice)(&one, 1, 0);
     }
     if (!plain)

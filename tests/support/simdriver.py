@@ -18,6 +18,8 @@ from . import MIB
 
 SOURCES = os.path.join(REPO, "tests/native")
 WARN = ("-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Wshadow", "-Werror")
+#: Where programs find `abi/cuda.h`.
+ABI = f"-I{os.path.join(REPO, 'native')}"
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
 
 
@@ -32,7 +34,7 @@ def compile_program(directory: str, driver: str, sources: list[str], *flags: str
     program = os.path.join(directory, os.path.basename(sources[0]).removesuffix(".c"))
     files = [os.path.join(SOURCES, name) for name in sources]
     library = os.path.join(driver, "libcuda.so")
-    run("gcc", *WARN, *flags, "-o", program, *files, library, "-ldl", "-lpthread", timeout=300)
+    run("gcc", *WARN, ABI, *flags, "-o", program, *files, library, "-ldl", "-lpthread", timeout=300)
     return program
 
 

@@ -11,11 +11,11 @@ import pytest
 
 from nvc.base.value import Value
 from nvc.model.slices import layout
-from support import GIB, REPO, gpus, run
+from support import GIB, gpus, run
 from support.builds import kept
 from support.realtime import REAL, Lines, Time
 from support.simdriver import SOURCES, WARN
-from support.vgpushim import Slice, end_all
+from support.vgpushim import INCLUDES, Slice, end_all
 from support.virtual import World, device_time
 
 FIXED, NATIVE = 3, 5
@@ -25,9 +25,8 @@ PERIOD = 0.1  # of which credit can be saved up; see budget.h
 def compile_work(directory: str, *flags: str) -> str:
     """tests/native/vgpu_work.c as a program."""
     program = os.path.join(directory, "vgpu_work")
-    include = f"-I{os.path.join(REPO, 'native/vgpu')}"
     source = os.path.join(SOURCES, "vgpu_work.c")
-    run("gcc", *WARN, *flags, include, "-o", program, source, "-ldl", "-lpthread", timeout=300)
+    run("gcc", *WARN, *flags, *INCLUDES, "-o", program, source, "-ldl", "-lpthread", timeout=300)
     return program
 
 

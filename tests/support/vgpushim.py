@@ -16,7 +16,7 @@ from support.builds import kept, make
 from support.dialog import Dialog
 from support.locks import locked
 from support.realtime import REAL, Time
-from support.simdriver import SANITIZE, SOURCES, WARN, library_directory
+from support.simdriver import ABI, SANITIZE, SOURCES, WARN, library_directory
 
 from . import GIB, MIB
 
@@ -26,6 +26,8 @@ TOOL = tuple(
     f"vgpu_tool{part}.c"
     for part in ("", "_crowd", "_paths", "_loop", "_beyond", "_race", "_held", "_places")
 )
+#: What programs know of the shim.
+INCLUDES = (ABI, f"-I{os.path.join(REPO, 'native/vgpu')}")
 
 
 def build(out: str, *settings: str) -> str:
@@ -38,13 +40,12 @@ def compile_tool(directory: str, *flags: str) -> str:
     """tests/native/vgpu_tool.c as a program."""
     program = os.path.join(directory, "vgpu_tool")
     files = [os.path.join(SOURCES, name) for name in TOOL]
-    include = f"-I{os.path.join(REPO, 'native/vgpu')}"
     run(
         "gcc",
         *WARN,
         *flags,
         "-D_FORTIFY_SOURCE=2",
-        include,
+        *INCLUDES,
         "-o",
         program,
         *files,

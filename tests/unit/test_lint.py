@@ -13,7 +13,8 @@ from support.sources import sources
 
 WARNINGS = ["-std=c11", "-D_GNU_SOURCE=", "-O2", "-fPIC", "-Wall", "-Wextra", "-Wshadow", "-Werror"]
 #: Where a quoted include may be found, beside the folder of the file itself.
-INCLUDES = ["-Inative/launcher", "-Inative/vgpu", *sorted({f"-I{os.path.dirname(name)}" for name in sources(".h")})]
+FOLDERS = {"native", *(os.path.dirname(name) for name in sources(".h"))}
+INCLUDES = [f"-I{folder}" for folder in sorted(FOLDERS)]
 #: What the build gives a source that is compiled more than once.
 DEFINES = {
     "native/simdriver/tools/stub.c": ['-DNAME="stub"'],

@@ -5,7 +5,7 @@
 #ifndef NVC_SIM_DRIVER_H
 #define NVC_SIM_DRIVER_H
 
-#include "cuda_abi.h"
+#include "abi/cuda.h"
 #include "ranges.h"
 #include "state.h"
 

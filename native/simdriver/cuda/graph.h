@@ -4,8 +4,6 @@
 
 #include "driver.h"
 
-enum { CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE = 1, CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD = 2 };
-
 struct node {
     struct graph *graph;
     struct node *next; /* in the order of their making */

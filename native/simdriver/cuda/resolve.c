@@ -6,25 +6,28 @@
 #include <unistd.h>
 
 /* Declared without their types, which are in other files: only the addresses matter. */
-#define ENTRY(name, version, symbol) extern const char sim_##symbol[] __asm__(#symbol);
-#define PER_THREAD_ENTRY(name, version, symbol) ENTRY(name, version, symbol)
-#include "entries.def"
+#define ENTRY(class, symbol, name, since, ...) extern const char sim_##symbol[] __asm__(#symbol);
+#include "abi/cuda.def"
 #undef ENTRY
-#undef PER_THREAD_ENTRY
 
 struct entry {
-    const char *name;
+    const char *name, *symbol;
     int version; /* of CUDA since which the name means this */
-    bool per_thread;
     const char *address;
 };
 
-#define ENTRY(name, version, symbol) {#name, version, false, sim_##symbol},
-#define PER_THREAD_ENTRY(name, version, symbol) {#name, version, true, sim_##symbol},
+#define ALSO(symbol, name, since) {#name, #symbol, since, sim_##symbol},
+#define ENTRY(class, symbol, name, since, ...) ALSO(symbol, name, since)
 /* Ordered by name. */
 static const struct entry entries[] = {
-#include "entries.def"
+#include "abi/cuda.def"
 };
+
+static bool is_per_thread(const struct entry *entry)
+{
+    const char *end = entry->symbol + strlen(entry->symbol) - 5;
+    return strcmp(end, "_ptsz") == 0 || strcmp(end, "_ptds") == 0;
+}
 
 static const struct entry *first_of(const char *name)
 {
@@ -50,11 +53,13 @@ static CUresult find(const char *name, void **out, int version, uint64_t flags, 
     CU_ARGUMENT(version <= supported);
     const struct entry *first = first_of(name);
     bool per_thread = flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
-    for (const struct entry *at = first; at && at < end && strcmp(at->name, name) == 0; at++)
-        if (at->version <= version && (per_thread || !at->per_thread) &&
-            (!best || at->per_thread > best->per_thread ||
-             (at->per_thread == best->per_thread && at->version > best->version)))
+    for (const struct entry *at = first; at && at < end && strcmp(at->name, name) == 0; at++) {
+        bool more = best && is_per_thread(at) > is_per_thread(best);
+        bool same = !best || is_per_thread(at) == is_per_thread(best);
+        if (at->version <= version && (per_thread || !is_per_thread(at)) &&
+            (!best || more || (same && at->version > best->version)))
             best = at;
+    }
     *out = best ? (void *)(uintptr_t)best->address : NULL;
     *status = best    ? CU_GET_PROC_ADDRESS_SUCCESS
               : first ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT

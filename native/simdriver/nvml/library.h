@@ -2,7 +2,7 @@
 #ifndef NVC_SIM_NVML_LIBRARY_H
 #define NVC_SIM_NVML_LIBRARY_H
 
-#include "nvml_abi.h"
+#include "abi/nvml.h"
 #include "state.h"
 
 /* What a handle points to: a GPU, or a MIG device of one. */

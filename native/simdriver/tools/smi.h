@@ -2,7 +2,7 @@
 #ifndef NVC_SIM_SMI_H
 #define NVC_SIM_SMI_H
 
-#include "../nvml/nvml_abi.h"
+#include "abi/nvml.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -125,8 +125,9 @@ bool charge_foreign(CUdeviceptr address, uint64_t bytes, struct item *item)
         bytes = share_largest();
         bytes = bytes > size ? bytes : size;
     }
-    if (REAL(cuPointerGetAttribute)(&ordinal, CU_POINTER_ORDINAL, address) != CUDA_SUCCESS || ordinal < 0 ||
-        !target_device(ordinal, &to))
+    if (REAL(cuPointerGetAttribute)(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address) !=
+            CUDA_SUCCESS ||
+        ordinal < 0 || !target_device(ordinal, &to))
         return true; /* not of a device */
     bytes = round_capped(bytes, PAGE);
     if (!charge(to.position, bytes))

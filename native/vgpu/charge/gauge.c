@@ -43,10 +43,10 @@ static bool ask_driver(enum kind kind, uint64_t key, uint64_t *bytes)
 {
     *bytes = 0;
     if (kind == ITEM_POOL)
-        return REAL(cuMemPoolGetAttribute)((CUmemoryPool)(uintptr_t)key, CU_POOL_RESERVED, bytes) ==
-               CUDA_SUCCESS;
-    return REAL(cuDeviceGetGraphMemAttribute)((CUdevice)key - 1, CU_GRAPH_MEMORY_RESERVED, bytes) ==
-           CUDA_SUCCESS;
+        return REAL(cuMemPoolGetAttribute)((CUmemoryPool)(uintptr_t)key,
+                                           CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, bytes) == CUDA_SUCCESS;
+    return REAL(cuDeviceGetGraphMemAttribute)((CUdevice)key - 1, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT,
+                                              bytes) == CUDA_SUCCESS;
 }
 
 /* The program destroyed the pool before its last memory was free: the driver is told once that is. */
@@ -55,10 +55,10 @@ static bool end_pool(uint64_t key)
     CUmemoryPool pool = (CUmemoryPool)(uintptr_t)key;
     struct item item;
     uint64_t used = 1, reserved = 1;
-    if (REAL(cuMemPoolGetAttribute)(pool, CU_POOL_USED, &used) != CUDA_SUCCESS || used ||
+    if (REAL(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) != CUDA_SUCCESS || used ||
         REAL(cuMemPoolTrimTo)(pool, 0) != CUDA_SUCCESS ||
-        REAL(cuMemPoolGetAttribute)(pool, CU_POOL_RESERVED, &reserved) != CUDA_SUCCESS || reserved ||
-        !item_take(ITEM_POOL, key, &item))
+        REAL(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) != CUDA_SUCCESS ||
+        reserved || !item_take(ITEM_POOL, key, &item))
         return false;
     gauge_forget(ITEM_POOL, key);
     REAL(cuMemPoolDestroy)(pool);

@@ -23,8 +23,11 @@ static uint64_t resident_threads(const struct target *to)
     struct process *in = process();
     uint64_t threads = atomic_load_explicit(&in->local_threads[to->position], memory_order_relaxed);
     int processors, each;
-    if (!threads && REAL(cuDeviceGetAttribute)(&processors, CU_DEVICE_MULTIPROCESSORS, to->ordinal) == 0 &&
-        REAL(cuDeviceGetAttribute)(&each, CU_DEVICE_THREADS_PER_MULTIPROCESSOR, to->ordinal) == 0) {
+    if (!threads &&
+        REAL(cuDeviceGetAttribute)(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, to->ordinal) ==
+            0 &&
+        REAL(cuDeviceGetAttribute)(&each, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, to->ordinal) ==
+            0) {
         threads = (uint64_t)processors * (uint64_t)each;
         atomic_store_explicit(&in->local_threads[to->position], threads, memory_order_relaxed);
     }
@@ -78,9 +81,9 @@ static bool ensure(const struct target *to, uint64_t per_thread)
 static int local_bytes(CUfunction function, CUdevice ordinal)
 {
     int bytes = 0;
-    if (REAL(cuFuncGetAttribute)(&bytes, CU_FUNCTION_LOCAL_BYTES, function) != CUDA_SUCCESS &&
-        REAL(cuKernelGetAttribute)(&bytes, CU_FUNCTION_LOCAL_BYTES, (CUkernel)(void *)function, ordinal) !=
-            CUDA_SUCCESS)
+    if (REAL(cuFuncGetAttribute)(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, function) != CUDA_SUCCESS &&
+        REAL(cuKernelGetAttribute)(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, (CUkernel)(void *)function,
+                                   ordinal) != CUDA_SUCCESS)
         return 0;
     return bytes;
 }
@@ -158,7 +161,8 @@ bool local_allows_node(const CUDA_KERNEL_NODE_PARAMS *node, bool with_context)
 static bool raises_unknown(int limit, size_t value)
 {
     size_t now = 0;
-    return (limit == CU_LIMIT_DEPTH || limit == CU_LIMIT_PENDING) &&
+    return (limit == CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH ||
+            limit == CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT) &&
            REAL(cuCtxGetLimit)(&now, limit) == CUDA_SUCCESS && value > now;
 }
 
@@ -169,14 +173,15 @@ CU_API CUresult cuCtxSetLimit(int limit, size_t value)
     if (raises_unknown(limit, value) && target_current(&to) &&
         (!account_view(to.position, &view) || view.limit != VGPU_NO_LIMIT))
         return CUDA_ERROR_UNSUPPORTED_LIMIT;
-    uint64_t inside = limit == CU_LIMIT_HEAP ? HEAP_IN_CONTEXT : PRINTF_IN_CONTEXT;
+    uint64_t inside = limit == CU_LIMIT_MALLOC_HEAP_SIZE ? HEAP_IN_CONTEXT : PRINTF_IN_CONTEXT;
     uint64_t bytes = round_capped(value > inside ? value - inside : 0, PAGE);
-    enum kind kind = limit == CU_LIMIT_HEAP ? ITEM_HEAP : ITEM_PRINTF;
+    enum kind kind = limit == CU_LIMIT_MALLOC_HEAP_SIZE ? ITEM_HEAP : ITEM_PRINTF;
     struct item before = {0};
-    if ((limit != CU_LIMIT_STACK && limit != CU_LIMIT_HEAP && limit != CU_LIMIT_PRINTF) ||
+    if ((limit != CU_LIMIT_STACK_SIZE && limit != CU_LIMIT_MALLOC_HEAP_SIZE &&
+         limit != CU_LIMIT_PRINTF_FIFO_SIZE) ||
         !target_current(&to))
         return REAL(cuCtxSetLimit)(limit, value);
-    if (limit == CU_LIMIT_STACK)
+    if (limit == CU_LIMIT_STACK_SIZE)
         return ensure(&to, value) ? REAL(cuCtxSetLimit)(limit, value) : CUDA_ERROR_OUT_OF_MEMORY;
     item_get(kind, to.context, &before);
     if (bytes > before.bytes && !resize(&to, kind, bytes, false))

@@ -10,7 +10,7 @@
 static bool loads_code_at_once(void)
 {
     int mode = 0;
-    return REAL(cuModuleGetLoadingMode)(&mode) == CUDA_SUCCESS && mode == CU_LOADING_EAGER;
+    return REAL(cuModuleGetLoadingMode)(&mode) == CUDA_SUCCESS && mode == CU_MODULE_EAGER_LOADING;
 }
 
 /* A file's contents, which the driver gets as they were looked at: it would open the path anew, where another file may

@@ -259,8 +259,8 @@ static CUresult instantiate_with(CUgraphExec *out, CUgraph graph, struct instant
     bool uploads = false;
     if (more) {
         own = *more;
-        uploads = own.asked.flags & CU_INSTANTIATE_UPLOAD;
-        own.asked.flags &= ~(unsigned long long)CU_INSTANTIATE_UPLOAD;
+        uploads = own.asked.flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
+        own.asked.flags &= ~(unsigned long long)CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
     }
     turn_take(TURN);
     CUresult result = call(out ? &made : NULL, graph, more ? &own : NULL);
@@ -364,11 +364,11 @@ static CUresult end_trim(int position, CUresult result)
 static CUresult trim(CUdevice device, const struct target *to)
 {
     uint64_t before = 0, after = 0;
-    bool known = ask_store(device, CU_GRAPH_MEMORY_RESERVED, &before);
+    bool known = ask_store(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &before);
     CUresult result = REAL(cuDeviceGraphMemTrim)(device);
     if (result != CUDA_SUCCESS)
         return result;
-    if (known && ask_store(device, CU_GRAPH_MEMORY_RESERVED, &after) && after >= before)
+    if (known && ask_store(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &after) && after >= before)
         return result;
     items_lock();
     for (uint64_t slot = 0; slot < item_slots(); slot++) {

@@ -44,11 +44,12 @@ static CUresult add_node(struct footprint *in, CUgraphNode node)
     CUgraph child;
     int type = -1;
     CUresult result = REAL(cuGraphNodeGetType)(node, &type);
-    if (result == CUDA_SUCCESS && type == CU_NODE_GRAPH) {
+    if (result == CUDA_SUCCESS && type == CU_GRAPH_NODE_TYPE_GRAPH) {
         result = REAL(cuGraphChildGraphNodeGetGraph)(node, &child);
         return result == CUDA_SUCCESS ? add_graph(in, child) : result;
     }
-    return result == CUDA_SUCCESS && type == CU_NODE_ALLOC ? add_allocation(in, node) : result;
+    return result == CUDA_SUCCESS && type == CU_GRAPH_NODE_TYPE_MEM_ALLOC ? add_allocation(in, node)
+                                                                          : result;
 }
 
 static CUresult add_nodes(struct footprint *in, CUgraph graph)

@@ -6,7 +6,7 @@
 
 static const CUDA_KERNEL_NODE_PARAMS *kernel_in(const CUgraphNodeParams *parameters)
 {
-    return parameters && parameters->type == CU_NODE_KERNEL ? &parameters->kernel : NULL;
+    return parameters && parameters->type == CU_GRAPH_NODE_TYPE_KERNEL ? &parameters->kernel : NULL;
 }
 
 /* Once for all: inline, a structure is many instructions. */

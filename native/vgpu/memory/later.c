@@ -15,7 +15,7 @@ static CUevent mark(CUstream stream, bool per_thread)
     CUcontext context;
     bool other = (uintptr_t)stream > 2 && REAL(cuStreamGetCtx)(stream, &context) == CUDA_SUCCESS &&
                  !is_current(context) && REAL(cuCtxPushCurrent_v2)(context) == CUDA_SUCCESS;
-    CUresult result = REAL(cuEventCreate)(&event, CU_EVENT_NO_TIMING);
+    CUresult result = REAL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING);
     if (result == CUDA_SUCCESS) {
         result = per_thread ? REAL(cuEventRecord_ptsz)(event, stream) : REAL(cuEventRecord)(event, stream);
         if (result != CUDA_SUCCESS)

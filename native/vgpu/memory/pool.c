@@ -78,7 +78,8 @@ static CUresult allocate_inside(CUdeviceptr *out, const struct request *request,
                                 bool named)
 {
     CUdeviceptr address;
-    uint64_t reserved = attribute(pool, CU_POOL_RESERVED), used = attribute(pool, CU_POOL_USED);
+    uint64_t reserved = attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT),
+             used = attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
     if (used > reserved || reserved - used < request->size ||
         !hole_take(pool, request->size, request->stream, is_idle(request)))
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -106,11 +107,11 @@ static CUresult allocate_unknown(CUdeviceptr *out, const struct request *request
     if (result != CUDA_SUCCESS)
         return result;
     *out = at;
-    if (REAL(cuPointerGetAttribute)(&type, CU_POINTER_MEMORY_TYPE, at) != CUDA_SUCCESS ||
-        type == CU_TYPE_HOST)
+    if (REAL(cuPointerGetAttribute)(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at) != CUDA_SUCCESS ||
+        type == CU_MEMORYTYPE_HOST)
         return result;
-    if (REAL(cuPointerGetAttribute)(&ordinal, CU_POINTER_ORDINAL, at) == CUDA_SUCCESS && ordinal >= 0 &&
-        !target_device(ordinal, to))
+    if (REAL(cuPointerGetAttribute)(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, at) == CUDA_SUCCESS &&
+        ordinal >= 0 && !target_device(ordinal, to))
         return result;
     if (gauge_watch(ITEM_POOL, key_of(request->pool), to->position) && account_view(to->position, &view) &&
         view.used <= view.limit)
@@ -124,10 +125,12 @@ static bool charge_or_trim(const struct target *to, CUmemoryPool pool, uint64_t 
 {
     if (charge(to->position, bytes))
         return true;
-    if (to->position == NO_POSITION || attribute(pool, CU_POOL_RESERVED) == attribute(pool, CU_POOL_USED))
+    if (to->position == NO_POSITION || attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) ==
+                                           attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT))
         return false;
     int mode = capture_leave();
-    bool trimmed = REAL(cuMemPoolTrimTo)(pool, attribute(pool, CU_POOL_USED)) == CUDA_SUCCESS;
+    bool trimmed =
+        REAL(cuMemPoolTrimTo)(pool, attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT)) == CUDA_SUCCESS;
     capture_return(mode);
     return trimmed && charge(to->position, bytes);
 }
@@ -235,7 +238,7 @@ CU_API CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream)
 static bool watch(CUmemoryPool pool, const CUmemLocation *where)
 {
     struct target to;
-    return !where || where->type != CU_LOCATION_DEVICE || !target_device(where->id, &to) ||
+    return !where || where->type != CU_MEM_LOCATION_TYPE_DEVICE || !target_device(where->id, &to) ||
            to.position == NO_POSITION || gauge_watch(ITEM_POOL, key_of(pool), to.position);
 }
 
@@ -246,7 +249,7 @@ CU_API CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *propert
     if (!properties)
         return REAL(cuMemPoolCreate)(out, properties);
     own = *properties;
-    if (own.location.type == CU_LOCATION_DEVICE && target_device(own.location.id, &to) &&
+    if (own.location.type == CU_MEM_LOCATION_TYPE_DEVICE && target_device(own.location.id, &to) &&
         to.position == NO_POSITION)
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUmemoryPool pool;
@@ -268,7 +271,7 @@ static __attribute__((noinline)) CUresult get_of_device(CUmemoryPool *out, CUdev
     CUresult result = call(out ? &pool : NULL, device);
     if (result != CUDA_SUCCESS)
         return result;
-    watch(pool, &(CUmemLocation){CU_LOCATION_DEVICE, device});
+    watch(pool, &(CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, device});
     *out = pool;
     return result;
 }
@@ -322,7 +325,7 @@ static bool retire(CUmemoryPool pool, int position)
         if (now == pool)
             REAL(cuDeviceSetMemPool)(ordinal, first);
     }
-    return REAL(cuMemPoolSetAttribute)(pool, CU_POOL_THRESHOLD, &none) == CUDA_SUCCESS;
+    return REAL(cuMemPoolSetAttribute)(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &none) == CUDA_SUCCESS;
 }
 
 /* What was allocated from it lives on, of which a pool that is gone tells nothing: so it goes later, see gauge.c. */
@@ -332,7 +335,7 @@ CU_API CUresult cuMemPoolDestroy(CUmemoryPool pool)
     bool known = item_get(ITEM_POOL, key_of(pool), &item);
     if (known && item.count)
         return CUDA_ERROR_INVALID_VALUE;
-    if (known && attribute(pool, CU_POOL_USED) && retire(pool, item.position)) {
+    if (known && attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) && retire(pool, item.position)) {
         items_lock();
         struct item *now = item_find(ITEM_POOL, key_of(pool));
         if (now)

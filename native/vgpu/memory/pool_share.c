@@ -10,7 +10,8 @@ enum { GRANULE = 32 << 20 }; /* in which the driver takes memory for pools */
 static uint64_t kept_for(CUmemoryPool pool, size_t size)
 {
     uint64_t reserved = UINT64_MAX;
-    if (REAL(cuMemPoolGetAttribute)(pool, CU_POOL_RESERVED, &reserved) != CUDA_SUCCESS || reserved < size)
+    if (REAL(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) != CUDA_SUCCESS ||
+        reserved < size)
         reserved = UINT64_MAX;
     return least(round_capped(size, GRANULE), round_capped(reserved, PAGE));
 }
@@ -26,7 +27,7 @@ static CUresult export(CUmemPoolPtrExportData *out, CUdeviceptr address)
     if (result == CUDA_SUCCESS)
         *out = own;
     if (result != CUDA_SUCCESS || item_get(ITEM_EXPORT, address, &item) ||
-        REAL(cuPointerGetAttribute)(&pool, CU_POINTER_POOL, address) != CUDA_SUCCESS ||
+        REAL(cuPointerGetAttribute)(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address) != CUDA_SUCCESS ||
         !item_get(ITEM_POOL, (uint64_t)(uintptr_t)pool, &item) ||
         REAL(cuMemGetAddressRange_v2)(&base, &size, address) != CUDA_SUCCESS)
         return result;

@@ -95,7 +95,7 @@ CU_API CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size,
     if (!out || !size || !properties)
         return REAL(cuMemCreate)(out, size, properties, flags);
     own = *properties;
-    if (own.location.type != CU_LOCATION_DEVICE || !target_device(own.location.id, &to))
+    if (own.location.type != CU_MEM_LOCATION_TYPE_DEVICE || !target_device(own.location.id, &to))
         return REAL(cuMemCreate)(out, size, &own, flags);
     struct item memory = {.kind = ITEM_MEMORY, .bytes = round_capped(size, PAGE), .key = item_number()};
     if (!charge(to.position, memory.bytes))
@@ -297,7 +297,7 @@ static CUresult map_array(CUarrayMapInfo *list, unsigned int count, CUstream str
     memcpy(own, list, count * sizeof(*own));
     CUresult result = call(own, count, stream);
     for (unsigned int i = 0; result == CUDA_SUCCESS && i < count; i++)
-        if (own[i].memOperationType == CU_OPERATION_MAP)
+        if (own[i].memOperationType == CU_MEM_OPERATION_TYPE_MAP)
             bind(&own[i]);
     free(own);
     return result;

@@ -2,7 +2,7 @@
 #ifndef NVC_VGPU_VMM_H
 #define NVC_VGPU_VMM_H
 
-#include "abi.h"
+#include "abi/cuda.h"
 
 /* What the driver does to handles and mappings and what the books say of them are one step: else one thread counts the end
  * of what another was given under the same handle or address. The driver holds a lock of its own for as long. */

@@ -48,21 +48,23 @@ static CUresult export(void *out, CUmemGenericAllocationHandle handle, int type,
         int fd;
         uint8_t fabric[SHARE_HANDLE];
     } own; /* another thread may change what the program has */
-    bool known = out && (type == CU_HANDLE_FD || type == CU_HANDLE_FABRIC);
+    bool known =
+        out && (type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || type == CU_MEM_HANDLE_TYPE_FABRIC);
     CUresult result = REAL(cuMemExportToShareableHandle)(known ? &own : out, handle, type, flags);
     if (result != CUDA_SUCCESS || !known)
         return result;
-    memcpy(out, &own, type == CU_HANDLE_FD ? sizeof(own.fd) : sizeof(own.fabric));
+    memcpy(out, &own,
+           type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ? sizeof(own.fd) : sizeof(own.fabric));
     items_lock();
     const struct item *item = item_find(ITEM_HANDLE, handle);
     uint64_t number = item ? item->other : 0;
     items_unlock();
-    if (number && type == CU_HANDLE_FD)
+    if (number && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
         mark_descriptor(number, own.fd);
     if (!number || !item_get(ITEM_MEMORY, number, &memory) || memory.imported || memory.share)
         return result;
     name_descriptor(name, &memory);
-    if (type == CU_HANDLE_FABRIC)
+    if (type == CU_MEM_HANDLE_TYPE_FABRIC)
         memcpy(name, own.fabric, SHARE_HANDLE);
     uint32_t share = share_export(name, memory.position, memory.bytes);
     items_lock();
@@ -105,10 +107,11 @@ static bool enter_import(struct item *memory, uint64_t handle, const void *os_ha
     uint64_t bytes = 0;
     int fd = (int)(intptr_t)os_handle;
     bool again = false;
-    if (type == CU_HANDLE_FABRIC) {
+    if (type == CU_MEM_HANDLE_TYPE_FABRIC) {
         memcpy(name, os_handle, SHARE_HANDLE);
         memory->share = share_join(name, &again);
-    } else if (type == CU_HANDLE_FD && descriptor_read(fd, &memory->mark, &bytes)) {
+    } else if (type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR &&
+               descriptor_read(fd, &memory->mark, &bytes)) {
         descriptor_probe(fd, &probe);
         memory->other = (uint64_t)probe.fd;
         memory->device = probe.device;
@@ -126,7 +129,8 @@ static bool enter_import(struct item *memory, uint64_t handle, const void *os_ha
         return true;
     if (REAL(cuMemGetAllocationPropertiesFromHandle)(&properties, handle) != CUDA_SUCCESS)
         return false;
-    if (properties.location.type != CU_LOCATION_DEVICE || !target_device(properties.location.id, &to))
+    if (properties.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+        !target_device(properties.location.id, &to))
         return true;
     if (!charge(to.position, bytes))
         return false;
@@ -142,7 +146,7 @@ static CUresult import(CUmemGenericAllocationHandle *out, void *os_handle, int t
 {
     CUmemGenericAllocationHandle handle;
     uint8_t own[SHARE_HANDLE]; /* another thread may change what the program has */
-    if (type == CU_HANDLE_FABRIC && os_handle)
+    if (type == CU_MEM_HANDLE_TYPE_FABRIC && os_handle)
         os_handle = memcpy(own, os_handle, sizeof(own));
     CUresult result = REAL(cuMemImportFromShareableHandle)(out ? &handle : NULL, os_handle, type);
     if (result != CUDA_SUCCESS)

@@ -14,7 +14,7 @@ static inline bool capture_has(CUstream stream)
 /* Around such calls: the first returns the thread's mode for the second. */
 static inline int capture_leave(void)
 {
-    int mode = CU_CAPTURE_RELAXED;
+    int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     return REAL(cuThreadExchangeStreamCaptureMode)(&mode) == CUDA_SUCCESS ? mode : -1;
 }
 

@@ -4,15 +4,13 @@
 
 #include <string.h>
 
-#define ACCOUNT(name, parameters) #name,
-#define GATE ACCOUNT
-#define VIEW ACCOUNT
-#define CALL ACCOUNT
+#define ACCOUNT_ROW(symbol, memory, parameters) #symbol,
+#define CALL_ROW ACCOUNT_ROW
 static const char *const names[] = {
-#include "entries.def"
+#include "abi/cuda.def"
 };
-#undef ACCOUNT
-#undef CALL
+#undef ACCOUNT_ROW
+#undef CALL_ROW
 
 void *_Atomic real_entries[REAL_COUNT];
 
@@ -33,10 +31,10 @@ struct wrapper {
     void *address;
 };
 
-#define ACCOUNT(name, parameters) {#name, REAL_##name, (void *)name},
-#define CALL(name, parameters)
+#define ACCOUNT_ROW(symbol, memory, parameters) {#symbol, REAL_##symbol, (void *)symbol},
+#define CALL_ROW(symbol, memory, parameters)
 static const struct wrapper wrappers[] = {
-#include "entries.def"
+#include "abi/cuda.def"
 };
 
 /* Names of one function that the driver has under several addresses, or of several under one, differ by a suffix. */

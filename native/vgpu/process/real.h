@@ -2,32 +2,34 @@
 #ifndef NVC_VGPU_REAL_H
 #define NVC_VGPU_REAL_H
 
-#include "abi.h"
+#include "abi/cuda.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
 
+/* Of each row of the table that is not PASS. */
+#define ENTRY(class, symbol, name, since, ...) class##_ROW(symbol, __VA_ARGS__)
+#define PASS_ROW(symbol, ...)
+#define GATE_ROW ACCOUNT_ROW
+#define VIEW_ROW ACCOUNT_ROW
+
 /* Types, numbers and, for what is wrapped, declarations. */
-#define ACCOUNT(name, parameters)                                                                           \
-    typedef CUresult(*type_##name) parameters;                                                              \
-    CU_API CUresult name parameters;
-#define GATE ACCOUNT
-#define VIEW ACCOUNT
-#define CALL(name, parameters) typedef CUresult(*type_##name) parameters;
-#include "entries.def"
-#undef ACCOUNT
-#undef CALL
+#define ACCOUNT_ROW(symbol, memory, parameters)                                                             \
+    typedef CUresult(*type_##symbol) parameters;                                                            \
+    CU_API CUresult symbol parameters;
+#define CALL_ROW(symbol, memory, parameters) typedef CUresult(*type_##symbol) parameters;
+#include "abi/cuda.def"
+#undef ACCOUNT_ROW
+#undef CALL_ROW
 
 enum {
-#define ACCOUNT(name, parameters) REAL_##name,
-#define CALL ACCOUNT
-#include "entries.def"
-#undef ACCOUNT
-#undef CALL
+#define ACCOUNT_ROW(symbol, memory, parameters) REAL_##symbol,
+#define CALL_ROW ACCOUNT_ROW
+#include "abi/cuda.def"
+#undef ACCOUNT_ROW
+#undef CALL_ROW
     REAL_COUNT
 };
-#undef GATE
-#undef VIEW
 
 extern void *_Atomic real_entries[REAL_COUNT];
 

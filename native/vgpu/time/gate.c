@@ -17,7 +17,6 @@ enum {
     LOOK_NS = 500000,  /* likewise, while work is under way */
     STUCK_NS = 50000000,
     AGAIN_NS = 5000000, /* who has waited goes on when it has credit for so much of the time */
-    CUDA_ERROR_OPERATING_SYSTEM = 304
 };
 
 #define PATIENCE_NS UINT64_C(2000000000) /* with a quota that cannot be read */

@@ -89,7 +89,7 @@ static uint64_t time_of(CUevent origin, uint64_t origin_at, CUevent event, uint6
 }
 
 /* The lock is held. */
-static void end_batch(struct pacer *pacer, struct stream *stream, uint64_t end)
+static void end_batch(struct pacer *pacer, struct pacer_stream *stream, uint64_t end)
 {
     struct batch *batch = &stream->batches[stream->head];
     uint64_t begin = stream->ended > batch->since ? stream->ended : batch->since;
@@ -111,7 +111,7 @@ static void end_batch(struct pacer *pacer, struct stream *stream, uint64_t end)
 }
 
 /* The lock is held, and given up while the driver is asked. True: the stream's first batch has ended. */
-static bool look_at(struct pacer *pacer, struct stream *stream, uint64_t now)
+static bool look_at(struct pacer *pacer, struct pacer_stream *stream, uint64_t now)
 {
     struct batch *batch = &stream->batches[stream->head];
     if (!stream->count || batch->recording || pacer->opening)
@@ -164,11 +164,11 @@ bool pacer_is_stuck(struct pacer *pacer, uint64_t from, uint64_t now)
 }
 
 /* The one with the handle, or one without work, or else any. */
-static struct stream *stream_of(struct pacer *pacer, uint64_t handle)
+static struct pacer_stream *stream_of(struct pacer *pacer, uint64_t handle)
 {
-    struct stream *spare = NULL;
+    struct pacer_stream *spare = NULL;
     for (int i = PACER_STREAMS - 1; i >= 0; i--) {
-        struct stream *stream = &pacer->streams[i];
+        struct pacer_stream *stream = &pacer->streams[i];
         if (stream->handle == handle)
             return stream;
         spare = stream->count ? spare : stream;
@@ -178,7 +178,7 @@ static struct stream *stream_of(struct pacer *pacer, uint64_t handle)
     return spare;
 }
 
-static struct batch *batch_of(struct pacer *pacer, struct stream *stream, uint64_t now)
+static struct batch *batch_of(struct pacer *pacer, struct pacer_stream *stream, uint64_t now)
 {
     struct batch *last = &stream->batches[(stream->head + stream->count - 1) % PACER_BATCHES];
     bool full = !stream->count || last->launches >= BATCH_MOST || pacer->pace * last->launches >= BATCH_NS;
@@ -199,7 +199,7 @@ static uint64_t key_of(CUstream handle)
 bool pacer_has_room(struct pacer *pacer, CUstream handle)
 {
     lock_take(&pacer->lock);
-    struct stream *stream = stream_of(pacer, key_of(handle));
+    struct pacer_stream *stream = stream_of(pacer, key_of(handle));
     uint32_t ahead = 0;
     for (int i = 0; stream && i < PACER_BATCHES; i++)
         ahead += stream->batches[i].launches;
@@ -212,7 +212,7 @@ void pacer_begin(struct launch *launch, uint64_t now)
 {
     struct pacer *pacer = launch->pacer;
     lock_take(&pacer->lock);
-    struct stream *stream = stream_of(pacer, key_of(launch->handle));
+    struct pacer_stream *stream = stream_of(pacer, key_of(launch->handle));
     if (!stream) { /* there are more with work than are watched */
         launch->pacer = NULL;
         lock_drop(&pacer->lock);

@@ -21,7 +21,7 @@ struct batch {
     uint64_t since;     /* when the first launch was made */
 };
 
-struct stream {
+struct pacer_stream {
     uint64_t handle;
     uint64_t ended; /* when its last batch that has ended, ended */
     uint32_t head, count;
@@ -44,7 +44,7 @@ struct pacer {
     uint64_t progress; /* when something was last shown to have ended */
     uint64_t serial;
     uint32_t under_way; /* launches that are not shown to have ended */
-    struct stream streams[PACER_STREAMS];
+    struct pacer_stream streams[PACER_STREAMS];
 };
 
 /* One launch that is measured. */

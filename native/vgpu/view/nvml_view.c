@@ -1,31 +1,35 @@
 /* NVML's numbers of memory and processes, of the slice. The real library calls its own exports through the symbols that
  * we stand for, so a thread that is inside it gets the real answers. */
-#include "slice/account.h"
-#include "nvml_abi.h"
+#include "abi/nvml.h"
 #include "process/place.h"
+#include "slice/account.h"
 
 #include <ctype.h>
 #include <string.h>
 
-#define VIEW(name, parameters)                                                                              \
+/* Of each row of the table that is not PASS. */
+#define NVML(class, name, ...) class##_ROW(name, __VA_ARGS__)
+#define PASS_ROW(name, ...)
+
+#define VIEW_ROW(name, parameters)                                                                          \
     typedef nvmlReturn_t(*type_##name) parameters;                                                          \
     NVML_API nvmlReturn_t name parameters;
-#define CALL(name, parameters) typedef nvmlReturn_t(*type_##name) parameters;
-#include "nvml_entries.def"
-#undef VIEW
-#undef CALL
+#define CALL_ROW(name, parameters) typedef nvmlReturn_t(*type_##name) parameters;
+#include "abi/nvml.def"
+#undef VIEW_ROW
+#undef CALL_ROW
 
 enum {
-#define VIEW(name, parameters) REAL_##name,
-#define CALL VIEW
-#include "nvml_entries.def"
-#undef VIEW
+#define VIEW_ROW(name, parameters) REAL_##name,
+#define CALL_ROW VIEW_ROW
+#include "abi/nvml.def"
+#undef VIEW_ROW
     REAL_COUNT
 };
 
-#define VIEW(name, parameters) #name,
+#define VIEW_ROW(name, parameters) #name,
 static const char *const names[] = {
-#include "nvml_entries.def"
+#include "abi/nvml.def"
 };
 
 static void *_Atomic entries[REAL_COUNT];

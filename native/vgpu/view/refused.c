@@ -53,7 +53,8 @@ static bool is_charged_to(CUdeviceptr address, size_t size, CUdevice device)
         return false;
     if (item_get(ITEM_LINEAR, base, &item))
         return item.position == to.position;
-    return REAL(cuPointerGetAttribute)(&ordinal, CU_POINTER_ORDINAL, address) == CUDA_SUCCESS &&
+    return REAL(cuPointerGetAttribute)(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address) ==
+               CUDA_SUCCESS &&
            ordinal == device;
 }
 
@@ -62,7 +63,7 @@ static bool may_move(CUdeviceptr address, size_t size, CUmemLocation to)
 {
     int pageable = 0;
     unsigned int managed = 0;
-    if (to.type != CU_LOCATION_DEVICE || !is_limited(to.id))
+    if (to.type != CU_MEM_LOCATION_TYPE_DEVICE || !is_limited(to.id))
         return true;
     if (REAL(cuPointerGetAttribute)(&managed, IS_MANAGED, address) == CUDA_SUCCESS && managed)
         return is_charged_to(address, size, to.id);
@@ -76,9 +77,9 @@ static bool may_move(CUdeviceptr address, size_t size, CUmemLocation to)
     }
 
 PREFETCH(cuMemPrefetchAsync, (CUdeviceptr address, size_t size, CUdevice device, CUstream stream),
-         (address, size, device, stream), ((CUmemLocation){CU_LOCATION_DEVICE, device}))
+         (address, size, device, stream), ((CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, device}))
 PREFETCH(cuMemPrefetchAsync_ptsz, (CUdeviceptr address, size_t size, CUdevice device, CUstream stream),
-         (address, size, device, stream), ((CUmemLocation){CU_LOCATION_DEVICE, device}))
+         (address, size, device, stream), ((CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, device}))
 PREFETCH(cuMemPrefetchAsync_v2,
          (CUdeviceptr address, size_t size, CUmemLocation where, unsigned int flags, CUstream stream),
          (address, size, where, flags, stream), where)
@@ -91,7 +92,7 @@ enum { PREFERRED_LOCATION = 3 };
 CU_API CUresult cuMemAdvise(CUdeviceptr address, size_t size, int advice, CUdevice device)
 {
     return advice != PREFERRED_LOCATION ||
-                   may_move(address, size, (CUmemLocation){CU_LOCATION_DEVICE, device})
+                   may_move(address, size, (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, device})
                ? REAL(cuMemAdvise)(address, size, advice, device)
                : CUDA_ERROR_NOT_SUPPORTED;
 }

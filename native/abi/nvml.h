@@ -1,8 +1,9 @@
-/* The part of NVML's binary interface that the simulated library offers: numbers and layouts, from its public
- * documentation. */
-#ifndef NVC_SIM_NVML_ABI_H
-#define NVC_SIM_NVML_ABI_H
+/* The part of NVML's binary interface that the simulated library offers and the shim looks into: numbers and layouts, from
+ * its public documentation. */
+#ifndef NVC_ABI_NVML_H
+#define NVC_ABI_NVML_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 typedef enum {
@@ -29,6 +30,8 @@ typedef struct nvml_event_set *nvmlEventSet_t;
 #define NVML_VERSION_OF(type, number) ((unsigned int)(sizeof(type) | ((unsigned int)(number) << 24)))
 #define NVML_VALUE_NOT_AVAILABLE_ULL UINT64_MAX
 #define NVML_NO_INSTANCE 0xffffffffu
+
+enum { NVML_UUID_ROOM = 96 };
 
 typedef struct {
     char busId[16];
@@ -86,6 +89,19 @@ typedef struct {
     unsigned long long usedGpuMemory;
     unsigned int gpuInstanceId, computeInstanceId;
 } nvmlProcessInfo_v2_t; /* v3 is the same */
+
+typedef struct {
+    unsigned int pid;
+    unsigned long long usedGpuMemory;
+    unsigned int gpuInstanceId, computeInstanceId;
+    unsigned long long usedGpuCcProtectedMemory;
+} nvmlProcessDetail_v1_t;
+
+typedef struct {
+    unsigned int version, mode; /* 0: compute, 1: graphics, 2: MPS */
+    unsigned int numProcArrayEntries;
+    nvmlProcessDetail_v1_t *procArray;
+} nvmlProcessDetailList_t;
 
 typedef struct {
     unsigned int pid;
@@ -154,6 +170,8 @@ _Static_assert(sizeof(nvmlSetMemoryLimits_v1_t) == 24, "NVML layout");
 _Static_assert(sizeof(nvmlGetMemoryLimits_v1_t) == 32, "NVML layout");
 _Static_assert(sizeof(nvmlProcessInfo_v1_t) == 16, "NVML layout");
 _Static_assert(sizeof(nvmlProcessInfo_v2_t) == 24, "NVML layout");
+_Static_assert(sizeof(nvmlProcessDetail_v1_t) == 32, "NVML layout");
+_Static_assert(sizeof(nvmlProcessDetailList_t) == 24, "NVML layout");
 _Static_assert(sizeof(nvmlDeviceAttributes_t) == 40, "NVML layout");
 _Static_assert(sizeof(nvmlFieldValue_t) == 40, "NVML layout");
 _Static_assert(sizeof(nvmlGpuInstanceProfileInfo_t) == 48, "NVML layout");

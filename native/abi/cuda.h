@@ -1,58 +1,19 @@
-/* The part of the CUDA driver's binary interface that the simulated libcuda offers: numbers and layouts, from the
- * public documentation. Names are the driver's, so that a reader finds them there. */
-#ifndef NVC_SIM_CUDA_ABI_H
-#define NVC_SIM_CUDA_ABI_H
+/* The part of the CUDA driver's binary interface that the simulated libcuda offers and the shim looks into: layouts, from
+ * the public documentation. Names are the driver's, so that a reader finds them there. */
+#ifndef NVC_ABI_CUDA_H
+#define NVC_ABI_CUDA_H
 
-#include "condition_abi.h"
+#include "cuda_numbers.h"
+
 #include <stddef.h>
 #include <stdint.h>
-
-typedef enum {
-    CUDA_SUCCESS = 0,
-    CUDA_ERROR_INVALID_VALUE = 1,
-    CUDA_ERROR_OUT_OF_MEMORY = 2,
-    CUDA_ERROR_NOT_INITIALIZED = 3,
-    CUDA_ERROR_NO_DEVICE = 100,
-    CUDA_ERROR_INVALID_DEVICE = 101,
-    CUDA_ERROR_INVALID_IMAGE = 200,
-    CUDA_ERROR_INVALID_CONTEXT = 201,
-    CUDA_ERROR_UNSUPPORTED_LIMIT = 215,
-    CUDA_ERROR_PEER_ACCESS_UNSUPPORTED = 217,
-    CUDA_ERROR_INVALID_PTX = 218,
-    CUDA_ERROR_FILE_NOT_FOUND = 301,
-    CUDA_ERROR_OPERATING_SYSTEM = 304,
-    CUDA_ERROR_INVALID_HANDLE = 400,
-    CUDA_ERROR_ILLEGAL_STATE = 401,
-    CUDA_ERROR_NOT_FOUND = 500,
-    CUDA_ERROR_NOT_READY = 600,
-    CUDA_ERROR_ILLEGAL_ADDRESS = 700,
-    CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES = 701,
-    CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED = 704,
-    CUDA_ERROR_PEER_ACCESS_NOT_ENABLED = 705,
-    CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE = 708,
-    CUDA_ERROR_CONTEXT_IS_DESTROYED = 709,
-    CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712,
-    CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED = 713,
-    CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE = 720,
-    CUDA_ERROR_NOT_PERMITTED = 800,
-    CUDA_ERROR_NOT_SUPPORTED = 801,
-    CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900,
-    CUDA_ERROR_STREAM_CAPTURE_INVALIDATED = 901,
-    CUDA_ERROR_STREAM_CAPTURE_MERGE = 902,
-    CUDA_ERROR_STREAM_CAPTURE_UNMATCHED = 903,
-    CUDA_ERROR_STREAM_CAPTURE_UNJOINED = 904,
-    CUDA_ERROR_STREAM_CAPTURE_ISOLATION = 905,
-    CUDA_ERROR_STREAM_CAPTURE_IMPLICIT = 906,
-    CUDA_ERROR_CAPTURED_EVENT = 907,
-    CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD = 908,
-    CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE = 910,
-    CUDA_ERROR_UNKNOWN = 999,
-} CUresult;
 
 typedef int CUdevice;
 typedef uint64_t CUdeviceptr;
 typedef uint64_t CUmemGenericAllocationHandle;
+typedef uint64_t CUgraphConditionalHandle;
 typedef struct context *CUcontext;
+typedef struct green *CUgreenCtx;
 typedef struct stream *CUstream;
 typedef struct event *CUevent;
 typedef struct module *CUmodule;
@@ -73,88 +34,8 @@ typedef void (*CUstreamCallback)(CUstream, CUresult, void *);
 #define CU_STREAM_LEGACY ((CUstream)(uintptr_t)1)
 #define CU_STREAM_PER_THREAD ((CUstream)(uintptr_t)2)
 
-enum { CU_STREAM_NON_BLOCKING = 1 };
-enum { CU_EVENT_BLOCKING_SYNC = 1, CU_EVENT_DISABLE_TIMING = 2, CU_EVENT_INTERPROCESS = 4 };
-enum { CU_MEMHOSTALLOC_ALL = 7, CU_MEM_ATTACH_GLOBAL = 1, CU_MEM_ATTACH_HOST = 2, CU_MEM_ATTACH_SINGLE = 4 };
-enum {
-    CU_MEMORYTYPE_HOST = 1,
-    CU_MEMORYTYPE_DEVICE = 2,
-    CU_MEMORYTYPE_ARRAY = 3,
-    CU_MEMORYTYPE_UNIFIED = 4
-};
-enum { CU_GET_PROC_ADDRESS_LEGACY_STREAM = 1, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM = 2 };
-enum {
-    CU_GET_PROC_ADDRESS_SUCCESS = 0,
-    CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND = 1,
-    CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT = 2,
-};
-
-enum {
-    CU_LIMIT_STACK_SIZE = 0,
-    CU_LIMIT_PRINTF_FIFO_SIZE = 1,
-    CU_LIMIT_MALLOC_HEAP_SIZE = 2,
-    CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH = 3,
-    CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT = 4,
-    CU_LIMIT_MAX_L2_FETCH_GRANULARITY = 5,
-    CU_LIMIT_PERSISTING_L2_CACHE_SIZE = 6,
-    CU_LIMIT_COUNT,
-};
-
-enum {
-    CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK = 0,
-    CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES = 1,
-    CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES = 2,
-    CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES = 3,
-    CU_FUNC_ATTRIBUTE_NUM_REGS = 4,
-    CU_FUNC_ATTRIBUTE_PTX_VERSION = 5,
-    CU_FUNC_ATTRIBUTE_BINARY_VERSION = 6,
-    CU_FUNC_ATTRIBUTE_CACHE_MODE_CA = 7,
-    CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8,
-    CU_FUNC_ATTRIBUTE_COUNT = 16,
-};
-
-enum {
-    CU_MEM_LOCATION_TYPE_NONE = 0,
-    CU_MEM_LOCATION_TYPE_DEVICE = 1,
-    CU_MEM_LOCATION_TYPE_HOST = 2,
-    CU_MEM_LOCATION_TYPE_HOST_NUMA = 3,
-    CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT = 4,
-};
-enum { CU_MEM_ALLOCATION_TYPE_PINNED = 1, CU_MEM_ALLOCATION_TYPE_MANAGED = 2 };
-enum {
-    CU_MEM_HANDLE_TYPE_NONE = 0,
-    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1,
-    CU_MEM_HANDLE_TYPE_FABRIC = 8
-};
-enum { CU_MEM_ACCESS_NONE = 0, CU_MEM_ACCESS_READ = 1, CU_MEM_ACCESS_READWRITE = 3 };
-
-enum {
-    CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES = 1,
-    CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC = 2,
-    CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES = 3,
-    CU_MEMPOOL_ATTR_RELEASE_THRESHOLD = 4,
-    CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5,
-    CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH = 6,
-    CU_MEMPOOL_ATTR_USED_MEM_CURRENT = 7,
-    CU_MEMPOOL_ATTR_USED_MEM_HIGH = 8,
-};
-
-enum {
-    CU_GRAPH_NODE_TYPE_KERNEL = 0,
-    CU_GRAPH_NODE_TYPE_MEMCPY = 1,
-    CU_GRAPH_NODE_TYPE_MEMSET = 2,
-    CU_GRAPH_NODE_TYPE_HOST = 3,
-    CU_GRAPH_NODE_TYPE_GRAPH = 4,
-    CU_GRAPH_NODE_TYPE_EMPTY = 5,
-    CU_GRAPH_NODE_TYPE_WAIT_EVENT = 6,
-    CU_GRAPH_NODE_TYPE_EVENT_RECORD = 7,
-    CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10,
-    CU_GRAPH_NODE_TYPE_MEM_FREE = 11,
-    CU_GRAPH_NODE_TYPE_BATCH_MEM_OP = 12,
-};
-
 typedef struct {
-    char bytes[16];
+    uint8_t bytes[16];
 } CUuuid;
 
 typedef struct {
@@ -188,10 +69,22 @@ typedef struct {
 } CUmemPoolProps;
 
 typedef struct {
+    unsigned int Width, Height;
+    int Format;
+    unsigned int NumChannels;
+} CUDA_ARRAY_DESCRIPTOR_v1;
+
+typedef struct {
     size_t Width, Height;
     int Format;
     unsigned int NumChannels;
 } CUDA_ARRAY_DESCRIPTOR;
+
+typedef struct {
+    unsigned int Width, Height, Depth;
+    int Format;
+    unsigned int NumChannels, Flags;
+} CUDA_ARRAY3D_DESCRIPTOR_v1;
 
 typedef struct {
     size_t Width, Height, Depth;
@@ -309,6 +202,14 @@ typedef struct {
 } CUDA_MEM_ALLOC_NODE_PARAMS;
 
 typedef struct {
+    CUgraphConditionalHandle handle;
+    int type;
+    unsigned int size;    /* of phGraph_out */
+    CUgraph *phGraph_out; /* the driver's own */
+    CUcontext ctx;
+} CUDA_CONDITIONAL_NODE_PARAMS;
+
+typedef struct {
     uint64_t flags;
     CUstream hUploadStream;
     CUgraphNode hErrNode_out;
@@ -369,7 +270,7 @@ typedef union {
 } CUstreamBatchMemOpParams;
 
 typedef struct {
-    char reserved[64];
+    uint8_t reserved[64];
 } CUipcMemHandle;
 
 typedef struct {
@@ -381,10 +282,26 @@ typedef struct {
 } CUmemPoolPtrExportData;
 
 typedef struct {
+    int resourceType;
+    void *resource; /* array or mipmap */
+    int subresourceType;
+    union {
+        uint64_t align;
+        unsigned int all[8];
+    } subresource;
+    int memOperationType, memHandleType;
+    CUmemGenericAllocationHandle memHandle;
+    unsigned long long offset;
+    unsigned int deviceBitMask, flags, reserved[2];
+} CUarrayMapInfo;
+
+typedef struct {
     int maxThreadsPerBlock, maxThreadsDim[3], maxGridSize[3];
     int sharedMemPerBlock, totalConstantMemory, SIMDWidth, memPitch, regsPerBlock, clockRate, textureAlign;
 } CUdevprop;
 
+_Static_assert(sizeof(CUarrayMapInfo) == 96, "CUDA layout");
+_Static_assert(sizeof(CUDA_LAUNCH_PARAMS) == 56, "CUDA layout");
 _Static_assert(sizeof(CUmemAllocationProp) == 32, "CUDA layout");
 _Static_assert(sizeof(CUmemPoolProps) == 88, "CUDA layout");
 _Static_assert(sizeof(CUDA_MEMCPY2D) == 128, "CUDA layout");
