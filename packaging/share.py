@@ -94,7 +94,7 @@ def documents(target: str) -> None:
 
     The pages lie beside README.md there, and the licence is Debian's `copyright`.
     """
-    for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md"):
+    for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"):
         text = read(os.path.join(REPO, name)).replace(b"](docs/", b"](").replace(b"](LICENSE)", b"](copyright)")
         write(os.path.join(target, name), text)
     docs = os.path.join(REPO, "docs")

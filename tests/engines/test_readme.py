@@ -19,9 +19,10 @@ PROMISE = 300
 
 
 def blocks() -> list[str]:
-    """The commands of README.md up to the engines, block by block."""
+    """The commands of README.md to install it, and to try it without a GPU, block by block."""
     with open(os.path.join(REPO, "README.md"), encoding="utf-8") as file:
-        text = file.read().partition("## With Docker")[0]
+        sections = dict(part.split("\n", 1) for part in file.read().split("\n## "))
+    text = sections["Install"] + sections["Without a GPU"]
     return re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 

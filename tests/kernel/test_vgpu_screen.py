@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from support import CLEAN_ENV, REPO, run
+from support.picture import drawing
 from support.programs import Programs
 from support.terminal import PROMPT, Terminal
 from support.vgpu import cli
@@ -216,6 +217,11 @@ def test_somebody_who_is_new_sees_two_tenants(stage: str, scratch: str) -> None:
         terminal.wait_until(
             lambda lines: len(shares(lines)) == 2 and 2 < shares(lines)[1] / max(shares(lines)[0], 1) < 4
         )
+        if picture := os.environ.get("NVC_PICTURE"):  # of the first page: CONTRIBUTING.md
+            terminal.wait_until(lambda lines: any(re.match("heavy .*% +[▁-█]{6} *capped", line) for line in lines))
+            shown = [line for line in terminal.shown("-e") if line.strip() and "not shown:" not in line]
+            with open(picture, "w", encoding="utf-8") as out:
+                out.write(drawing(shown))
         terminal.press("q")
         terminal.wait_until(lambda lines: lines[-1:] == [PROMPT])
         for line in (*after.splitlines(), "echo $((40 + 2))"):

@@ -61,7 +61,7 @@ def reports() -> list[str]:
 def pages() -> list[str]:
     """README and the pages, without reports of measurements."""
     others = [page for page in found("docs/**/*.md") if page not in reports()]
-    return ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", *others]
+    return ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", *others]
 
 
 def found(pattern: str) -> list[str]:

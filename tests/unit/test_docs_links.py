@@ -18,6 +18,11 @@ PAGES = sorted(
     for name in names
     if name.endswith(".md")
 )
+TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+#: Pages for those who change nvc, beside what they are about.
+BESIDE = ("tests/features.md", "tests/security.md", "tests/adversary/catalogue.md", "packaging/dependencies.md")
+#: Pages that are not for users, and one that is made from the code.
+OTHERS = ("docs/api.md", "docs/architecture.md", "docs/time.md", "docs/decisions.md")
 #: What somebody who comes for slices must find at the first look.
 AT_ONCE = ("docs/peers.md", "docs/sharing.md", "docs/daemon.md", "docs/vgpu.md")
 
@@ -46,7 +51,7 @@ def anchors(page: str) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", *PAGES])
+@pytest.mark.parametrize("page", [*TOP, *PAGES, *BESIDE])
 def test_every_link_leads_somewhere(page: str) -> None:
     for link in links(page):
         path, _, anchor = link.partition("#")
@@ -77,3 +82,11 @@ def test_troubleshooting_begins_with_the_doctor(name: str) -> None:
     _, found, section = text.partition("\n## Troubleshooting\n")
     commands = re.search(r"^(?: {4}.*\n)+", section, re.MULTILINE)
     assert found and commands is not None and "nvc-cli doctor" in commands[0]
+
+
+def test_the_pages_stay_as_short_as_readers_bear() -> None:
+    """README.md has at most 110 lines; users have at most 36,000 words, without reports of measurements."""
+    assert len(read("README.md").splitlines()) <= 110
+    users = [page for page in PAGES if page not in OTHERS and "/reports/" not in page]
+    # Marks of tables and lists are no words.
+    assert sum(bool(re.search(r"\w", word)) for page in users for word in read(page).split()) <= 36_000
