@@ -12,7 +12,7 @@ from support import CLEAN_ENV, STAGE
 PROGRAM = """
 import sys
 import nvc.daemon.main, nvc.daemon.keeper.driver
-from nvc.config import Config
+from nvc.request.config import Config
 from nvc.base.errors import NvcError
 from nvc.kernel import LinuxKernel
 work = nvc.daemon.keeper.driver.opener(LinuxKernel(), Config().replace(root=sys.argv[1]), sys.argv[2] + "/bpf")

@@ -64,7 +64,7 @@ def test_every_option_that_nvidia_ctk_refuses() -> None:
         "slices/admin/device_policy",
         "slices/show/history",
         "slices/admin/coverage",
-        "slices/build/calibration",
+        "slices/make/calibration",
         "doctor/codes",
     ],
 )
@@ -82,7 +82,7 @@ def test_every_key_of_what_is_made_for_programs(module: str) -> None:
         if isinstance(key, ast.Constant)
     }
     if not found:
-        calibrated = module == "slices/build/calibration"
+        calibrated = module == "slices/make/calibration"
         found = set(Measurement._fields if calibrated else Explanation.__annotations__)
     assert found and found <= CODE, found - CODE
 

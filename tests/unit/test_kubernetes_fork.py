@@ -9,7 +9,7 @@ from support import STAGE, run
 PROGRAM = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
-from nvc.kubernetes import rpc
+from nvc.kubernetes.plugin import rpc
 import grpc
 from concurrent.futures import ThreadPoolExecutor
 
