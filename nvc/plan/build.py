@@ -67,9 +67,10 @@ def build_plan(
     if request.gsp_firmware:
         for firmware in facts.firmwares:
             ops.append(BindFile(firmware.path, firmware.path, firmware.identity))
-    modules = facts.modules if graphics and slice is None else ()
+    writes_cache = _writes_cache(request.ldconfig)  # else the caller sees to it how programs find the driver
+    modules = facts.modules if graphics and slice is None and writes_cache else ()
     ops += [BindFile(one.path, _module_place(one.target, layout), one.identity) for one in modules]
-    if _writes_cache(request.ldconfig):  # else the caller sees to it how programs find the driver
+    if writes_cache:
         ops += _manifest_ops(facts, placed, modules)
     ops += _ipc_ops(facts, request)
     ops += device_ops(facts, selection, request)
@@ -79,7 +80,7 @@ def build_plan(
         if one.link:
             target = _module_place(one.target, layout)
             ops.append(Symlink(_name(target), f"{target[: target.rindex('/')]}/{one.link}", target))
-    if _writes_cache(request.ldconfig):
+    if writes_cache:
         ops.append(_loader_cache(placed, compat if slice is None else beside_shims(slice)))
     return Plan(
         facts.driver_root,

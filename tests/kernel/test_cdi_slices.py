@@ -11,6 +11,7 @@ import pytest
 from support import GIB, until
 from support.bundle import RUNTIMES, Bundle
 from support.hook import ask
+from support.images import as_fedora
 from support.plans import mounts, on_host
 from support.rootfs import LIBS
 from support.vgpu import Inside, ensure_shim, entry_of, limits_of
@@ -96,6 +97,24 @@ def test_a_slice_lives_wherever_its_container_moves_its_files(
         found = sharers(snapshot(kernel, locked=False), uuid, "test")
         assert entry.key in [one.key for one in found]
     until(lambda: living(kernel, (changed,)) == {})  # its last process may still be ending
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_the_image_of_another_distribution_loads_the_shim(
+    runc_bundle: Any, rootfs: Any, give: Any, again: bool
+) -> None:
+    """By its loader cache, and by the links in its own directory of libraries."""
+    bundle = runc_bundle(as_fedora(rootfs()))
+    give(bundle, "0:small")
+    if again:
+        bundle.run("runc", "true")
+    with bundle.created("runc") as container:
+        container.start()
+        assert limits_of(container.pid) == [4 * GIB]
+        for name in ("libcuda.so.1", "/usr/lib64/libcuda.so.1"):
+            assert container.exec(f"open {name}").stdout == "loaded\n"
+        same = container.exec(f"for name in /usr/lib64 {LIBS}; do stat -L -c %d:%i $name/libcuda.so.1; done")
+        assert len(set(same.stdout.split())) == 1
 
 
 @pytest.mark.parametrize("first", ["common", "devices"])

@@ -52,6 +52,22 @@ def test_a_caller_can_keep_the_loader_cache(standalone: Standalone) -> None:
     assert os.stat(cache) != before
 
 
+def test_a_caller_that_keeps_the_cache_gets_the_files_of_list_alone(
+    standalone: Standalone, launcher: str, driver: str
+) -> None:
+    """soperator makes a placeholder for each line of `list`, and takes small files for failed mounts."""
+    tree = standalone.rootfs
+    before = names(tree)
+    standalone("--ldconfig=/usr/bin/true", "--graphics", "--display", "--video")
+    new = {name for name in names(tree) - before if os.path.isfile(f"{tree}/{name}")}
+    made = {os.path.basename(name) for name in new if not os.path.islink(f"{tree}/{name}")}
+    listed = {os.path.basename(line) for line in run(launcher, f"--root={driver}", "list").stdout.splitlines()}
+    assert made - listed == set() and "nvidia-xconfig" in made
+    assert {"libEGL_nvidia.so.580.159.04", "libnvidia-egl-gbm.so.1.1.2"} <= made
+    standalone("--ldconfig=@/sbin/ldconfig", "--graphics")
+    assert os.path.exists(f"{tree}/usr/share/glvnd/egl_vendor.d/10_nvidia.json")
+
+
 def test_what_is_left_in_an_image_has_the_mode_of_the_driver_s_file(
     standalone: Standalone, driver: str
 ) -> None:

@@ -99,7 +99,7 @@ def test_who_finds_libraries_himself_gets_no_manifests() -> None:
     """soperator takes files of less than 1,024 bytes for mounts that are gone. NVIDIA makes none of these."""
     for ldconfig in ("/usr/bin/true", "@/bin/true"):
         files, _ = made(capabilities=("graphics", "compute"), ldconfig=ldconfig)
-        assert not [path for path in files if path.endswith((".json", ".conf"))]
+        assert not [path for path in files if path.endswith((".json", ".conf")) or "xorg" in path]
         assert f"{LIBS}/libGLX_nvidia.so.{VERSION}" in files
     files, _ = made(capabilities=("graphics",), ldconfig="@/sbin/ldconfig.real")
     assert ICD in files
