@@ -47,7 +47,10 @@ class Daemon:
         self.slices = SliceIndex(kernel, log)
         self.names = Names(self.slices)
         self.accountant = Accountant(self.slices, log)
-        self.timing = Timing(self.loop, kernel, self.slices, config, log)
+        self.timing = Timing(
+            self.loop, kernel, self.slices, config, log,
+            lambda: {one.pid for one in self.mps.servers.values() if one.pid},
+        )  # fmt: skip
         self.pacer = Pacer(self.loop, self.slices, self.accountant.budgets)
         actions = {BYPASS: config.nvcd_on_bypass, EXCESS: config.nvcd_on_excess}
         self.verifier = Verifier(

@@ -15,6 +15,7 @@ from support.damage import RECORD
 from support.mps_program import compile_control
 from support.nvcd import GPU, Place, ask, eventually
 from support.rootfs import LIBS
+from support.simrm import Served
 
 from nvc.base.errors import DeviceError
 from nvc.daemon.io.loop import Loop
@@ -82,7 +83,7 @@ def test_its_log_does_not_grow_without_end(place: Place) -> None:
     eventually(place, lambda _: os.path.getsize(path) < 70000)
 
 
-def test_its_server_is_no_stranger(place: Place, tool: str) -> None:
+def test_its_server_is_no_stranger(served: Served, place: Place, tool: str) -> None:
     """On a device that slices share, where others in no slice are."""
     started(place, server=tool)
     driver: str = place.driver  # type: ignore[attr-defined]
@@ -110,6 +111,7 @@ def test_its_server_is_no_stranger(place: Place, tool: str) -> None:
             place, lambda s: s["devices"][0]["used"] > 2 * 500 << 20 and s["now"] - first > 1e9
         )
         assert state["found"]["stranger"] == 1
+        eventually(place, lambda s: s["devices"][0]["strangers"] == [other.pid])
 
 
 def test_it_outlives_nvcd_and_ends_with_its_slice(place: Place) -> None:

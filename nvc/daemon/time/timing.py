@@ -10,7 +10,7 @@ import signal
 
 from nvc.base.errors import NvcError
 from nvc.base.rundir import runtime_directory
-from nvc.daemon.io.identity import signal_process
+from nvc.daemon.io.identity import parent_of, signal_process
 from nvc.daemon.io.loop import SECOND
 from nvc.daemon.keeper import process
 from nvc.daemon.keeper.caps import NEVER
@@ -50,12 +50,15 @@ class Timing:
     """`open` is called while nvcd has all its rights; `refresh` whenever slices or policies have changed."""
 
     def __init__(
-        self, loop: Loop, kernel: Kernel, slices: SliceIndex, config: Config, log: Callable[[str], None]
-    ) -> None:
+        self, loop: Loop, kernel: Kernel, slices: SliceIndex, config: Config, log: Callable[[str], None],
+        servers: Callable[[], set[int]],
+    ) -> None:  # fmt: skip
+        """`servers` tells the MPS control daemons that nvcd has started."""
         self.loop = loop
         self.kernel = kernel
         self.slices = slices
         self.log = log
+        self.servers = servers
         self.on_stranger = config.nvcd_on_stranger
         self.pins = f"{runtime_directory() or '/run/nvc'}/{PINS}"
         self.tracer: Tracer | None = None
@@ -142,7 +145,8 @@ class Timing:
         here = groups.get(instance, ()) if instance != UNKNOWN else ()
         for group in (*here, *groups.get(UNKNOWN, ())):
             found.setdefault(owners.get(group.pid, STRANGER), []).append(group)
-        strangers = found.pop(STRANGER, [])
+        servers = self.servers()  # MPS servers are their children, and run what slices launch
+        strangers = [one for one in found.pop(STRANGER, []) if parent_of(one.pid) not in servers]
         self.strangers[uuid] = tuple(sorted({group.pid for group in strangers}))
         made = plan(
             uuid, self.slices.force[raw], {key: tuple(few) for key, few in found.items()}, self.books.lately(uuid)
