@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from nvc.daemon.keeper.keeper import Keeper
-from nvc.daemon.keeper.plan import Group, Plan, plan
+from nvc.daemon.keeper.plan import STRANGERS, Group, Plan, plan_with_strangers
 from nvc.daemon.keeper.wire import Account
 from nvc.model.slices.policy import POLICIES
 from nvc.slices.policy.entitlement import Demand, in_force
@@ -27,10 +27,12 @@ class Host:
     """Slices on one GPU. `run` lets time pass, and returns what each process had of it, in percent."""
 
     def __init__(
-        self, *demands: Demand, policy: DevicePolicy | None = None, idle_ends: bool = False
-    ) -> None:
+        self, *demands: Demand, policy: DevicePolicy | None = None, idle_ends: bool = False,
+        on_stranger: str = "leave",
+    ) -> None:  # fmt: skip
         self.gpu = Gpu(idle_ends)
         self.demands = demands
+        self.on_stranger = on_stranger
         self.policy = policy or DevicePolicy()
         self.keeper = Keeper(lambda: self.gpu, self.gpu.clock, self.gpu.alive)
         self.keys: dict[int, str] = {}  # of processes
@@ -43,7 +45,7 @@ class Host:
         self._gone: dict[int, int] = {}  # what processes that have ended had
 
     def tenant(self, key: str, pid: int, work: Iterator[Burst], channels: int = 8) -> Context:
-        """A process of a slice with a channel group."""
+        """A process of a slice, or STRANGERS, with a channel group."""
         self.keys[pid] = key
         return self.gpu.context(pid, work, channels)
 
@@ -59,7 +61,9 @@ class Host:
             key = self.keys[one.pid]
             groups[key] = (*groups.get(key, ()), one.group)
         force = in_force(self.policy, self.demands)
-        return self.told(Plan((plan(UUID, force, groups, self._activity),)))
+        strangers = groups.pop(STRANGERS, ())
+        found = plan_with_strangers(UUID, force, groups, self._activity, strangers, self.on_stranger)
+        return self.told(Plan((found,)))
 
     def had(self) -> dict[int, int]:
         """What each process had in all, as the model knows it. Nanoseconds."""
@@ -80,7 +84,7 @@ class Host:
         """The same by slice."""
         found = dict.fromkeys((one.key for one in self.demands), 0.0)
         for pid, part in self.run(nanoseconds).items():
-            found[self.keys[pid]] += part
+            found[self.keys[pid]] = found.get(self.keys[pid], 0.0) + part
         return found
 
     def seconds(self, count: int) -> list[dict[str, float]]:

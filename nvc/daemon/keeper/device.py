@@ -7,6 +7,7 @@ from nvc.base.value import Value
 from nvc.daemon.keeper.accounts import Accounts
 from nvc.daemon.keeper.caps import NEVER, Cap
 from nvc.daemon.keeper.executor import Executor
+from nvc.daemon.keeper.plan import STRANGERS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -356,7 +357,10 @@ class DeviceKeeper:
         )  # fmt: skip
 
     def close(self) -> None:
-        """Start all that was stopped, and close the log."""
+        """Start all that was stopped, give strangers the driver's timeslice back, and close the log."""
+        strangers = self.slices.get(STRANGERS)
+        if strangers is not None:
+            self.executor.give_back(strangers.plan.groups)
         self.executor.forget(())
         if self.log is not None:
             self.log.close()

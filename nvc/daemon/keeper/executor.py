@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 
 from nvc.base.errors import NvcError
+from nvc.daemon.keeper.plan import NATIVE_US
 from nvc.kernel import rm
 
 TYPE_CHECKING = False
@@ -203,6 +204,13 @@ class Executor:
         self.failed[status] = self.failed.get(status, 0) + 1
         self.again[key] = self.clock() + REST
         return False
+
+    def give_back(self, groups: Iterable[Group]) -> None:
+        """Set the driver's own timeslice again where another one was set."""
+        for group in groups:
+            length = self.lengths.get((group.client, group.handle))
+            if length is not None and length[0] != NATIVE_US and self.alive(group.pid):
+                self.set_length(group, NATIVE_US)
 
     def forget(self, groups: Sequence[Group]) -> None:
         """Only these groups are left: start what is stopped of the others whose processes live, forget the rest."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from nvc.base.value import Value
 from nvc.model.slices.policy import MS
-from nvc.slices.policy.entitlement import FLOOR_US, FRONT_US, entitlements
+from nvc.slices.policy.entitlement import FLOOR_US, FRONT_US, entitlements, with_guest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ PERIODS = (20 * MS, 1000 * MS)
 SLACK = 8  # of a quota, this part may be had above it where caps promise all of the time
 ALONE = 0.8  # of what the busiest group of a slice had: one that had this much counts as always working
 ROUND = 50 * MS  # a capped slice has a part of this at a time: 20 changes to it and back in a second
+
+STRANGERS = "strangers"  # the key in a plan for all processes in no slice
+SLICE, STOP = "slice", "stop"  # on-stranger: together they are one more tenant; they do not run beside slices
 
 
 class Group(Value):
@@ -66,6 +69,23 @@ class Plan(Value):
     """What holds on all devices."""
 
     devices: tuple[DevicePlan, ...] = ()
+
+
+def plan_with_strangers(
+    uuid: str,
+    force: InForce,
+    groups: Mapping[str, tuple[Group, ...]],
+    activity: Mapping[int, int],
+    strangers: tuple[Group, ...],
+    how: str,
+) -> DevicePlan:
+    """The plan of a device on which processes in no slice have groups, too. `how` is on-stranger."""
+    if strangers and how == SLICE:
+        return plan(uuid, with_guest(force, STRANGERS), {**groups, STRANGERS: strangers}, activity)
+    made = plan(uuid, force, groups, activity)
+    if strangers and how == STOP:
+        made = made.replace(slices=(*made.slices, SlicePlan(STRANGERS, strangers, stopped=True)))
+    return made
 
 
 def plan(
@@ -143,7 +163,9 @@ def timeslices(
     force: InForce, present: tuple[Terms, ...], caps: Mapping[str, float], counts: Mapping[str, float]
 ) -> dict[str, int]:
     """Microseconds of each group of a slice, by the slice's key."""
-    parts = _parts(force, present, caps)
+    absent = frozenset(terms.key for terms in force.terms) - {terms.key for terms in present}
+    entitled = entitlements(force, absent)
+    parts = _parts(present, caps, entitled)
     if front := force.front & {terms.key for terms in present}:
         return _behind(force, present, counts, front)
     turn = (force.quantum or TURN * force.policy.quanta) // 1000
@@ -156,17 +178,19 @@ def timeslices(
     if most > longest:
         lengths = {key: length * longest / most for key, length in lengths.items()}
     lengths = _few_changes(present, caps, counts, lengths)
+    if STRANGERS in lengths and not entitled.get(STRANGERS):
+        lengths[STRANGERS] = FLOOR_US  # the caps of slices promise all of the time: strangers have what these leave
     return {key: max(round(length), FLOOR_US) for key, length in lengths.items()}
 
 
-def _parts(force: InForce, present: tuple[Terms, ...], caps: Mapping[str, float]) -> dict[str, float]:
+def _parts(
+    present: tuple[Terms, ...], caps: Mapping[str, float], entitled: Mapping[str, float]
+) -> dict[str, float]:
     """The parts of the timeslices: twice the entitlement for who is stopped once he had his quota.
 
     That costs the others nothing, and a cap above the equal part is reached. Whoever has no part (paused) is given
     an equal one for later.
     """
-    absent = frozenset(terms.key for terms in force.terms) - {terms.key for terms in present}
-    entitled = entitlements(force, absent)
     equal = 1 / max(len(present), 1)
     return {
         terms.key: (entitled.get(terms.key) or equal) * (2 if caps[terms.key] < 1 else 1)

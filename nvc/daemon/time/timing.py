@@ -15,7 +15,7 @@ from nvc.daemon.io.loop import SECOND
 from nvc.daemon.keeper import process
 from nvc.daemon.keeper.caps import NEVER
 from nvc.daemon.keeper.driver import opener
-from nvc.daemon.keeper.plan import DevicePlan, Plan, SlicePlan, plan
+from nvc.daemon.keeper.plan import DevicePlan, Plan, plan_with_strangers
 from nvc.daemon.keeper.table import UNKNOWN, Table
 from nvc.daemon.schedule.slice_index import raw_uuid
 from nvc.daemon.time.books import Books
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from nvc.request.config import Config
 
 SOON = SECOND // 500  # after news of channels: a context is made by some dozen calls
-STOP = "stop"  # on-stranger: processes in no slice do not run on a GPU that slices share
-STRANGERS = "strangers"  # the key in the plan for all of them
 BROKE = SECOND // 100  # that a process had the GPU while it was stopped: somebody has started its channels
 BREAKS = 3  # how often that is seen until the process is killed: it is stopped again each time
 SEEN = 2 * SECOND  # until the log has told all that came of a call which the tracer saw
@@ -146,14 +144,12 @@ class Timing:
         for group in (*here, *groups.get(UNKNOWN, ())):
             found.setdefault(owners.get(group.pid, STRANGER), []).append(group)
         servers = self.servers()  # MPS servers are their children, and run what slices launch
-        strangers = [one for one in found.pop(STRANGER, []) if parent_of(one.pid) not in servers]
+        strangers = tuple(one for one in found.pop(STRANGER, []) if parent_of(one.pid) not in servers)
         self.strangers[uuid] = tuple(sorted({group.pid for group in strangers}))
-        made = plan(
-            uuid, self.slices.force[raw], {key: tuple(few) for key, few in found.items()}, self.books.lately(uuid)
-        )
-        if strangers and self.on_stranger == STOP:
-            made = made.replace(slices=(*made.slices, SlicePlan(STRANGERS, tuple(strangers), stopped=True)))
-        return made
+        return plan_with_strangers(
+            uuid, self.slices.force[raw], {key: tuple(few) for key, few in found.items()}, self.books.lately(uuid),
+            strangers, self.on_stranger,
+        )  # fmt: skip
 
     def _guard(self, pids: set[int]) -> None:
         """Have these processes, and all that they make, killed when they start or stop channels; until they end.

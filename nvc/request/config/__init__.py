@@ -108,7 +108,7 @@ class Config(Value):
     nvcd_metrics: str = ""  # where nvcd's metrics are had: unix:/path or address:port; "": nowhere
     nvcd_on_bypass: str = "report"  # or deny, stop
     nvcd_on_excess: str = "deny"  # or report, stop
-    nvcd_on_stranger: str = "leave"  # or stop
+    nvcd_on_stranger: str = "leave"  # or slice, stop
     #: name, memory, devices, cores, weight, and policy, request, period and isolation, or "", of each; see
     #: nvc.request.config.vgpu
     vgpu_devices: tuple[tuple[str, str, tuple[str, ...], int, int, str, str, str, str], ...] = ()

@@ -113,6 +113,17 @@ def in_force(device_policy: DevicePolicy, demands: tuple[Demand, ...]) -> InForc
     return InForce(policy, device_policy.quantum_us * 1000, terms, device_policy.floor_us)
 
 
+def with_guest(force: InForce, key: str) -> InForce:
+    """A policy in force with one more tenant, the youngest. It has weight 1 and no cap, and is not first."""
+    bound = 0.0
+    if force.policy.bound == EQUAL and force.terms:
+        before = round(1 / force.terms[0].bound)  # parts: those of the slices, or more that the operator keeps free
+        bound = 1 / max(sum(one.timed for one in force.terms) + 1, before)
+    guest = Terms(Demand(key, force.policy.number), bound=bound)
+    slices = tuple(one.replace(bound=bound) if bound else one for one in force.terms)
+    return force.replace(terms=(*slices, guest))  # type: ignore[no-any-return]
+
+
 def entitlements(force: InForce, idle: frozenset[str] = frozenset()) -> dict[str, float]:
     """The part of the device's time, by key, that each slice gets. All but `idle` and paused ones have work.
 

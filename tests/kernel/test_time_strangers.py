@@ -1,0 +1,53 @@
+"""A program in no slice beside one in a slice, by on-stranger: nvcd with a simulated resource manager."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support import until
+from support.nvcd import Place, eventually
+from support.nvcd_programs import started
+from support.simrm import Served
+from support.vgpucap import Worker
+
+from nvc.daemon.keeper.plan import NATIVE_US
+from nvc.testing.sim.layout import STATE
+from nvc.testing.sim.state import Group, groups
+
+pytestmark = [pytest.mark.usefixtures("shim"), pytest.mark.driver(gpus=1)]
+
+
+def of(served: Served, pid: int) -> Group:
+    (found,) = [one for one in groups(os.path.join(served.root, STATE)) if one.pid == pid]
+    return found
+
+
+def test_as_one_more_tenant(
+    served: Served, place: Place, driver: str, sliced: Any, busy: Callable[..., Worker]
+) -> None:
+    started(place, driver, '[nvcd]\non-stranger = "slice"\n')
+    stranger = sliced().process.pid
+    worker = busy("--policy=weight", "--weight=3", seconds=600).started()
+    state = eventually(place, lambda s: bool(s["devices"]) and len(s["devices"][0]["had"]) == 2)
+    (device,) = state["devices"]
+    assert device["strangers"] == [stranger]
+    lengths = {one["key"] == "strangers": one["timesliceUs"] for one in device["had"]}
+    assert lengths == {True: 2000, False: 6000}
+    until(lambda: of(served, stranger).timeslice == 2000)
+    assert not of(served, stranger).stopped
+    worker.kill()
+    until(lambda: of(served, stranger).timeslice == NATIVE_US)
+
+
+def test_stopped_while_slices_are_there(
+    served: Served, place: Place, driver: str, sliced: Any, busy: Callable[..., Worker]
+) -> None:
+    started(place, driver, '[nvcd]\non-stranger = "stop"\n')
+    stranger = sliced().process.pid
+    worker = busy("--policy=weight", seconds=600).started()
+    until(lambda: of(served, stranger).stopped == of(served, stranger).channels)
+    worker.kill()
+    until(lambda: not of(served, stranger).stopped)
