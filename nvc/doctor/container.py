@@ -6,7 +6,7 @@ import os
 import stat
 from collections.abc import Iterator
 
-from nvc.apply.cgroup.denied import denied
+from nvc.apply.cgroup.denied import judge
 from nvc.base.errors import MountError, NvcError
 from nvc.discovery.containers.files import table, text
 from nvc.discovery.devices.nodes import CONTROL, UVM
@@ -150,19 +150,21 @@ def _rules(context: Context) -> Iterator[Fact]:
         if path in expected and not path.startswith(_MIG)
     }
     try:
-        lacking, place = denied(context.kernel, inside.pid, tuple(numbers))
+        found = judge(context.kernel, inside.pid, tuple(numbers))
     except MountError as error:
         yield Fact(unread=error.cause)
         return
-    listed = place.endswith("devices.list")
-    allow = f"{os.path.dirname(place)}/devices.allow"
-    yield Fact(
-        place=place,
-        count=len(numbers),
-        denied=", ".join(sorted(numbers[number] for number in lacking)),
-        run=[f"echo 'c {n[0]}:{n[1]} rw' > {allow}" for n in sorted(lacking) if listed and asked],
-        again="" if listed else f"; {AGAIN}",
-    )
+    listed = found.place.endswith("devices.list")
+    allow = f"{os.path.dirname(found.place)}/devices.allow"
+    fact = Fact(place=found.place, count=len(numbers))
+    if found.denied or not found.unknown:
+        fact.denied = ", ".join(sorted(numbers[number] for number in found.denied))
+        fact.run = [f"echo 'c {n[0]}:{n[1]} rw' > {allow}" for n in sorted(found.denied) if listed and asked]
+        fact.again = "" if listed else f"; {AGAIN}"
+        yield fact
+    if found.unknown:
+        nodes = ", ".join(sorted(numbers[number] for number in found.unknown))
+        yield Fact(place=found.place, unknown=nodes, cause=found.cause)
 
 
 def _systemd(context: Context) -> Iterator[Fact]:
@@ -228,6 +230,9 @@ CHECKS = (
     )),
     Check("container.rules", "its device rules against its device nodes", _rules, (
         Row(UNKNOWN, "its device rules cannot be read: {unread}", lambda it: it.unread, advice=AS_ROOT),
+        Row(UNKNOWN, "whether its cgroup allows {unknown} is not known: {cause}", lambda it: it.unknown,
+            seen=("{place}",),
+            advice="open one in the container: `Operation not permitted` means that the cgroup denies it"),
         Row(FAILED, "its cgroup denies {denied}: programs get `Operation not permitted`, NVML `Unknown Error`",
             lambda it: it.denied, seen=("{place}",),
             advice="systemd was reloaded, or something else rewrote the rules: give devices by CDI{again}"),

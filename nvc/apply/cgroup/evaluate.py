@@ -33,6 +33,14 @@ def allows(code: list[Instruction], rules: tuple[Rule, ...]) -> bool:
     return True
 
 
+def verdict(code: list[Instruction], rule: Rule) -> bool | None:
+    """Whether a program allows to read and write a character device; None where that cannot be told."""
+    answers = [answer_to(code, opening, *rule)[0] for opening in _OPENINGS]
+    if any(answer is not None and answer != 1 for answer in answers):
+        return False
+    return None if None in answers else True
+
+
 def answer_to(
     code: list[Instruction], access_type: int, major: int, minor: int, steps: int = MOST_STEPS
 ) -> tuple[int | None, int]:
