@@ -7,7 +7,7 @@ import os
 import re
 
 import pytest
-from support.prose import pages, read, reports
+from support.prose import pages, read, reports, sentences
 
 from nvc.apply import executor
 from nvc.daemon.audit import verify
@@ -59,3 +59,39 @@ def test_pages_say_how_often_nvcd_asks_nvml() -> None:
     assert part == "2" and "Twice a second, `nvcd` asks NVML" in read("docs/daemon.md")
     wrong = re.compile(r"once a second[^.]{0,60}NVML|NVML once a second", re.IGNORECASE)
     assert [page for page in (*pages(), *reports()) if wrong.search(" ".join(read(page).split()))] == []
+
+
+def numbers(text: str) -> set[str]:
+    """Figures of a text, without dates, versions, names and the marks that group digits."""
+    text = re.sub(r"`[^`]*`|\]\([^)]*\)|\d{4}-\d\d-\d\d|\d+\.\d+\.\d+", " ", text, flags=re.MULTILINE)
+    text = re.sub(r"(?<=\d)[,\u202f ](?=\d{3}\b)", "", text)
+    return set(re.findall(r"(?<![\w.:])\d+(?:\.\d+)?(?![\w.]*\w)", text))
+
+
+def counted(part: str) -> set[str]:
+    """Figures that are numbers of rows of a report: programs of which each held its memory limit."""
+    rows = re.findall(r"^\| .* \| \d+ \| \d+ \|$", read("docs/measurements/reports/2026-11-24-adversary.md"), re.M)
+    return {str(len(rows))} if part.startswith("Hostile programs") else set()
+
+
+def parts() -> list[str]:
+    """The sections of the page of measurements."""
+    return re.split(r"^## ", read("docs/measurements/README.md"), flags=re.MULTILINE)[1:]
+
+
+@pytest.mark.parametrize("part", parts(), ids=lambda part: part.splitlines()[0])
+def test_measured_figures_are_those_of_the_reports(part: str) -> None:
+    """Each figure of a section is in a report that the section links to."""
+    linked = re.findall(r"\((reports/[^)#]+)", part)
+    assert linked
+    there = set().union(*(numbers(read(f"docs/measurements/{name}")) for name in linked))
+    assert numbers(part) - there == counted(part)
+
+
+@pytest.mark.parametrize("page", [page for page in pages() if "measurements/README.md" in read(page)])
+def test_figures_beside_a_link_are_measured(page: str) -> None:
+    """What a sentence says and links to the measurements for is on that page."""
+    measured = numbers(read("docs/measurements/README.md"))
+    for sentence in (one for block in re.split(r"\n\s*\n|\n[-|]", read(page)) for one in sentences(block)):
+        if "measurements/README.md" in sentence:
+            assert numbers(sentence) - measured == set(), sentence
