@@ -44,7 +44,8 @@ def _run(program: str, words: list[str]) -> int:
     values = parsed(program, words, PATHS, PATHS, flags=("state", "stop", "wait"))
     for name in ("state", "stop"):
         if name in values and len(words) > 1:
-            raise InputError(f"--{name}", cause="stands alone", hint="`nvcd --help` lists the options")
+            cause = "cannot be combined with other options"
+            raise InputError(f"--{name}", cause=cause, hint="`nvcd --help` lists the options")
     if "state" in values:
         from nvc_cli.output import write
 

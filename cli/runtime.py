@@ -121,7 +121,7 @@ def wanted(engine: str, remove: bool, **given: Any) -> Wanted:
             name = "--" + option.replace("_", "-")
             raise InputError(name, engine, f"is for {' and '.join(engines)}", "leave it out")
     if remove and (given["default"] or given["cdi"]):
-        raise InputError("--remove", cause="takes out all there is", hint="leave out the options for adding")
+        raise InputError("--remove", cause="removes everything", hint="leave out --set-as-default and --cdi")
     name = given["runtime_name"]
     if not name.replace("-", "").replace("_", "").replace(".", "").isalnum() or not name.isascii():
         raise InputError("--runtime-name", name, "want letters, digits, '-', '_' and '.'")
@@ -141,7 +141,7 @@ def programs_directory() -> str:
     for entry in sys.path:
         if entry.endswith(_CODE):
             return entry[: -len(_CODE)] + "/bin"
-    raise InputError("--runtime-path", cause="no installation around this code", hint="name nvc-runtime")
+    raise InputError("--runtime-path", cause="nvc-runtime is not beside nvc-cli", hint="name its path")
 
 
 def registration(engine: str, wanted: Wanted, program: str = "") -> _Work:

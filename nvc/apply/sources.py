@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from nvc.plan import ops
 
 
+#: Of a file that is a link, a directory or something else by now.
+WRONG_KIND = "not the kind of file that was found"
+REINSTALL = "reinstall the driver"
+
+
 class Sources:
     """The three roots that sources are in, and every descriptor opened below them."""
 
@@ -49,7 +54,7 @@ class Sources:
         """A regular file with the identity that discovery saw. Raises SourceChanged."""
         fd, st = self._open("driver", op.source)
         if not stat.S_ISREG(st.st_mode):
-            raise MountError("open source", op.source, "unexpected source file mode")
+            raise MountError("open driver file", op.source, WRONG_KIND, REINSTALL)
         if Identity(st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns) != op.identity:
             raise SourceChanged("open source", op.source, "changed since it was found")
         return fd
@@ -62,7 +67,7 @@ class Sources:
             raise SourceChanged.of("open source", op.source, error) from None
         st = os.fstat(fd)
         if not (stat.S_ISDIR if op.is_directory else stat.S_ISREG)(st.st_mode):
-            raise MountError("open source", op.source, "unexpected source file mode")
+            raise MountError("open file of nvc", op.source, WRONG_KIND, "reinstall nvc")
         found = Identity(st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns)
         if op.identity is not None and found != op.identity:
             raise SourceChanged("open source", op.source, "changed since it was found")
@@ -88,7 +93,7 @@ class Sources:
             self.warnings.append(f"{op.source}: {error.cause}; left out")
             return -1
         if not (stat.S_ISDIR if op.is_directory else stat.S_ISSOCK)(st.st_mode):
-            self.warnings.append(f"{op.source}: unexpected source file mode; left out")
+            self.warnings.append(f"{op.source}: not the kind of file that was found; left out")
             return -1
         if op.is_directory and not op.writable and (st.st_uid != 0 or st.st_mode & 0o022):
             self.warnings.append(f"{op.source}: no longer a directory of root's alone; left out")
@@ -99,7 +104,7 @@ class Sources:
         """An entry of /proc/driver/nvidia. Raises SourceChanged."""
         fd, st = self._open("system", op.source, follow=False)
         if not (stat.S_ISDIR if op.is_directory else stat.S_ISREG)(st.st_mode):
-            raise MountError("open source", op.source, "unexpected source file mode")
+            raise MountError("open driver file", op.source, WRONG_KIND, REINSTALL)
         return fd
 
     def device(self, op: ops.BindDevice) -> int:
@@ -116,7 +121,7 @@ class Sources:
         """A directory of device nodes."""
         fd, st = self._open("device", op.source, follow=False)
         if not stat.S_ISDIR(st.st_mode):
-            raise MountError("open source", op.source, "unexpected source file mode")
+            raise MountError("open driver file", op.source, WRONG_KIND, REINSTALL)
         return fd
 
     def close(self) -> None:

@@ -148,7 +148,7 @@ class LoaderCacheError(NvcError, code="NVC-1702", stage="ldcache"):
 
 class HostError(
     NvcError, code="NVC-1102", stage="host", doctor="host",
-    hint="look into the kernel log, and at the limits that the caller set",
+    hint="check dmesg, and the caller's limits, such as LimitNOFILE=",
 ):  # fmt: skip
     """The host itself fails. That says nothing about what was asked for: nobody may take it for "not there"."""
 
@@ -176,7 +176,7 @@ def unforeseen(error: BaseException) -> NvcError:
     if isinstance(error, MemoryError):
         return HostError(_where(error), cause="out of memory")
     if isinstance(error, ImportError):
-        return HostError("load code", error.path or "", error.msg, "is the installation complete?")
+        return HostError("load code", error.path or "", error.msg, "install nvc again")
     return InternalError("unexpected error", cause=cause)
 
 

@@ -119,5 +119,6 @@ def own_directory() -> str:
     """Where nvcd's socket for root is, made if need be. Raises InitializationError."""
     place = runtime_directory("nvcd")
     if not place:
-        raise InitializationError("start nvcd", "/run/nvc/nvcd", "cannot be made")
+        hint = "check that /run is writable"
+        raise InitializationError("start nvcd", "/run/nvc/nvcd", "cannot be made", hint)
     return place

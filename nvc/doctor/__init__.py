@@ -122,7 +122,7 @@ def _findings(context: Context, check: Check) -> tuple[Finding, ...]:
         found.append(Finding(UNKNOWN, f"cannot be checked: {error}", advice=error.hint))
     except Exception as error:  # a check that is wrong must not keep the others from being made
         text = f"this check has a bug: {type(error).__name__}: {error}"
-        found.append(Finding(UNKNOWN, text, advice="please report it, with --bundle"))
+        found.append(Finding(UNKNOWN, text, advice="report it as README.md says, with --bundle"))
     return tuple(found) or (Finding(OK, f"{check.title}: no problem found"),)
 
 

@@ -24,6 +24,7 @@ IDS_KEEP: int = lib.NVC_PROBE_IDS_KEEP
 IDS_CHANGE: int = lib.NVC_PROBE_IDS_CHANGE
 IDS_TRY: int = lib.NVC_PROBE_IDS_TRY
 
+_LIMITS = "check dmesg, and limits such as TasksMax= and MemoryMax="
 _unreaped: list[int] = []
 
 
@@ -57,7 +58,7 @@ class Probe:
                     "which keeps the driver initialised, and look for Xid errors in the kernel log",
                 )  # fmt: skip
             if code < 0:
-                raise InitializationError("driver rpc error", "", os.strerror(-code).lower())
+                raise InitializationError("driver rpc error", "", os.strerror(-code).lower(), _FOREIGN)
             if code == 0:
                 break
             size += code
@@ -124,6 +125,7 @@ class Probe:
 
 _EINTR = 4
 _ETIMEDOUT = 110
+_LIMITS = "check dmesg, and limits such as TasksMax= and MemoryMax="
 _FOREIGN = "libnvidia-ml.so.1 of the driver root does not behave like NVML: reinstall the driver"
 
 
@@ -168,7 +170,7 @@ def start_probe(
     pidfd = ffi.new("int *")
     pid = lib.nvc_probe_start(options, fd, pidfd)
     if pid < 0:
-        raise InitializationError("start the driver probe", "", os.strerror(-pid).lower())
+        raise InitializationError("start the driver probe", "", os.strerror(-pid).lower(), _LIMITS)
     return Probe(pid, fd[0], pidfd[0], timeout)
 
 

@@ -234,7 +234,7 @@ def test_cdi_devices_are_all_isolated_or_none(bundle: Bundle, give: Callable[...
     [
         (1, (), "read container state: pid: 1 is no container's"),
         (2, ("update-ldcache", "--folder=/usr/lib"), "limit-memory: not together with other hooks"),
-        (4194303, (), "isolate by the kernel: pid 4194303: no such process; has the container ended?"),
+        (4194303, (), "isolate by the kernel: pid 4194303: no such process; start it again if it has ended"),
     ],
 )
 def test_calls_of_the_cdi_hook_that_are_refused(
@@ -325,7 +325,7 @@ def test_a_cgroup_that_vanishes_or_is_another(driver: str, uuids: list[str]) -> 
         assert before.limits[0].hard == NO_LIMIT and get_limits(driver, uuids[0], group.path)[1] == GIB
         put_back(before, 10.0)
         assert get_limits(driver, uuids[0], group.path)[1] == NO_LIMIT
-    with pytest.raises(ContainerError, match="no such file or directory; has the container ended"):
+    with pytest.raises(ContainerError, match="no such file or directory; start it again if it has ended"):
         limit(held, 10.0)
     put_back(before, 10.0)  # nothing to restore: it does not raise
     with Group.make(2, name) as again:

@@ -84,7 +84,7 @@ def test_state_of_the_one_that_runs(place: Place) -> None:
     place.start()
     assert f'"version": "{ask(place)["version"]}"' in run(*words).stdout
     more = run(*words, "--wait", check=False)
-    assert more.returncode == 1 and "--state: stands alone" in more.stderr
+    assert more.returncode == 1 and "--state: cannot be combined" in more.stderr
     other = run("setpriv", "--reuid=65534", "--clear-groups", *words[-2:], check=False)
     assert other.returncode == 1 and "permission error: ask nvcd: only root can" in other.stderr
 

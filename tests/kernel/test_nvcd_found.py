@@ -97,7 +97,7 @@ def test_a_slice_that_has_too_much_is_denied_more(
     other.end()
     eventually(place, lambda s: not s["denied"])
     assert program.code("alloc b 2m")[0] == 0
-    assert place.daemon is not None and "does that no more; allowed again" in place.daemon.said()
+    assert place.daemon is not None and "is within its limits again; no longer denied" in place.daemon.said()
     assert "denied more" not in run(*place.enter(launcher, "vgpu", "show", denied["key"])).stdout
     assert "nvc_slice_denied{" not in get(place, "/metrics") and not violation(place, "excess")
     told(place, launcher, denied["key"], "excess", "deny", "allowed")

@@ -249,7 +249,7 @@ def test_the_minor_is_the_kernels_where_nvml_does_not_tell(nvml_tree: NvmlTree) 
     tree.node("/dev/nvidia5", 195, 5)
     assert facts_of(tree.path).gpus[0].node.path == "/dev/nvidia5"
     tree.file("/proc/driver/nvidia/gpus/0000:1b:00.0/information", "Model: Test\n")
-    with pytest.raises(DetectionError, match="neither NVML nor the kernel tells its minor"):
+    with pytest.raises(DetectionError, match="neither NVML nor the kernel module reports its minor"):
         facts_of(tree.path)
 
 

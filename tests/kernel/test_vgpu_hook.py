@@ -125,7 +125,7 @@ def test_what_the_operator_says(
 @pytest.mark.parametrize(
     ("settings", "variables", "cause"),
     [
-        ("", {"NVC_VGPU_MEMORY": "0"}, "NVC_VGPU_MEMORY: 0: no memory at all"),
+        ("", {"NVC_VGPU_MEMORY": "0"}, "NVC_VGPU_MEMORY: 0: 0 is not allowed"),
         ("", {"NVC_VGPU_MEMORY": "90g"}, "NVC_VGPU_MEMORY: 90g: GPU-"),
         (
             "",

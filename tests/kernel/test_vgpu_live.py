@@ -213,7 +213,7 @@ def test_slices_are_forgotten_when_they_are_gone(sliced: Any, launcher: str) -> 
 #: What the operator is refused, and what is said.
 REFUSED = [
     (("set", "nobody", "--memory=1g"), "no such slice"),
-    (("set", "SLICE", "--memory=0"), "--memory: 0: no memory at all"),
+    (("set", "SLICE", "--memory=0"), "--memory: 0: 0 is not allowed"),
     (("set", "SLICE", "--memory=10gb"), "write 10GiB"),
     (("set", "SLICE", "--memory=90g"), "has 81559 MiB"),
     (("set", "SLICE", "--memory=1g,2g"), "2 sizes, but the number of devices is 1"),

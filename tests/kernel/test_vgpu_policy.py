@@ -219,7 +219,7 @@ def test_a_spoilt_file_is_an_error_and_never_no_policy(policy: Any, tenants: Pro
     path = f"{policies.directory()}/{uuids(driver)[0]}"
     for content, cause in (
         ("policy fiar\n", "fiar: no such policy"),
-        ("total weight 4\n", "no such setting"),
+        ("total weight 4\n", "no such setting; known are"),
     ):
         with open(path, "w", encoding="ascii") as out:
             out.write(content)

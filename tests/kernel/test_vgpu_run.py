@@ -181,7 +181,7 @@ def test_a_slice_can_be_seen_and_changed(launcher: str, driver: str) -> None:
 @pytest.mark.parametrize(
     ("words", "cause"),
     [
-        (("--memory=0", "--", "true"), "--memory: 0: no memory at all"),
+        (("--memory=0", "--", "true"), "--memory: 0: 0 is not allowed"),
         (("--memory=90g", "--", "true"), "has 81559 MiB"),
         (("--cores=0", "--", "true"), "--cores: 0: want a whole number from 1 to 100"),
         (("--cores=-1", "--", "true"), "--cores: -1: want a whole number from 1 to 100"),

@@ -298,7 +298,7 @@ def test_dry_run_as_json(runc_bundle: Any, debian: str, configure: Configure) ->
 @pytest.mark.parametrize(
     ("words", "cause"),
     [
-        (("--vgpu-memory=0",), "--vgpu-memory: 0: no memory at all"),
+        (("--vgpu-memory=0",), "--vgpu-memory: 0: 0 is not allowed"),
         (("--vgpu-memory=-1g",), "--vgpu-memory: -1g: negative"),
         (("--vgpu-memory=10gb",), "write 10GiB"),
         (("--vgpu-memory=1e9",), "--vgpu-memory: 1e9: not a size"),

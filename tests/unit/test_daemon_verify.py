@@ -105,7 +105,7 @@ def test_too_much_memory_is_denied_with_the_answer_that_shows_it() -> None:
     assert (denied.kind, denied.uuid, denied.text) == (EXCESS, UUID, "has 5 GiB of 4 GiB")
     world.now += HALF
     assert not world.shows(LIMIT)
-    assert world.said[1] == f"excess: slice {KEY} ({NAME}) on {UUID} does that no more; allowed again"
+    assert world.said[1] == f"excess: slice {KEY} ({NAME}) on {UUID} is within its limits again; no longer denied"
     assert not world.verifier.ongoing and world.verifier.counts[EXCESS] == 1
     assert world.shows(LIMIT + GIB) and world.verifier.counts[EXCESS] == 2
 
@@ -117,7 +117,7 @@ def test_what_is_only_reported_is_told_until_it_is_over() -> None:
     assert (one.kind, one.action) == (EXCESS, "report") and not world.verifier.denied
     world.now += HALF
     world.shows(LIMIT)
-    assert world.said[1] == f"excess: slice {KEY} ({NAME}) on {UUID} does that no more; over"
+    assert world.said[1] == f"excess: slice {KEY} ({NAME}) on {UUID} is within its limits again; over"
     assert not world.verifier.ongoing
 
 
@@ -136,9 +136,9 @@ def test_two_causes_end_one_after_the_other() -> None:
     world.shows(LIMIT + GIB)
     world.now += SECOND
     assert world.shows(LIMIT + GIB) and len(world.verifier.ongoing) == 2
-    assert world.shows(LIMIT) and "does that no more; over" in world.said[-1]
+    assert world.shows(LIMIT) and "is within its limits again; over" in world.said[-1]
     world.accountant.accounts = {KEY: (Account(0, 5, "x", (GIB,)),)}
-    assert not world.shows(LIMIT) and "does that no more; allowed again" in world.said[-1]
+    assert not world.shows(LIMIT) and "is within its limits again; no longer denied" in world.said[-1]
 
 
 def test_the_next_process_is_stopped_where_one_was_not_enough() -> None:
@@ -226,7 +226,7 @@ def test_books_of_the_dead_are_corrected(books: World) -> None:
     assert books.verifier.counts[OVERCOUNT] == len(books.verifier.ongoing) == 1
     books.now += HALF
     assert look(books) == GIB and not books.verifier.ongoing
-    assert books.said[1].endswith("does that no more; over")
+    assert books.said[1].endswith("is within its limits again; over")
 
 
 def test_a_line_of_many_dead_is_short() -> None:

@@ -121,7 +121,7 @@ def test_a_value_that_others_have_set_stays(path: str) -> None:
     write(path, read(path).replace('"default-runtime": "nvc"', '"default-runtime": "kata"'))
     made = take_out(path)
     assert '"kata"' in read(path) and "runtimes" not in read(path)
-    assert "default-runtime was changed by somebody else" in made.notes[0]
+    assert "default-runtime was changed since nvc wrote it" in made.notes[0]
 
 
 def test_a_file_that_others_have_removed(path: str) -> None:
@@ -166,7 +166,7 @@ def test_a_file_of_ours_alone(path: str) -> None:
 def test_a_file_of_ours_that_others_have_changed(path: str) -> None:
     configure(path, content="{}\n")
     write(path, "{ }\n")
-    with pytest.raises(EngineError, match="was changed by somebody else"):
+    with pytest.raises(EngineError, match="was changed since nvc wrote it"):
         change.remove(path, "json")
 
 

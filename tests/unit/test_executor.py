@@ -214,5 +214,5 @@ def test_other_kinds_are_refused(tmp_path: Any, target: Any) -> None:
     (tmp_path / "file").write_bytes(b"")
     (tmp_path / "link").symlink_to("file")
     for source, directory in (("/file", True), ("/link", False)):
-        with pytest.raises(MountError, match="unexpected source file mode"):
+        with pytest.raises(MountError, match="not the kind of file that was found"):
             apply_plan(RecordingKernel(), made.replace(ops=(BindProc(source, "/x", directory),)), target)

@@ -45,8 +45,8 @@ def test_percent(text: str, part: int) -> None:
     ("text", "why"),
     [
         ("", "empty"),
-        ("0", "no memory at all"),
-        ("0m", "no memory at all"),
+        ("0", "0 is not allowed"),
+        ("0m", "0 is not allowed"),
         ("-1", "negative"),
         ("-1GiB", "negative"),
         ("+1GiB", "not a size"),

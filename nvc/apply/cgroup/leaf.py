@@ -45,7 +45,7 @@ def leaf_of(proc: int) -> Leaf:
     try:
         inode, children, foreign = os.stat(path).st_ino, _children(path), _delegated(path, top)
     except OSError as error:
-        raise ContainerError.of(STEP, path, error, "has the container ended?") from None
+        raise ContainerError.of(STEP, path, error, "start it again if it has ended") from None
     if children:
         raise ContainerError(STEP, path, f"not a leaf: the cgroup {children[0]} is in it", LEAF_HINT)
     if foreign:
@@ -73,9 +73,9 @@ def check_unchanged(leaf: Leaf, divided: bool = False) -> None:
         found = os.stat(leaf.path).st_ino
         children = _children(leaf.path)
     except OSError as error:
-        raise ContainerError.of(STEP, leaf.path, error, "has the container ended?") from None
+        raise ContainerError.of(STEP, leaf.path, error, "start it again if it has ended") from None
     if found != leaf.inode:
-        raise ContainerError(STEP, leaf.path, "another cgroup is there now", "has the container ended?")
+        raise ContainerError(STEP, leaf.path, "another cgroup is there now", "start it again if it has ended")
     if children and not divided:
         raise ContainerError(STEP, leaf.path, f"not a leaf any more: {children[0]} is in it", LEAF_HINT)
 

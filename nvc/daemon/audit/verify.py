@@ -254,9 +254,9 @@ class Verifier:
         for one in over:
             allowed = one.action == DENY and (one.key, one.uuid.lower()) not in denied
             here = not one.key or one.key in self.accountant.slices.by_key
-            text = "does that no more" if here else "is gone"
+            text = "is within its limits again" if here else "is gone"
             self._tell(
-                one.kind, one.key, one.uuid, one.pid, text, "allowed again" if allowed and here else "over"
+                one.kind, one.key, one.uuid, one.pid, text, "no longer denied" if allowed and here else "over"
             )
 
     def _mark(self) -> None:

@@ -112,7 +112,7 @@ class Servers:
     def _refuse_unknown(self, uuid: str) -> None:
         """Raise DeviceError where it is not known which servers a device has."""
         if self.problem:
-            raise DeviceError("isolation by MPS", _base(), self.problem, "mend that, and restart nvcd")
+            raise DeviceError("isolation by MPS", _base(), self.problem, "fix that, then `systemctl restart nvcd`")
         for one in self.servers.values():
             if one.uuid == uuid and one.state == UNKNOWN:
                 raise DeviceError(

@@ -66,7 +66,8 @@ def _minor(gpu: ProbeGpu, entry: ProcGpu | None) -> int:
     minor = told if told >= 0 else gpu.minor
     if minor < 0:
         raise DetectionError(
-            "compare GPUs", bus_id(gpu.address), "neither NVML nor the kernel tells its minor"
+            "compare GPUs", bus_id(gpu.address), "neither NVML nor the kernel module reports its minor",
+            "reload the driver's kernel modules, or reboot",
         )
     return minor
 

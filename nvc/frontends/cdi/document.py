@@ -117,7 +117,7 @@ def build_document(
             everything.setdefault(f"all:{size}", []).append(edits)
             devices += [{"name": f"{name}:{size}", "containerEdits": edits} for name in names]
     if not devices and not options.none_device:
-        raise DeviceError("no device", cause="neither a GPU nor a MIG device is there to be named")
+        raise DeviceError("no device", cause="no GPU or MIG device found")
     if options.all_device:
         devices += [{"name": name, "containerEdits": merged(all_of)} for name, all_of in everything.items()]
     if options.none_device:  # engines refuse one without edits

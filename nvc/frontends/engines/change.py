@@ -127,7 +127,7 @@ def remove(path: str, form: str) -> Change | None:
         return Change(path, before, after, forget=True, directories=directories)
     if record["keys"] and record["keys"][0]["path"] == [""]:
         raise EngineError(
-            "remove", path, "was changed by somebody else", "remove it by hand if that is meant"
+            "remove", path, "was changed since nvc wrote it", "delete it yourself if you want it gone"
         )
     merged = merge(written, text, text_of(original, path)) if record["exact"] else None
     if merged is not None and _taken_back(FORMS[form], merged, path, record["keys"]):
@@ -169,7 +169,7 @@ def _take_back(form: ModuleType, text: str, path: str, key: dict[str, Any]) -> t
     elif there is _MISSING:
         return text, ""
     elif there != key["value"]:
-        return text, f"{path}: {'.'.join(keys)} was changed by somebody else: left as it is"
+        return text, f"{path}: {'.'.join(keys)} was changed since nvc wrote it: left as it is"
     elif key["had"]:
         return form.assign(text, path, keys, key["previous"]), ""
     text = form.delete(text, path, keys)

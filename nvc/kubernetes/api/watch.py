@@ -171,7 +171,7 @@ class Watch:
             version = str(meta.get("resourceVersion") or "")
             by_others = kind not in ("ERROR", "BOOKMARK") and self.foreign(kind, found)
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise ApiError(STEP, path, "no event of a watch", status=GONE) from None
+            raise ApiError(STEP, path, "not a valid event of a watch", status=GONE) from None
         if kind == "ERROR":
             # Whatever it is, what was missed is seen by another list.
             raise ApiError(STEP, path, f"HTTP {found.get('code')}: {found.get('message')}", status=GONE)

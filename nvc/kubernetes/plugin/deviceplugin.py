@@ -105,7 +105,7 @@ class Resource:
         for size in self.plugin.offer.sizes:
             if size.resource == self.name:
                 return size
-        raise ClaimError(STEP, self.name, "is offered no longer")
+        raise ClaimError(STEP, self.name, "was removed from the configuration", "delete the pod")
 
     def serve(self) -> None:
         """Open the socket. Raises InitializationError."""

@@ -23,7 +23,7 @@ def listed(path: str) -> ListPodResourcesResponse:
         found: ListPodResourcesResponse = call(path, METHOD, request, reply, TIMEOUT)
     except grpc.RpcError as error:
         detail = error.details() if isinstance(error, grpc.Call) else error
-        raise ClaimError("ask kubelet who has devices", path, detail, "is the directory mounted?") from None
+        raise ClaimError("ask kubelet who has devices", path, detail, "mount its directory, as the chart does") from None
     return found
 
 

@@ -14,7 +14,7 @@ from nvc.model.slices import layout
 
 class LedgerError(
     NvcError, code="NVC-2103", stage="vgpu", doctor="vgpu",
-    hint="processes of the container wrote to it; what they hold is not known",
+    hint="a process of the container damaged it; start the container again",
 ):  # fmt: skip
     """A ledger is malformed or cannot be used."""
 
@@ -107,7 +107,8 @@ def void(fd: int, account: Account, position: int) -> None:
         raise LedgerError("change ledger", cause="cut short")
     pid, changes = layout.SLOT_HEADER.unpack(slot)[0], layout.AMOUNT.unpack(amount)[0]
     if pid != account.pid:
-        raise LedgerError("change ledger", cause=f"slot {account.slot} is process {pid}'s by now")
+        cause = f"slot {account.slot} is now that of process {pid}"
+        raise LedgerError("change ledger", cause=cause, hint="try again")
     os.pwrite(fd, layout.AMOUNT.pack((changes + 1) & (1 << 64) - 1, 0, 0, 0), place)
 
 

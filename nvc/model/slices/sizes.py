@@ -64,7 +64,7 @@ def _nearest(text: str) -> str:
 def in_bytes(name: str, text: str, count: int) -> Size:
     """The size of `count` bytes. Raises InputError for less than 1 MiB or more than any device has."""
     if count == 0:
-        raise InputError(name, text, "no memory at all", "leave it out to limit nothing")
+        raise InputError(name, text, "0 is not allowed", "leave it out for no limit")
     if count < SMALLEST:
         raise InputError(name, text, f"{count} bytes is less than 1 MiB", HINT)
     if count > LARGEST:
@@ -92,7 +92,7 @@ def parse_part(name: str, text: str, whole_name: str, whole_text: str) -> Size:
     """Parse the fraction `text`/`whole_text` of a device, the form of cGPU's two variables. Raises InputError."""
     part, whole = _number(name, text, text), _number(whole_name, whole_text, whole_text)
     if whole == 0:
-        raise InputError(whole_name, whole_text, "no memory at all")
+        raise InputError(whole_name, whole_text, "0 is not allowed")
     if not 1 <= part <= whole:
         raise InputError(name, text, f"want 1 to {whole}, which {whole_name} says the device has")
     return Size(name, text, 0, part, whole)

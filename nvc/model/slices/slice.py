@@ -234,6 +234,11 @@ def reservation(asked: Size | None, device: SliceDevice, limit: int) -> int:
     return reserved
 
 
+def _bounded(what: str) -> str:
+    """The hint of a request that is above the operator's bound."""
+    return f"ask for less: [nvc] vgpu-{what}-max in config.toml bounds it"
+
+
 def _limit(wanted: SliceRequest, device: SliceDevice, asked: Size | None) -> int:
     """The memory limit of the slice on a device, in bytes."""
     most = granted(wanted.largest, device)
@@ -242,7 +247,7 @@ def _limit(wanted: SliceRequest, device: SliceDevice, asked: Size | None) -> int
     limit = amount(asked, device)
     if limit > most:
         allowed = wanted.largest.text if wanted.largest else ""
-        raise InputError(asked.name, asked.text, f"the operator grants {allowed}", "ask for less")
+        raise InputError(asked.name, asked.text, f"the operator grants {allowed}", _bounded("memory"))
     return limit
 
 
@@ -251,11 +256,11 @@ def _with_time(wanted: SliceRequest, device: SliceDevice, asked: TimeSetting | N
     cores, most = asked.value if asked else wanted.most_cores % ALL, wanted.most_cores or ALL
     if (cores or ALL) > most:
         assert asked is not None
-        raise InputError(asked.name, asked.text, f"the operator grants {most}", "ask for less")
+        raise InputError(asked.name, asked.text, f"the operator grants {most}", _bounded("cores"))
     weight = wanted.weight
     if weight is not None and wanted.most_weight and weight.value > wanted.most_weight:
         raise InputError(
-            weight.name, weight.text, f"the operator grants {wanted.most_weight}", "ask for less"
+            weight.name, weight.text, f"the operator grants {wanted.most_weight}", _bounded("weight")
         )
     if wanted.policy is None:
         policy = default_policy(cores, weight is not None)

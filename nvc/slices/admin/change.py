@@ -125,7 +125,8 @@ def _held(tenant: SliceStatus, sizes: dict[int, int], facts: HostFacts | None) -
     from nvc.slices.make.kernel_limits import cgroup_with_id, held_processes
 
     if facts is None or not tenant.pids:
-        raise InputError("change limits", tenant.name, "the driver limits its cgroup, and no process is in it")
+        cause = "no process runs in it, so its limit in the driver cannot change"
+        raise InputError("change limits", tenant.name, cause, "try again while its program runs")
     limits = {tenant.devices[place].uuid: size for place, size in sizes.items()}
     # The driver reserves memory for programs of `vgpu run` alone.
     reserved = {} if tenant.entry.rootfs else {
@@ -136,7 +137,7 @@ def _held(tenant: SliceStatus, sizes: dict[int, int], facts: HostFacts | None) -
         try:
             limited = cgroup_with_id(tenant.pids[0], tenant.entry.container)
         except OSError as error:
-            raise RegistryError.of("change limits", tenant.name, error, "has the container ended?") from None
+            raise RegistryError.of("change limits", tenant.name, error, "start it again if it has ended") from None
     return held_processes(facts, tenant.pids, limited, limits, reserved)
 
 

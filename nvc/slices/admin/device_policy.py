@@ -115,7 +115,8 @@ def set_device_policy(
             ]
             shares = [share for _, share in users]
             if policy_of(own.effective(POLICY_NATIVE)).server and uuid.startswith("MIG-"):
-                raise InputError(uuid, cause="a MIG device has no MPS server of nvcd's")
+                cause = "the policy concurrent does not work on MIG devices"
+                raise InputError(uuid, cause=cause, hint="choose another policy")
             for entry, _ in users:
                 check_server(entry, uuid, own.effective(POLICY_NATIVE))
             uncapped = sum(not share.cores for share in shares)

@@ -65,7 +65,8 @@ def shared_device(devices: tuple[SliceDevice, ...], isolation: str, claimed: boo
         raise DeviceError(SHARING, own.uuid, "an MPS server has one device, and the slice has several",
                           "ask for one device, or for another policy")  # fmt: skip
     if ":" in own.index:
-        raise DeviceError(SHARING, own.uuid, "a MIG device has no MPS server of nvcd's", "choose another policy")
+        cause = "the policy concurrent does not work on MIG devices"
+        raise DeviceError(SHARING, own.uuid, cause, "choose another policy")
     if isolation:
         raise DeviceError(SHARING, own.uuid, f"its slices share one server: no isolation by {isolation}",
                           "leave the isolation out, or choose another policy")  # fmt: skip

@@ -57,7 +57,7 @@ def load(path: str = PATH) -> tuple[Measurement, ...]:
             or status.st_uid not in (0, os.geteuid())
             or status.st_mode & 0o022
         ):
-            raise CalibrationError(READ, path, "not a file of root's alone", AGAIN)
+            raise CalibrationError(READ, path, "not a regular file of root that others cannot write", AGAIN)
         text = os.pread(fd, LIMIT, 0).decode("utf-8", "replace")
     except OSError as error:
         raise CalibrationError.of(READ, path, error, AGAIN) from None
@@ -67,7 +67,7 @@ def load(path: str = PATH) -> tuple[Measurement, ...]:
     for number, line in enumerate(text.splitlines(), 1):
         one = parse_line(line)
         if one is None:
-            raise CalibrationError(READ, path, f"line {number} makes no sense", AGAIN)
+            raise CalibrationError(READ, path, f"line {number} is not valid", AGAIN)
         found.append(one)
     return tuple(found)
 

@@ -90,7 +90,7 @@ def held_processes(
             os.close(proc)
     if not found:
         cause = "no such process"
-        raise ContainerError(STEP, f"pid {pids[0]}" if pids else "", cause, "has the container ended?")
+        raise ContainerError(STEP, f"pid {pids[0]}" if pids else "", cause, "start it again if it has ended")
     library = library_of(facts)
     return tuple(
         HeldCgroup(path, leaf.inode, library, _told(limits, {} if place else reserved), path == known)

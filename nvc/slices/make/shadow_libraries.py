@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 #: SONAMEs that there are shims for.
 SONAMES = ("libcuda.so.1", "libnvidia-ml.so.1")
 
+SHORTER = "use a shorter LD_LIBRARY_PATH in the container"
+
 
 class ImageLibraries(Value):
     """What of an image must be covered, linked or hidden."""
@@ -92,9 +94,9 @@ def _check(steps: object) -> None:
         cause = f"more than {lib.NVC_STEPS_SHADOWS_MAX} copies of libcuda in the image"
         raise MountError(step, path, cause)
     if failure.error == EOVERFLOW:
-        raise MountError(step, path, f"more than {lib.NVC_STEPS_SEARCHED_MAX} directories to search")
+        raise MountError(step, path, f"more than {lib.NVC_STEPS_SEARCHED_MAX} directories to search", SHORTER)
     if failure.error == EFBIG:
-        raise MountError(step, path, f"more than {lib.NVC_STEPS_NAMES_MAX} names")
+        raise MountError(step, path, f"more than {lib.NVC_STEPS_NAMES_MAX} names", SHORTER)
     raise MountError(step, path, strerror(failure.error))
 
 

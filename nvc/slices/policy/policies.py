@@ -93,7 +93,7 @@ def parse(text: str) -> DevicePolicy:
         elif name == "floor-us":
             found = found.replace(floor_us=parse_number(name, value, *FLOOR_US))
         else:
-            raise InputError(name[:UUID_MAX], cause="no such setting")
+            raise InputError(name[:UUID_MAX], cause="no such setting; known are those of `vgpu policy`")
     return found
 
 
