@@ -23,7 +23,8 @@ def listed(path: str) -> ListPodResourcesResponse:
         found: ListPodResourcesResponse = call(path, METHOD, request, reply, TIMEOUT)
     except grpc.RpcError as error:
         detail = error.details() if isinstance(error, grpc.Call) else error
-        raise ClaimError("ask kubelet who has devices", path, detail, "mount its directory, as the chart does") from None
+        hint = "mount its directory, as the chart does"
+        raise ClaimError("ask kubelet who has devices", path, detail, hint) from None
     return found
 
 
