@@ -3,7 +3,9 @@
     /opt/nvc/VERSION/bin, lib/nvc                   as on any host; VERSION ends with a digest of the content
     /opt/nvc/VERSION/lib/nvc/interpreter            Python, its libraries and their loader
     /opt/nvc/VERSION/lib/nvc/node                   copies all this to a node and removes it (kubernetes/node.py)
-    /usr, /run, ...                                 empty: places to mount the node's own
+    /opt/nvc/VERSION/lib/nvc/toolkit                does so for NVIDIA's GPU operator (kubernetes/toolkit.py)
+    /usr/bin                                        busybox, by which the operator starts that, as nvidia-toolkit
+    /run, ...                                       empty: places to mount the node's own
 
 Nodes differ in C library and Python, and many have no Python: what runs there, hooks of containers included, brings
 its own. Paths are the same in the image and on the node, so that the container runtime finds what the plugin names.
@@ -27,10 +29,13 @@ import package
 import share
 import shim
 import tree
+from names import NVIDIAS
 
 #: Where nodes have it. Programs name their loader by its absolute path: it cannot be moved.
 PLACE = "/opt/nvc"
 PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
+#: Programs for nodes, in kubernetes/.
+SCRIPTS = ("node", "toolkit")
 #: Packages of Debian that are Python.
 DEBIAN = (f"{PYTHON}-minimal", f"lib{PYTHON}-minimal", f"lib{PYTHON}-stdlib")
 #: Of the standard library, what nothing here needs.
@@ -41,6 +46,11 @@ MODULES = ("nis", "readline", "_crypt", "_curses", "_curses_panel", "_dbm", "_gd
 GLIBC = ("libc.so.6", "libdl.so.2", "libm.so.6", "libpthread.so.0", "librt.so.1", "libgcc_s.so.1")
 #: Python's packages beside those of every installation: what is compiled for this Python, and the plugin's.
 PACKAGES = ("cffi", "grpcio", "protobuf", "typing-extensions")
+#: What the operator's script calls: it is a shell's.
+BUSYBOX = ("/usr/bin/busybox", "/bin/busybox")
+APPLETS = ("sh", "cat", "sleep")
+#: Slashes in the paths by which programs name their loader: room for a longer path (kubernetes/toolkit.py).
+ROOM = 128
 #: Places to mount the node's directories on.
 PLACES = ("usr", "etc/nvc", "proc", "sys", "dev", "tmp", "run", "var/lib", "host", "driver")
 #: As on every host that nvc supports: libraries below /usr.
@@ -135,8 +145,12 @@ def lay_out(root: str, parts: package.Parts, version: str) -> str:
     shutil.copy(parts.core, os.path.join(library, "python/nvc/_syscalls.abi3.so"))
     package.set_version(library, version)
     tree.install_programs(parts.launcher, parts.spin, os.path.join(made, "bin"), symbolic=True)
-    node = share.read(os.path.join(tree.REPO, "packaging/kubernetes/node.py"))
-    share.write(os.path.join(library, "node"), node)
+    for link, program in NVIDIAS.items():
+        os.symlink(program, os.path.join(made, "bin", link))
+    scripts = {}
+    for script in SCRIPTS:
+        scripts[script] = share.read(os.path.join(tree.REPO, f"packaging/kubernetes/{script}.py"))
+        share.write(os.path.join(library, script), scripts[script])
     name = f"{version}-{digest(made)}"
     place = os.path.join(root, PLACE.lstrip("/"))
     os.makedirs(place)
@@ -144,10 +158,13 @@ def lay_out(root: str, parts: package.Parts, version: str) -> str:
     os.symlink(name, os.path.join(place, "current"))
     library = os.path.join(place, name, "lib/nvc")
     shown = os.path.join(PLACE, name, "lib/nvc")
-    interpreter(os.path.join(library, "interpreter"), library, os.path.join(shown, "interpreter"))
+    roomy = f"{PLACE}/{name}{'/' * ROOM}lib/nvc/interpreter"
+    interpreter(os.path.join(library, "interpreter"), library, roomy)
     program = f"{shown}/interpreter/bin/{PYTHON}"
     tree.write_conf(library, program, f"{shown}/site")
-    share.write(os.path.join(library, "node"), f"#!{program} -I\n".encode() + node, 0o755)
+    for script, text in scripts.items():
+        share.write(os.path.join(library, script), f"#!{program} -I\n".encode() + text, 0o755)
+    shell(root, f"{shown}/toolkit")
     compiler = tree.default_interpreter()
     tree.compile_bytecode(compiler, library, root)
     tree.write_archive(compiler, library, root)
@@ -159,11 +176,21 @@ def lay_out(root: str, parts: package.Parts, version: str) -> str:
     return name
 
 
+def shell(root: str, toolkit: str) -> None:
+    """A shell in /usr/bin, and the program that the operator's script executes."""
+    programs = os.path.join(root, "usr/bin")
+    os.makedirs(programs)
+    shutil.copy(next(path for path in BUSYBOX if os.path.exists(path)), os.path.join(programs, "busybox"))
+    for name in APPLETS:
+        os.symlink("busybox", os.path.join(programs, name))
+    os.symlink(toolkit, os.path.join(programs, "nvidia-toolkit"))
+
+
 def notices(prefix: str) -> None:
     """Whose work is inside, under which licences."""
     target = os.path.join(prefix, "share/doc/nvc")
     share.write(os.path.join(target, "copyright"), notice.copyright_text(prefix).encode())
-    for name in (*DEBIAN, notice.STATIC):
+    for name in (*DEBIAN, notice.STATIC, "busybox-static"):
         path = notice.debian_copyright(name)
         share.write(os.path.join(target, "licenses", f"{name}.txt"), share.read(path))
 
@@ -186,7 +213,8 @@ def main() -> None:
     reference = f"{options.name}:{version}"
     program = f"{PLACE}/{name}/lib/nvc/node"
     labels = {"title": "nvc", "version": version, "licenses": "Apache-2.0"}
-    words = [f"--label=org.opencontainers.image.{key}={value}" for key, value in labels.items()]
+    words = ["--env=PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]
+    words += [f"--label=org.opencontainers.image.{key}={value}" for key, value in labels.items()]
     sys.argv = ["oci.py", options.archive, root, "--name", reference, *words, "--command", program]
     oci.main()
     tree.remove(root)
