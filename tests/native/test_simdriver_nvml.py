@@ -70,7 +70,6 @@ def test_queries(sim_root: Root) -> None:
         (("-i", "9", "-L"), 6),
         (("-i", "GPU-00000000", "-L"), 6),
         (("--help",), 0),
-        (("--version",), 0),
     ],
 )
 def test_exit_codes(arguments: tuple[str, ...], code: int, sim_root: Root) -> None:

@@ -17,45 +17,56 @@ enum {
     SMI_OTHER = 255,
 };
 
-typedef nvmlReturn_t (*smi_text_call)(nvmlDevice_t, char *, unsigned int);
-typedef nvmlReturn_t (*smi_number_call)(nvmlDevice_t, unsigned int *);
+enum { SMI_PROCESSES = 1024 };
 
-/* NVML's functions, resolved once. */
+/* What it asks, and the name of the function for that. */
+#define SMI_FUNCTIONS(ASK)                                                                                  \
+    ASK(init, nvmlInit_v2, (void))                                                                          \
+    ASK(shutdown, nvmlShutdown, (void))                                                                     \
+    ASK(driver_version, nvmlSystemGetDriverVersion, (char *, unsigned int))                                 \
+    ASK(cuda_version, nvmlSystemGetCudaDriverVersion_v2, (int *))                                           \
+    ASK(process_name, nvmlSystemGetProcessName, (unsigned int, char *, unsigned int))                       \
+    ASK(count, nvmlDeviceGetCount_v2, (unsigned int *))                                                     \
+    ASK(by_index, nvmlDeviceGetHandleByIndex_v2, (unsigned int, nvmlDevice_t *))                            \
+    ASK(by_uuid, nvmlDeviceGetHandleByUUID, (const char *, nvmlDevice_t *))                                 \
+    ASK(mig_device, nvmlDeviceGetMigDeviceHandleByIndex, (nvmlDevice_t, unsigned int, nvmlDevice_t *))      \
+    ASK(pci, nvmlDeviceGetPciInfo_v3, (nvmlDevice_t, nvmlPciInfo_v3_t *))                                   \
+    ASK(capability, nvmlDeviceGetCudaComputeCapability, (nvmlDevice_t, int *, int *))                       \
+    ASK(memory, nvmlDeviceGetMemoryInfo_v2, (nvmlDevice_t, nvmlMemory_v2_t *))                              \
+    ASK(utilization, nvmlDeviceGetUtilizationRates, (nvmlDevice_t, nvmlUtilization_t *))                    \
+    ASK(clock, nvmlDeviceGetClockInfo, (nvmlDevice_t, unsigned int, unsigned int *))                        \
+    ASK(processes, nvmlDeviceGetComputeRunningProcesses_v3,                                                 \
+        (nvmlDevice_t, unsigned int *, nvmlProcessInfo_v2_t *))                                             \
+    ASK(uuid, nvmlDeviceGetUUID, (nvmlDevice_t, char *, unsigned int))                                      \
+    ASK(name, nvmlDeviceGetName, (nvmlDevice_t, char *, unsigned int))                                      \
+    ASK(serial, nvmlDeviceGetSerial, (nvmlDevice_t, char *, unsigned int))                                  \
+    ASK(index, nvmlDeviceGetIndex, (nvmlDevice_t, unsigned int *))                                          \
+    ASK(minor, nvmlDeviceGetMinorNumber, (nvmlDevice_t, unsigned int *))                                    \
+    ASK(power, nvmlDeviceGetPowerUsage, (nvmlDevice_t, unsigned int *))                                     \
+    ASK(power_limit, nvmlDeviceGetEnforcedPowerLimit, (nvmlDevice_t, unsigned int *))
+
 struct smi_nvml {
-    nvmlReturn_t (*init)(void);
-    nvmlReturn_t (*shutdown)(void);
+#define ASK(member, name, parameters) nvmlReturn_t(*member) parameters;
+    SMI_FUNCTIONS(ASK)
+#undef ASK
     const char *(*error)(nvmlReturn_t);
-    nvmlReturn_t (*driver_version)(char *, unsigned int);
-    nvmlReturn_t (*cuda_version)(int *);
-    nvmlReturn_t (*process_name)(unsigned int, char *, unsigned int);
-    nvmlReturn_t (*count)(unsigned int *);
-    nvmlReturn_t (*by_index)(unsigned int, nvmlDevice_t *);
-    nvmlReturn_t (*by_uuid)(const char *, nvmlDevice_t *);
-    nvmlReturn_t (*by_bus_id)(const char *, nvmlDevice_t *);
-    nvmlReturn_t (*mig_mode)(nvmlDevice_t, unsigned int *, unsigned int *);
-    nvmlReturn_t (*mig_device)(nvmlDevice_t, unsigned int, nvmlDevice_t *);
-    nvmlReturn_t (*attributes)(nvmlDevice_t, nvmlDeviceAttributes_t *);
-    nvmlReturn_t (*pci)(nvmlDevice_t, nvmlPciInfo_v3_t *);
-    nvmlReturn_t (*capability)(nvmlDevice_t, int *, int *);
-    nvmlReturn_t (*memory)(nvmlDevice_t, nvmlMemory_v2_t *);
-    nvmlReturn_t (*utilization)(nvmlDevice_t, nvmlUtilization_t *);
-    nvmlReturn_t (*temperature)(nvmlDevice_t, unsigned int, unsigned int *);
-    nvmlReturn_t (*clock)(nvmlDevice_t, unsigned int, unsigned int *);
-    nvmlReturn_t (*processes)(nvmlDevice_t, unsigned int *, nvmlProcessInfo_v2_t *);
-    smi_text_call uuid, name, serial;
-    smi_number_call index, minor, power, power_limit, gpu_instance, compute_instance;
 };
 
-/* Prints `result` as nvidia-smi does and returns the exit code for it. */
-int smi_fail(const struct smi_nvml *nvml, nvmlReturn_t result);
+extern struct smi_nvml nvml;
 
-/* The table that nvidia-smi prints without options. `only` is a GPU, or NULL for all. */
-int smi_table(const struct smi_nvml *nvml, nvmlDevice_t only);
+/* Prints `result` as nvidia-smi does and returns the exit code for it. */
+int smi_fail(nvmlReturn_t result);
+
+/* Calls `print` for `only`, or for all GPUs if that is NULL; 0, or the exit code of the first failure. */
+int smi_each(nvmlDevice_t only, int (*print)(nvmlDevice_t));
+
+/* The table that nvidia-smi prints without options. */
+int smi_table(nvmlDevice_t only);
 
 /* `-L`. */
-int smi_list(const struct smi_nvml *nvml, nvmlDevice_t only);
+int smi_list(nvmlDevice_t only);
 
 /* `--query-gpu` and `--query-compute-apps`: `fields` and `format` as on the command line. */
-int smi_query(const struct smi_nvml *nvml, nvmlDevice_t only, bool of_apps, char *fields, char *format);
+int smi_query(nvmlDevice_t only, bool of_apps, char *fields, char *format);
 
 #endif
