@@ -104,6 +104,11 @@ void account_commit(int position, uint64_t bytes)
     (void)position, (void)bytes;
 }
 
+void account_settle(int position, uint64_t reserved, uint64_t taken)
+{
+    (void)position, (void)reserved, (void)taken;
+}
+
 void account_withdraw(int position, uint64_t bytes)
 {
     (void)position, (void)bytes;

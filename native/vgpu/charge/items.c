@@ -138,6 +138,25 @@ bool item_take(enum kind kind, uint64_t key, struct item *out)
     return item != NULL;
 }
 
+bool item_take_next(uint64_t *slot, bool (*fits)(const struct item *, uint64_t), uint64_t asked,
+                    struct item *out)
+{
+    bool found = false;
+    items_lock();
+    while (*slot < item_slots() && !found) {
+        struct item *item = item_at(*slot);
+        found = item && fits(item, asked);
+        if (found) {
+            *out = *item;
+            item_remove(item); /* another may have moved here */
+        } else {
+            ++*slot;
+        }
+    }
+    items_unlock();
+    return found;
+}
+
 struct item *item_at(uint64_t slot)
 {
     struct process *in = process();

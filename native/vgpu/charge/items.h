@@ -58,6 +58,10 @@ bool item_get(enum kind kind, uint64_t key, struct item *out);
 bool item_put(const struct item *item); /* one with the same key is replaced */
 bool item_take(enum kind kind, uint64_t key, struct item *out);
 
+/* Takes the next one, from `slot` on, that `fits` what is asked for; false: there is none. The lock is held meanwhile. */
+bool item_take_next(uint64_t *slot, bool (*fits)(const struct item *, uint64_t), uint64_t asked,
+                    struct item *out);
+
 /* For one more; false: it would not be put. */
 bool items_have_room(void);
 

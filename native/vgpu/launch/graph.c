@@ -11,7 +11,7 @@
 /* `count` of an instance is 1 from its launch until the store is trimmed, and `small` from then on in any case. `mark` of
  * the store is what instances that are gone may have left in it. Handles are addresses of structures: next to that of an
  * instance are keys for its parts on other devices. */
-enum { PARTS = 16, STEP_NS = 1000000, PATIENCE_NS = 1000000000, TRIM_PATIENCE_NS = 100000000 };
+enum { PARTS = 16, STEP_US = 1000, PATIENCE_NS = 1000000000, TRIM_PATIENCE_NS = 100000000 };
 
 /* While a graph is instantiated and looked into, none goes: its handle could be the next one's. */
 #define TURN offsetof(struct process, graph_turn)
@@ -149,11 +149,10 @@ static void look_into_store(struct part *part)
 /* A graph that runs has its memory until it has ended. */
 static bool wait_a_little(CUstream stream, uint64_t since)
 {
-    struct timespec step = {.tv_nsec = STEP_NS};
     if (capture_has(stream) || REAL(cuStreamQuery)(stream) != CUDA_ERROR_NOT_READY ||
         now_ns(CLOCK_MONOTONIC) - since > PATIENCE_NS)
         return false;
-    syscall(SYS_nanosleep, &step, NULL);
+    sleep_us(STEP_US);
     return true;
 }
 
@@ -222,55 +221,44 @@ static CUresult pass_and_launch(CUgraphExec exec, CUstream stream, bool per_thre
     return result;
 }
 
-CU_API CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
-{
-    return pass_and_launch(exec, stream, false, REAL(cuGraphLaunch));
-}
+#define LAUNCH(name, per_thread)                                                                            \
+    CU_API CUresult name(CUgraphExec exec, CUstream stream)                                                 \
+    {                                                                                                       \
+        return pass_and_launch(exec, stream, per_thread, REAL(name));                                       \
+    }
+#define UPLOAD(name)                                                                                        \
+    CU_API CUresult name(CUgraphExec exec, CUstream stream)                                                 \
+    {                                                                                                       \
+        return launch(exec, stream, REAL(name));                                                            \
+    }
 
-CU_API CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream)
-{
-    return pass_and_launch(exec, stream, true, REAL(cuGraphLaunch_ptsz));
-}
-
-CU_API CUresult cuGraphUpload(CUgraphExec exec, CUstream stream)
-{
-    return launch(exec, stream, REAL(cuGraphUpload));
-}
-
-CU_API CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream)
-{
-    return launch(exec, stream, REAL(cuGraphUpload_ptsz));
-}
-
-/* As the driver has them; the last two are for it to write. */
-struct instantiation {
-    CUDA_GRAPH_INSTANTIATE_PARAMS asked;
-    CUgraphNode bad;
-    int answer;
-};
+LAUNCH(cuGraphLaunch, false)
+LAUNCH(cuGraphLaunch_ptsz, true)
+UPLOAD(cuGraphUpload)
+UPLOAD(cuGraphUpload_ptsz)
 
 /* Uploads, which takes the memory, once the instance is in the books. */
-static CUresult instantiate_with(CUgraphExec *out, CUgraph graph, struct instantiation *more,
+static CUresult instantiate_with(CUgraphExec *out, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *more,
                                  CUresult (*call)(CUgraphExec *, CUgraph, void *),
                                  CUresult (*upload)(CUgraphExec, CUstream))
 {
-    struct instantiation own = {0}; /* another thread may change what the program has */
-    CUgraphExec made = NULL;        /* likewise */
+    CUDA_GRAPH_INSTANTIATE_PARAMS own = {0}; /* another thread may change what the program has */
+    CUgraphExec made = NULL;                 /* likewise */
     bool uploads = false;
     if (more) {
         own = *more;
-        uploads = own.asked.flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
-        own.asked.flags &= ~(unsigned long long)CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
+        uploads = own.flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
+        own.flags &= ~(uint64_t)CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
     }
     turn_take(TURN);
     CUresult result = call(out ? &made : NULL, graph, more ? &own : NULL);
     result = enter(made, graph, result);
     if (more) {
-        more->bad = own.bad;
-        more->answer = own.answer;
+        more->hErrNode_out = own.hErrNode_out;
+        more->result_out = own.result_out;
     }
     if (result == CUDA_SUCCESS && uploads) {
-        result = launch(made, own.asked.hUploadStream, upload);
+        result = launch(made, own.hUploadStream, upload);
         if (result != CUDA_SUCCESS)
             cuGraphExecDestroy(made);
     }
@@ -339,7 +327,6 @@ CU_API CUresult cuGraphDestroy(CUgraph graph)
 /* Launches reserve all they need from here on. False: one is under way for longer that counts on what the store has. */
 static bool begin_trim(int position)
 {
-    struct timespec step = {.tv_nsec = STEP_NS};
     uint64_t since = now_ns(CLOCK_MONOTONIC);
     for (uint32_t more = 1, holds;; more = 0) {
         items_lock();
@@ -348,7 +335,7 @@ static bool begin_trim(int position)
         items_unlock();
         if (!holds || now_ns(CLOCK_MONOTONIC) - since > TRIM_PATIENCE_NS)
             return !holds;
-        syscall(SYS_nanosleep, &step, NULL);
+        sleep_us(STEP_US);
     }
 }
 

@@ -87,105 +87,68 @@ void array_leave_small(const struct item *item)
         account_release(item->position, bytes);
 }
 
-/* The four ways to ask, with copies: another thread may change what the program has. */
-struct request {
-    const CUDA_ARRAY_DESCRIPTOR_v1 *narrow;
-    const CUDA_ARRAY_DESCRIPTOR *plane;
-    const CUDA_ARRAY3D_DESCRIPTOR_v1 *narrow_full;
-    const CUDA_ARRAY3D_DESCRIPTOR *full;
-    unsigned int levels; /* 0: no mipmap */
+struct making {
+    struct target to;
+    uint64_t size, reserved; /* 0: it takes nothing */
 };
 
-static CUresult ask_driver(void **out, const struct request *request)
+/* False: it does not fit. */
+static bool begin(const CUDA_ARRAY3D_DESCRIPTOR *asked, unsigned int levels, struct making *making)
 {
-    if (request->levels)
-        return REAL(cuMipmappedArrayCreate)((CUmipmappedArray *)out, request->full, request->levels);
-    if (request->narrow)
-        return REAL(cuArrayCreate)((CUarray *)out, request->narrow);
-    if (request->plane)
-        return REAL(cuArrayCreate_v2)((CUarray *)out, request->plane);
-    if (request->narrow_full)
-        return REAL(cuArray3DCreate)((CUarray *)out, request->narrow_full);
-    return REAL(cuArray3DCreate_v2)((CUarray *)out, request->full);
+    *making = (struct making){.size = array_bytes(asked, levels)};
+    if (!making->size || !target_current(&making->to))
+        return true;
+    making->reserved = making->size <= MIB ? PAGE : round_capped(making->size, PAGE);
+    return charge(making->to.position, making->reserved);
 }
 
-static CUresult create(void **out, const struct request *request, const CUDA_ARRAY3D_DESCRIPTOR *asked)
+static void end(const struct making *making, const void *made, CUresult result)
 {
-    struct target to;
-    void *made;
-    uint64_t size = array_bytes(asked, request->levels ? request->levels : 1);
-    if (!out || !size || !target_current(&to))
-        return ask_driver(out, request);
-    bool small = size <= MIB;
-    uint64_t reserved = small ? PAGE : round_capped(size, PAGE);
-    if (!charge(to.position, reserved))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = ask_driver(&made, request);
-    if (result != CUDA_SUCCESS) {
-        account_withdraw(to.position, reserved);
-        return result;
-    }
+    bool small = making->size <= MIB;
     struct item item = {.kind = ITEM_ARRAY,
                         .key = (uint64_t)(uintptr_t)made,
-                        .position = (uint8_t)to.position,
-                        .context = to.context,
-                        .other = size,
+                        .position = (uint8_t)making->to.position,
+                        .context = making->to.context,
+                        .other = making->size,
                         .small = small};
-    uint64_t taken = small ? add_small(to.position, (int64_t)size) : reserved;
-    if (taken)
-        account_commit(to.position, taken);
-    if (reserved > taken)
-        account_withdraw(to.position, reserved - taken);
+    uint64_t taken = 0;
+    if (!making->reserved)
+        return;
+    if (result == CUDA_SUCCESS)
+        taken = small ? add_small(item.position, (int64_t)making->size) : making->reserved;
+    account_settle(item.position, making->reserved, taken);
     item.bytes = small ? 0 : taken;
-    item_put(&item);
-    *out = made;
-    return CUDA_SUCCESS;
+    if (result == CUDA_SUCCESS)
+        item_put(&item);
 }
 
-CU_API CUresult cuArrayCreate(CUarray *out, const CUDA_ARRAY_DESCRIPTOR_v1 *asked)
-{
-    if (!asked)
-        return REAL(cuArrayCreate)(out, asked);
-    CUDA_ARRAY_DESCRIPTOR_v1 own = *asked;
-    CUDA_ARRAY3D_DESCRIPTOR full = {own.Width, own.Height, 0, own.Format, own.NumChannels, 0};
-    return create((void **)out, &(struct request){.narrow = &own}, &full);
-}
+/* With copies: another thread may change what the program has. */
+#define CREATE(name, parameters, array, type, depth, flags, levels, arguments)                              \
+    CU_API CUresult name parameters                                                                         \
+    {                                                                                                       \
+        struct making making = {.size = 0};                                                                 \
+        array made = NULL, *place = out ? &made : NULL;                                                     \
+        type own = asked ? *asked : (type){0}, *copy = asked ? &own : NULL;                                 \
+        CUDA_ARRAY3D_DESCRIPTOR full = {own.Width, own.Height, depth, own.Format, own.NumChannels, flags};  \
+        if (out && asked && !begin(&full, levels, &making))                                                 \
+            return CUDA_ERROR_OUT_OF_MEMORY;                                                                \
+        CUresult result = REAL(name) arguments;                                                             \
+        end(&making, made, result);                                                                         \
+        if (result == CUDA_SUCCESS)                                                                         \
+            *out = made;                                                                                    \
+        return result;                                                                                      \
+    }
 
-CU_API CUresult cuArrayCreate_v2(CUarray *out, const CUDA_ARRAY_DESCRIPTOR *asked)
-{
-    if (!asked)
-        return REAL(cuArrayCreate_v2)(out, asked);
-    CUDA_ARRAY_DESCRIPTOR own = *asked;
-    CUDA_ARRAY3D_DESCRIPTOR full = {own.Width, own.Height, 0, own.Format, own.NumChannels, 0};
-    return create((void **)out, &(struct request){.plane = &own}, &full);
-}
+#define CREATE_ARRAY(name, type, depth, flags)                                                              \
+    CREATE(name, (CUarray * out, const type *asked), CUarray, type, depth, flags, 1, (place, copy))
 
-CU_API CUresult cuArray3DCreate(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR_v1 *asked)
-{
-    if (!asked)
-        return REAL(cuArray3DCreate)(out, asked);
-    CUDA_ARRAY3D_DESCRIPTOR_v1 own = *asked;
-    CUDA_ARRAY3D_DESCRIPTOR full = {own.Width,  own.Height,      own.Depth,
-                                    own.Format, own.NumChannels, own.Flags};
-    return create((void **)out, &(struct request){.narrow_full = &own}, &full);
-}
-
-CU_API CUresult cuArray3DCreate_v2(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *asked)
-{
-    if (!asked)
-        return REAL(cuArray3DCreate_v2)(out, asked);
-    CUDA_ARRAY3D_DESCRIPTOR own = *asked;
-    return create((void **)out, &(struct request){.full = &own}, &own);
-}
-
-CU_API CUresult cuMipmappedArrayCreate(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *asked,
-                                       unsigned int levels)
-{
-    if (!asked || !levels)
-        return REAL(cuMipmappedArrayCreate)(out, asked, levels);
-    CUDA_ARRAY3D_DESCRIPTOR own = *asked;
-    return create((void **)out, &(struct request){.full = &own, .levels = levels}, &own);
-}
+CREATE_ARRAY(cuArrayCreate, CUDA_ARRAY_DESCRIPTOR_v1, 0, 0)
+CREATE_ARRAY(cuArrayCreate_v2, CUDA_ARRAY_DESCRIPTOR, 0, 0)
+CREATE_ARRAY(cuArray3DCreate, CUDA_ARRAY3D_DESCRIPTOR_v1, own.Depth, own.Flags)
+CREATE_ARRAY(cuArray3DCreate_v2, CUDA_ARRAY3D_DESCRIPTOR, own.Depth, own.Flags)
+CREATE(cuMipmappedArrayCreate,
+       (CUmipmappedArray * out, const CUDA_ARRAY3D_DESCRIPTOR *asked, unsigned int levels), CUmipmappedArray,
+       CUDA_ARRAY3D_DESCRIPTOR, own.Depth, own.Flags, levels, (place, copy, levels))
 
 static CUresult ask_to_destroy(void *array, bool mipmap)
 {

@@ -68,29 +68,21 @@ static CUresult enter(CUdeviceptr address, const CUipcMemHandle *handle)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *out, CUipcMemHandle handle, unsigned int flags)
-{
-    CUdeviceptr at; /* another thread may change what the program has */
-    handles_begin();
-    CUresult result = REAL(cuIpcOpenMemHandle_v2)(out ? &at : NULL, handle, flags);
-    if (result == CUDA_SUCCESS)
-        result = enter(at, &handle);
-    if (result == CUDA_SUCCESS)
-        *out = at;
-    return handles_end(result);
-}
+#define OPEN(name)                                                                                          \
+    CU_API CUresult name(CUdeviceptr *out, CUipcMemHandle handle, unsigned int flags)                       \
+    {                                                                                                       \
+        CUdeviceptr at; /* another thread may change what the program has */                                \
+        handles_begin();                                                                                    \
+        CUresult result = REAL(name)(out ? &at : NULL, handle, flags);                                      \
+        if (result == CUDA_SUCCESS)                                                                         \
+            result = enter(at, &handle);                                                                    \
+        if (result == CUDA_SUCCESS)                                                                         \
+            *out = at;                                                                                      \
+        return handles_end(result);                                                                         \
+    }
 
-CU_API CUresult cuIpcOpenMemHandle(CUdeviceptr *out, CUipcMemHandle handle, unsigned int flags)
-{
-    CUdeviceptr at;
-    handles_begin();
-    CUresult result = REAL(cuIpcOpenMemHandle)(out ? &at : NULL, handle, flags);
-    if (result == CUDA_SUCCESS)
-        result = enter(at, &handle);
-    if (result == CUDA_SUCCESS)
-        *out = at;
-    return handles_end(result);
-}
+OPEN(cuIpcOpenMemHandle)
+OPEN(cuIpcOpenMemHandle_v2)
 
 static void leave(CUdeviceptr address)
 {

@@ -17,7 +17,7 @@ static CUevent mark(CUstream stream, bool per_thread)
                  !is_current(context) && REAL(cuCtxPushCurrent_v2)(context) == CUDA_SUCCESS;
     CUresult result = REAL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING);
     if (result == CUDA_SUCCESS) {
-        result = per_thread ? REAL(cuEventRecord_ptsz)(event, stream) : REAL(cuEventRecord)(event, stream);
+        result = REAL_IN(per_thread, cuEventRecord)(event, stream);
         if (result != CUDA_SUCCESS)
             REAL(cuEventDestroy_v2)(event);
     }

@@ -27,35 +27,23 @@ struct request {
 static CUresult ask_driver(CUdeviceptr *out, const struct request *request, bool named)
 {
     if (named)
-        return request->per_thread
-                   ? REAL(cuMemAllocFromPoolAsync_ptsz)(out, request->size, request->pool, request->stream)
-                   : REAL(cuMemAllocFromPoolAsync)(out, request->size, request->pool, request->stream);
-    return request->per_thread ? REAL(cuMemAllocAsync_ptsz)(out, request->size, request->stream)
-                               : REAL(cuMemAllocAsync)(out, request->size, request->stream);
-}
-
-static CUresult ask_to_free(CUdeviceptr address, CUstream stream, bool per_thread)
-{
-    return per_thread ? REAL(cuMemFreeAsync_ptsz)(address, stream) : REAL(cuMemFreeAsync)(address, stream);
+        return REAL_IN(request->per_thread, cuMemAllocFromPoolAsync)(out, request->size, request->pool,
+                                                                     request->stream);
+    return REAL_IN(request->per_thread, cuMemAllocAsync)(out, request->size, request->stream);
 }
 
 static bool is_capturing(CUstream stream, bool per_thread)
 {
     int status = 0;
-    CUresult result = per_thread ? REAL(cuStreamIsCapturing_ptsz)(stream, &status)
-                                 : REAL(cuStreamIsCapturing)(stream, &status);
-    return result == CUDA_SUCCESS && status != 0;
+    return REAL_IN(per_thread, cuStreamIsCapturing)(stream, &status) == CUDA_SUCCESS && status != 0;
 }
 
 /* The pool grew, and may not. */
 static CUresult undo(CUdeviceptr address, const struct request *request, CUmemoryPool pool)
 {
     int mode = capture_leave();
-    ask_to_free(address, request->stream, request->per_thread);
-    if (request->per_thread)
-        REAL(cuStreamSynchronize_ptsz)(request->stream);
-    else
-        REAL(cuStreamSynchronize)(request->stream);
+    REAL_IN(request->per_thread, cuMemFreeAsync)(address, request->stream);
+    REAL_IN(request->per_thread, cuStreamSynchronize)(request->stream);
     REAL(cuMemPoolTrimTo)(pool, 0);
     gauge_read(ITEM_POOL, key_of(pool));
     capture_return(mode);
@@ -66,8 +54,7 @@ static CUresult undo(CUdeviceptr address, const struct request *request, CUmemor
 static bool is_idle(const struct request *request)
 {
     int mode = capture_leave();
-    CUresult result = request->per_thread ? REAL(cuStreamQuery_ptsz)(request->stream)
-                                          : REAL(cuStreamQuery)(request->stream);
+    CUresult result = REAL_IN(request->per_thread, cuStreamQuery)(request->stream);
     capture_return(mode);
     return result == CUDA_SUCCESS;
 }
@@ -206,10 +193,11 @@ static CUresult free_later(CUdeviceptr address, CUstream stream, bool per_thread
 {
     struct item item, pooled;
     if (is_capturing(stream, per_thread))
-        return ask_to_free(address, stream, per_thread); /* a node of a graph: nothing is free yet */
+        return REAL_IN(per_thread, cuMemFreeAsync)(address,
+                                                   stream); /* a node of a graph: nothing is free yet */
     bool known = item_take(ITEM_LINEAR, address, &item);
     bool in_pool = !known && item_take(ITEM_POOLED, address, &pooled);
-    CUresult result = ask_to_free(address, stream, per_thread);
+    CUresult result = REAL_IN(per_thread, cuMemFreeAsync)(address, stream);
     if (in_pool && result != CUDA_SUCCESS)
         item_put(&pooled);
     else if (in_pool && !(per_thread && (uintptr_t)stream <= 2)) /* a default stream of this thread alone */

@@ -32,26 +32,18 @@ static void end_memory(const struct item *memory)
         descriptor_unprobe(&(struct probe){(int)memory->other, memory->device, memory->inode});
 }
 
+static bool is_closed(const struct item *item, uint64_t position)
+{
+    return item->kind == ITEM_MEMORY && item->count == 0 && item->position == position && !may_live_on(item);
+}
+
 bool exports_read(int position)
 {
     bool found = false;
-    for (uint64_t slot = 0; slot < item_slots();) {
-        struct item last = {0};
-        items_lock();
-        struct item *memory = item_at(slot);
-        if (memory && memory->kind == ITEM_MEMORY && memory->count == 0 && !may_live_on(memory) &&
-            (position == NO_POSITION || memory->position == position)) {
-            last = *memory;
-            item_remove(memory);
-        }
-        items_unlock();
-        if (last.kind == ITEM_FREE) {
-            slot++;
-            continue;
-        }
+    struct item last;
+    for (uint64_t slot = 0; item_take_next(&slot, is_closed, (uint64_t)position, &last); found = true) {
         atomic_fetch_sub(&process()->exported, 1);
         end_memory(&last);
-        found = true;
     }
     return found;
 }
@@ -185,10 +177,7 @@ static bool charge_mapped(uint64_t number, uint64_t bytes)
     if (same)
         now->bytes = bytes;
     items_unlock();
-    if (same)
-        account_commit(memory.position, bytes - memory.bytes);
-    else
-        account_withdraw(memory.position, bytes - memory.bytes);
+    account_settle(memory.position, bytes - memory.bytes, same ? bytes - memory.bytes : 0);
     return same || charge_mapped(number, bytes);
 }
 
@@ -315,22 +304,17 @@ CU_API CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *list, unsigned int count
     return handles_end(map_array(list, count, stream, REAL(cuMemMapArrayAsync_ptsz)));
 }
 
+static bool is_bound_to(const struct item *item, uint64_t resource)
+{
+    return item->kind == ITEM_BOUND && item->bytes == resource;
+}
+
 void bound_drop(uint64_t resource)
 {
     struct process *in = process();
-    for (uint64_t slot = 0; in && atomic_load(&in->bound) && slot < item_slots();) {
-        struct item bound = {0};
-        items_lock();
-        struct item *at = item_at(slot);
-        if (at && at->kind == ITEM_BOUND && at->bytes == resource) {
-            bound = *at;
-            item_remove(at);
-        }
-        items_unlock();
-        if (bound.kind == ITEM_FREE) {
-            slot++;
-            continue;
-        }
+    struct item bound;
+    for (uint64_t slot = 0;
+         in && atomic_load(&in->bound) && item_take_next(&slot, is_bound_to, resource, &bound);) {
         atomic_fetch_sub(&in->bound, 1);
         memory_drop(bound.other);
     }

@@ -44,4 +44,7 @@ static inline void *real_get(int index)
 /* Where the driver lacks it: a function that returns CUDA_ERROR_NOT_SUPPORTED. */
 #define REAL(name) ((type_##name)real_get(REAL_##name))
 
+/* Of those that take a stream: with a default one for each thread, or for all. */
+#define REAL_IN(per_thread, name) ((per_thread) ? REAL(name##_ptsz) : REAL(name))
+
 #endif

@@ -168,18 +168,23 @@ enum verdict account_reserve(int position, uint64_t bytes)
     }
 }
 
-static void change(int position, uint64_t tentative, uint64_t more, uint64_t less)
+static void change(int position, uint64_t reserved, uint64_t more, uint64_t less)
 {
     struct process *in = process();
     if (!in || !is_position(position))
         return;
     lock_take(&in->account);
     struct own *own = &in->own[position];
-    own->tentative = subtract_capped(own->tentative, tentative);
+    own->tentative = subtract_capped(own->tentative, reserved);
     own->committed = subtract_capped(add_capped(own->committed, more), less);
     if (ledger_enter(in))
         ledger_publish(in, position);
     lock_drop(&in->account);
+}
+
+void account_settle(int position, uint64_t reserved, uint64_t taken)
+{
+    change(position, reserved, taken, 0);
 }
 
 void account_commit(int position, uint64_t bytes)

@@ -21,10 +21,13 @@ int account_position(const uint8_t uuid[16]);
 /* Copies what the quota says; false: there is no quota. */
 bool account_device(int position, struct vgpu_quota_device *out);
 
-/* Asks for bytes: they count from now on, until one of the next two. */
+/* Asks for bytes: they count from now on, until one of the next three. */
 enum verdict account_reserve(int position, uint64_t bytes);
 void account_commit(int position, uint64_t bytes);   /* the driver gave them */
 void account_withdraw(int position, uint64_t bytes); /* it did not */
+
+/* Of what was asked for, the driver took so much. */
+void account_settle(int position, uint64_t reserved, uint64_t taken);
 
 /* Gives back what was committed. */
 void account_release(int position, uint64_t bytes);

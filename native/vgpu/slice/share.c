@@ -117,64 +117,14 @@ static void take_name(const struct process *in, const uint8_t handle[SHARE_HANDL
     }
 }
 
-uint64_t share_largest(void)
+/* Takes both locks, with a slot of its own; false: none is held. */
+static bool begin(struct process *in)
 {
-    struct process *in = process();
-    uint64_t most = 0;
     if (!in)
-        return 0;
-    lock_take(&in->account);
-    if (ledger_enter(in) && enter(in)) {
-        uint32_t count = used(in);
-        for (uint32_t i = 0; i < count; i++) {
-            struct vgpu_share share;
-            if (load(in, i, &share) && share.owner && share.bytes > most)
-                most = share.bytes;
-        }
-        leave(in);
-    }
-    lock_drop(&in->account);
-    return most;
-}
-
-uint32_t share_export(const uint8_t handle[SHARE_HANDLE], int position, uint64_t bytes)
-{
-    struct process *in = process();
-    uint32_t found = VGPU_SHARES;
-    if (!in || position < 0 || position >= VGPU_DEVICES)
-        return 0;
-    lock_take(&in->account);
-    if (ledger_enter(in) && enter(in)) {
-        take_name(in, handle);
-        found = find_free(in);
-        if (found < VGPU_SHARES) {
-            struct vgpu_share share = {.bytes = bytes,
-                                       .device = (uint32_t)position,
-                                       .owner = in->slot,
-                                       .owner_generation = in->generation};
-            uint64_t count = found + 1;
-            memcpy(share.handle, handle, SHARE_HANDLE);
-            store(in, found, &share);
-            if (used(in) < count)
-                ledger_write(in, LEDGER_AT(head.shares_used), &count, sizeof(count));
-        }
-        leave(in);
-    }
-    lock_drop(&in->account);
-    return found < VGPU_SHARES ? found + 1 : 0;
-}
-
-/* Loads a share of which this process has to do with, and takes both locks; false: there is none, and none is held. */
-static bool begin(struct process *in, uint32_t number, struct vgpu_share *share)
-{
-    if (!in || !number || number > VGPU_SHARES)
         return false;
     lock_take(&in->account);
-    if (ledger_open(in) && in->slot && enter(in)) {
-        if (load(in, number - 1, share))
-            return true;
-        leave(in);
-    }
+    if (ledger_enter(in) && enter(in))
+        return true;
     lock_drop(&in->account);
     return false;
 }
@@ -185,12 +135,61 @@ static void end(struct process *in)
     lock_drop(&in->account);
 }
 
+uint64_t share_largest(void)
+{
+    struct process *in = process();
+    uint64_t most = 0;
+    if (!begin(in))
+        return 0;
+    uint32_t count = used(in);
+    for (uint32_t i = 0; i < count; i++) {
+        struct vgpu_share share;
+        if (load(in, i, &share) && share.owner && share.bytes > most)
+            most = share.bytes;
+    }
+    end(in);
+    return most;
+}
+
+uint32_t share_export(const uint8_t handle[SHARE_HANDLE], int position, uint64_t bytes)
+{
+    struct process *in = process();
+    if (position < 0 || position >= VGPU_DEVICES || !begin(in))
+        return 0;
+    take_name(in, handle);
+    uint32_t found = find_free(in);
+    if (found < VGPU_SHARES) {
+        struct vgpu_share share = {.bytes = bytes,
+                                   .device = (uint32_t)position,
+                                   .owner = in->slot,
+                                   .owner_generation = in->generation};
+        uint64_t count = found + 1;
+        memcpy(share.handle, handle, SHARE_HANDLE);
+        store(in, found, &share);
+        if (used(in) < count)
+            ledger_write(in, LEDGER_AT(head.shares_used), &count, sizeof(count));
+    }
+    end(in);
+    return found < VGPU_SHARES ? found + 1 : 0;
+}
+
+/* Likewise with a share that this process has to do with; false too where it has lost its slot. */
+static bool begin_with(struct process *in, uint32_t number, struct vgpu_share *share)
+{
+    if (!number || number > VGPU_SHARES || !in || !in->slot || !begin(in))
+        return false;
+    if (load(in, number - 1, share))
+        return true;
+    end(in);
+    return false;
+}
+
 bool share_give_up(uint32_t number)
 {
     struct process *in = process();
     struct vgpu_share share;
     bool moved = false;
-    if (!begin(in, number, &share))
+    if (!begin_with(in, number, &share))
         return false;
     if (owns(in, &share, in->slot - 1) && !share.inherited) {
         moved = bequeath(in, &share, in->slot - 1);
@@ -204,27 +203,23 @@ uint32_t share_import(const uint8_t handle[SHARE_HANDLE], bool foreign)
 {
     struct process *in = process();
     uint32_t found = 0;
-    if (!in)
+    if (!begin(in))
         return 0;
-    lock_take(&in->account);
-    if (ledger_enter(in) && enter(in)) {
-        uint32_t own = in->slot - 1, count = used(in);
-        for (uint32_t i = 0; i < count && !found; i++) {
-            struct vgpu_share share;
-            if (!load(in, i, &share) || !share.owner || memcmp(share.handle, handle, SHARE_HANDLE) != 0)
-                continue;
-            bool mine = owns(in, &share, own);
-            if (foreign && (mine || imports(&share, own)))
-                continue;
-            if (!mine) {
-                set_import(&share, own, true);
-                store(in, i, &share);
-            }
-            found = i + 1;
+    uint32_t own = in->slot - 1, count = used(in);
+    for (uint32_t i = 0; i < count && !found; i++) {
+        struct vgpu_share share;
+        if (!load(in, i, &share) || !share.owner || memcmp(share.handle, handle, SHARE_HANDLE) != 0)
+            continue;
+        bool mine = owns(in, &share, own);
+        if (foreign && (mine || imports(&share, own)))
+            continue;
+        if (!mine) {
+            set_import(&share, own, true);
+            store(in, i, &share);
         }
-        leave(in);
+        found = i + 1;
     }
-    lock_drop(&in->account);
+    end(in);
     return found;
 }
 
@@ -239,7 +234,7 @@ void share_leave(uint32_t number)
 {
     struct process *in = process();
     struct vgpu_share share;
-    if (!begin(in, number, &share))
+    if (!begin_with(in, number, &share))
         return;
     uint32_t own = in->slot - 1;
     if (imports(&share, own)) {
