@@ -2,19 +2,8 @@
 #ifndef NVC_VGPU_CHARGE_H
 #define NVC_VGPU_CHARGE_H
 
-#include "slice/account.h"
-#include "items.h"
+#include "refund.h"
 #include "process/real.h"
-
-#define MIB UINT64_C(0x100000)
-#define PAGE (2 * MIB)
-#define POOL_STEP (32 * MIB)
-
-/* Rounded up to `unit`; what overflows is more than any limit. */
-static inline uint64_t round_capped(uint64_t value, uint64_t unit)
-{
-    return value > UINT64_MAX - unit ? UINT64_MAX : ROUND_UP(value, unit);
-}
 
 /* UINT64_MAX: it does not fit. */
 static inline uint64_t multiply_capped(uint64_t a, uint64_t b)
@@ -47,9 +36,6 @@ void reclaim_soon(void);
 /* After a synchronisation: reclaims on all devices if reclaim_soon() was called. */
 void reclaim_after_wait(void);
 
-/* Gives back what an item bears, its part of a chunk too. */
-void refund(const struct item *item);
-
 /* Refunds what was exported and whose descriptor is closed by now; true: there was some. */
 bool exports_read(int position);
 
@@ -65,12 +51,7 @@ bool charge_foreign(CUdeviceptr address, uint64_t bytes, struct item *item);
 /* Memory of a pool was freed, which may have been exported. */
 void pool_freed(CUdeviceptr address);
 
-/* One reference less to what cuMemCreate made; its charge goes with the last. */
-void memory_drop(uint64_t number);
-
 /* The memory that a sparse array was given is no longer held by it. */
 void bound_drop(uint64_t resource);
-
-void array_leave_small(const struct item *item);
 
 #endif

@@ -1,7 +1,7 @@
 #include "gauge.h"
 
-#include "charge.h"
 #include "holes.h"
+#include "refund.h"
 #include "process/log.h"
 
 bool gauge_watch(enum kind kind, uint64_t key, int position)

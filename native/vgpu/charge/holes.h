@@ -2,7 +2,8 @@
 #ifndef NVC_VGPU_HOLES_H
 #define NVC_VGPU_HOLES_H
 
-#include "charge.h"
+#include "items.h"
+#include "process/real.h"
 
 /* The driver gave memory of the pool. */
 void hole_fill(CUmemoryPool pool, CUdeviceptr at, uint64_t size);

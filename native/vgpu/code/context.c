@@ -1,6 +1,6 @@
 /* A context takes some hundred MiB when it is made: an amount that the host has measured, reserved before. */
 #include "charge/charge.h"
-#include "local.h"
+#include "module.h"
 #include "time/pacer.h"
 
 static uint64_t overhead_of(int position)
@@ -48,12 +48,9 @@ static void end(const struct making *making, enum kind kind, uint64_t key, CUcon
     items_unlock();
     if (enters) {
         atomic_fetch_add(&process()->contexts, 1);
-        local_forget(); /* what was loaded in the others is not in this one */
+        kernels_forget(); /* what was loaded in the others is not in this one */
     }
-    if (enters)
-        account_commit(making->to.position, making->bytes);
-    else
-        account_withdraw(making->to.position, making->bytes);
+    account_settle(making->to.position, making->bytes, enters ? making->bytes : 0);
 }
 
 static CUresult answer(const struct making *making, CUcontext *out, CUcontext made, CUresult result)
@@ -112,23 +109,17 @@ static void spare(uint64_t context)
     rename_context(context | 1, context);
 }
 
+static bool is_of(const struct item *item, uint64_t context)
+{
+    return item->context == context;
+}
+
 /* Refunds and removes what ended with it. */
 static void bury(uint64_t context)
 {
-    local_forget();
-    for (uint64_t slot = 0; slot < item_slots();) {
-        struct item item = {0};
-        items_lock();
-        struct item *at = item_at(slot);
-        if (at && at->context == (context | 1)) {
-            item = *at;
-            item_remove(at); /* another may have moved here */
-        }
-        items_unlock();
-        if (item.kind == ITEM_FREE) {
-            slot++;
-            continue;
-        }
+    struct item item;
+    kernels_forget();
+    for (uint64_t slot = 0; item_take_next(&slot, is_of, context | 1, &item);) {
         if (item.kind == ITEM_CONTEXT || item.kind == ITEM_PRIMARY)
             atomic_fetch_sub(&process()->contexts, 1);
         if (item.kind == ITEM_LATER) /* its event went with the context */

@@ -1,8 +1,6 @@
 /* Libraries: modules that the driver loads in a context when they are first used there, by whichever way. */
 #include "module.h"
 
-#include "local.h"
-
 #include <stdlib.h>
 
 static bool is_gone(CUlibrary library)
@@ -16,23 +14,29 @@ static uint64_t loaded_key(CUlibrary library, uint64_t context)
     return (uint64_t)(uintptr_t)library * UINT64_C(0x9e3779b97f4a7c15) ^ context;
 }
 
-/* Out of the books, in all contexts. */
-static void forget(uint64_t library, enum kind kind)
+static bool is_kernel_of(const struct item *item, uint64_t library)
 {
-    for (uint64_t slot = 0; slot < item_slots();) {
-        struct item item = {0};
-        items_lock();
-        struct item *at = item_at(slot);
-        if (at && at->kind == kind && at->other == library) {
-            item = *at;
-            item_remove(at);
-        }
-        items_unlock();
-        if (item.kind == ITEM_FREE)
-            slot++;
-        else if (item.kind == ITEM_LOADED)
-            refund(&item);
-    }
+    return item->kind == ITEM_KERNEL && item->other == library;
+}
+
+static bool is_loaded_of(const struct item *item, uint64_t library)
+{
+    return item->kind == ITEM_LOADED && item->other == library;
+}
+
+static void forget_kernels(uint64_t library)
+{
+    struct item item;
+    for (uint64_t slot = 0; item_take_next(&slot, is_kernel_of, library, &item);)
+        continue;
+}
+
+/* Out of the books, in all contexts. */
+static void forget_loaded(uint64_t library)
+{
+    struct item item;
+    for (uint64_t slot = 0; item_take_next(&slot, is_loaded_of, library, &item);)
+        refund(&item);
 }
 
 /* What is known of a library, by another name: while it goes, the driver may give its handle to the next one. Handles are
@@ -63,7 +67,7 @@ static bool unload(CUlibrary library)
     if (item)
         item->count = 1;
     items_unlock();
-    forget((uint64_t)(uintptr_t)library, ITEM_LOADED);
+    forget_loaded((uint64_t)(uintptr_t)library);
     REAL(cuLibraryUnload)(library);
     return false;
 }
@@ -224,15 +228,15 @@ CU_API CUresult cuLibraryUnload(CUlibrary library)
     if (known)
         rename_library(key, going);
     CUresult result = known && item.count ? CUDA_SUCCESS : REAL(cuLibraryUnload)(library);
-    local_forget();
+    kernels_forget();
     if (known && result != CUDA_SUCCESS) {
         rename_library(going, key);
         item_put(&item);
     }
     if (!known || result != CUDA_SUCCESS)
         return result;
-    forget(going, ITEM_KERNEL);
-    forget(going, ITEM_LOADED);
+    forget_kernels(going);
+    forget_loaded(going);
     return result;
 }
 

@@ -4,19 +4,10 @@
 
 #include "module.h"
 
-enum { IN_CONTEXT = 1024, SEEN = 4096 };
+enum { IN_CONTEXT = 1024 };
 
 #define HEAP_IN_CONTEXT (8 * MIB)
 #define PRINTF_IN_CONTEXT MIB
-
-/* Functions whose local memory is there: by their handle, and by the last that had its place. */
-static _Atomic uintptr_t seen[SEEN];
-
-void local_forget(void)
-{
-    for (int i = 0; i < SEEN; i++)
-        atomic_store_explicit(&seen[i], 0, memory_order_relaxed);
-}
 
 static uint64_t resident_threads(const struct target *to)
 {
@@ -53,18 +44,13 @@ static bool resize(const struct target *to, enum kind kind, uint64_t bytes, bool
     item.bytes = bytes;
     bool kept = same && item_insert(&item);
     items_unlock();
-    if (same && !kept) { /* no room in the books */
-        if (bytes > before)
-            account_withdraw(to->position, bytes - before);
-        return false;
-    }
-    if (bytes > before && same)
-        account_commit(to->position, bytes - before);
-    else if (bytes > before)
-        account_withdraw(to->position, bytes - before);
-    else if (same)
+    if (bytes > before)
+        account_settle(to->position, bytes - before, kept ? bytes - before : 0);
+    else if (kept)
         account_release(to->position, before - bytes);
-    return same || resize(to, kind, bytes, shrink);
+    if (same)
+        return kept; /* else there is no room in the books */
+    return resize(to, kind, bytes, shrink);
 }
 
 static bool ensure(const struct target *to, uint64_t per_thread)
@@ -115,9 +101,8 @@ static bool allows(CUfunction function, CUstream stream, _Atomic uintptr_t *plac
 
 bool local_allows(CUfunction function, CUstream stream)
 {
-    uintptr_t handle = (uintptr_t)function;
-    _Atomic uintptr_t *place = &seen[(handle >> 4 ^ handle >> 16) % SEEN];
-    if (__builtin_expect(atomic_load_explicit(place, memory_order_relaxed) == handle, 1))
+    _Atomic uintptr_t *place = kernel_place(function);
+    if (__builtin_expect(atomic_load_explicit(place, memory_order_relaxed) == (uintptr_t)function, 1))
         return true;
     return allows(function, stream, place);
 }

@@ -13,7 +13,4 @@ bool local_allows_node(const CUDA_KERNEL_NODE_PARAMS *node, bool with_context);
 /* The same of kernels that are launched together, each on its own device. */
 bool local_allows_list(const CUDA_LAUNCH_PARAMS *list, unsigned int count);
 
-/* Handles of functions may mean others from now on. */
-void local_forget(void);
-
 #endif

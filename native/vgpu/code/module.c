@@ -3,9 +3,23 @@
  * image that was not understood is charged for what the driver takes, and unloaded if that does not fit. */
 #include "module.h"
 
-#include "local.h"
-
 #include <stdlib.h>
+
+enum { SEEN = 4096 };
+
+static _Atomic uintptr_t seen[SEEN];
+
+_Atomic uintptr_t *kernel_place(CUfunction function)
+{
+    uintptr_t handle = (uintptr_t)function;
+    return &seen[(handle >> 4 ^ handle >> 16) % SEEN];
+}
+
+void kernels_forget(void)
+{
+    for (int i = 0; i < SEEN; i++)
+        atomic_store_explicit(&seen[i], 0, memory_order_relaxed);
+}
 
 static bool loads_code_at_once(void)
 {
@@ -96,10 +110,7 @@ bool module_end(struct loading *loading, uint64_t key, bool loaded, bool library
     bool enters = loaded && loading->first && !item_find(ITEM_CODE, first.key) && item_insert(&first);
     items_unlock();
     uint64_t taken = (loaded ? loading->bytes : 0) + (enters ? loading->first : 0);
-    if (taken)
-        account_commit(loading->to.position, taken);
-    if (loading->bytes + loading->first > taken)
-        account_withdraw(loading->to.position, loading->bytes + loading->first - taken);
+    account_settle(loading->to.position, loading->bytes + loading->first, taken);
     return fits;
 }
 
@@ -159,7 +170,7 @@ CU_API CUresult cuModuleUnload(CUmodule module)
     struct item item;
     bool known = item_take(ITEM_MODULE, (uint64_t)(uintptr_t)module, &item);
     CUresult result = REAL(cuModuleUnload)(module);
-    local_forget();
+    kernels_forget();
     if (known && result == CUDA_SUCCESS)
         refund(&item);
     else if (known)

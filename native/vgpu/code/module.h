@@ -15,6 +15,12 @@ struct loading {
     bool known;
 };
 
+/* Functions whose memory is there: where the handle of one would be, which is the last that had its place. */
+_Atomic uintptr_t *kernel_place(CUfunction function);
+
+/* Handles of functions may mean others from now on. */
+void kernels_forget(void);
+
 /* What an image takes in a context. */
 struct image module_data(const void *image);
 
