@@ -227,18 +227,11 @@ static void calibrate(void)
     exit(0);
 }
 
-/* A kernel, and the end: the test starts the program again and again. */
-static void once(void)
-{
-    launch(NULL, 200000);
-    if (seconds > 0)
-        wait_for_all();
-    report();
-}
-
-static const struct way own_ways[] = {{"honest", honest, false},       {"once", once, false},
-                                      {"calibrate", calibrate, false}, {"lengths", print_lengths, false},
-                                      {"costs", print_costs, false},   {0}};
+static const struct way own_ways[] = {{"honest", honest, false},
+                                      {"calibrate", calibrate, false},
+                                      {"lengths", print_lengths, false},
+                                      {"costs", print_costs, false},
+                                      {0}};
 
 static const struct way *find(const char *name)
 {

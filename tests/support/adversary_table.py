@@ -49,7 +49,7 @@ SECONDS = float(os.environ.get("NVC_ADVERSARY_SECONDS", "10"))  # for each progr
 _MINUTES = float(os.environ.get("NVC_ADVERSARY_MINUTES", "1000"))
 _BEGAN = time.monotonic()
 BESIDE = ("beside", "the tenant beside", "the tenant beside honest")
-SHARES = [f"{kind}, {cap} %" for cap in (10, 50) for kind in ("alone", *BESIDE)]
+SHARES = [f"{kind}, {cap} %" for cap in (10, 50) for kind in BESIDE]
 #: Without the shim: what a program counts by itself, and beside another one, and what the other has meanwhile.
 BARE = ["by itself", "beside another", "the other"]
 TABLES = {"memory": ["memory"], "time, %": SHARES, "without nvc, %": BARE}
