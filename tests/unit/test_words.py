@@ -6,7 +6,19 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from support.prose import CODE, blocks, helps, messages, pages, plain, read, sentences, sources, words
+from support.prose import (
+    CODE,
+    blocks,
+    helps,
+    messages,
+    pages,
+    plain,
+    read,
+    reports,
+    sentences,
+    sources,
+    words,
+)
 from support.sources import sources as files
 
 from nvc_cli import ctk, daemon
@@ -72,7 +84,7 @@ COMMON = frozenset(
     LGPL LLVM LXC MAC MIT MPL NVIDIA NVRTC OCI OR PATH PC PCI PID POSIX PSF PTX RHEL SCC SONAME SVG TCP TOML UID
     UTC UUID UVM VM WSL YAML
     A10 A100 GB GB10 H100 H200 JAX KAI L4 L40S NCCL RTX T4 MB README SIGINT SIGIO SIGKILL SIGTERM SIGUSR1 SSH
-    CAPABILITIES CONTAINER DEV KINDS PREFIX ROOTFS SECURITY
+    CAPABILITIES CONTAINER DEV KINDS OTHER PREFIX ROOTFS SECURITY
     """.split()
 )  # fmt: skip
 
@@ -159,3 +171,41 @@ def test_the_glossary_is_used() -> None:
     assert len(terms) == len(set(terms)) and len(terms) >= 20
     assert [term for term in terms if term.lower().removesuffix("y") not in others] == []
     assert [term for term in own if term not in code] == []
+
+
+#: Habits that make a reader start again, how often pages have each, and reports of measurements. Less, never more.
+COUNTED = {
+    "a verb that says nothing": (r"\b(?:has|have|had) \d", 0, 4),
+    "a clause with what": (r"\b[Ww]hat (?!is\b.*\?)", 235, 20),
+    "beside": (r"\bbesides?\b", 28, 16),
+    "money": (r"\b(?:pays?|owe[sd]?|credits?|debts?|books)\b", 3, 4),
+    "software that speaks": (r"\b(?:says?|said|tells?|told|asks?|asked|answers?|lies|knows?)\b", 245, 20),
+    "the other one": (r"\b(?:that|other|last|next|first|second) ones?\b", 26, 4),
+    "alone for only": (r"\balone\b", 14, 38),
+    "persons for processes": (r"\b(?:some|no|every)body\b", 33, 6),
+    "a text that knows its date": (r"\b(?:[Nn]ow|since then|[Bb]efore that|earlier build)\b", 9, 10),
+    "words of old books": (r"\b(?:[Mm]eanwhile|at once|goes on|mends?|mended)\b", 11, 12),
+}  # fmt: skip
+#: Beginnings that lean on the sentence above; three in a row are a chain.
+LEANING = re.compile(r"(?:It|They|This|These|So)\b")
+
+
+def often(pattern: str, names: list[str]) -> int:
+    """How often prose of pages has a habit."""
+    return sum(len(re.findall(pattern, CODE.sub("code", one))) for name in names for one in prose(name))
+
+
+@pytest.mark.parametrize("habit", COUNTED)
+def test_a_habit_becomes_rarer(habit: str) -> None:
+    pattern, most, most_in_reports = COUNTED[habit]
+    assert (often(pattern, pages()) <= most, often(pattern, reports()) <= most_in_reports) == (True, True)
+
+
+def test_sentences_do_not_lean_on_each_other() -> None:
+    """Short sentences are no stumps: no three in a row begin with a pronoun or So."""
+    chains = []
+    for page in pages():
+        for block in blocks(read(page)):
+            begun = [bool(LEANING.match(one)) for one in sentences(block)]
+            chains += [f"{page}: {block[:60]}" for run in zip(begun, begun[1:], begun[2:]) if all(run)]
+    assert chains == []
