@@ -319,7 +319,7 @@ def run(settings: Settings, config: Config, environment: dict[str, str]) -> None
     if os.geteuid() != 0:
         raise PermissionDenied("start nvc-kubelet-plugin", cause="only root can")
     if not settings.node_name:
-        raise InitializationError("start nvc-kubelet-plugin", "--node-name", "is missing")
+        raise InitializationError("start nvc-kubelet-plugin", "--node-name", "is missing", "name the node")
     plugin = Plugin(settings, config, environment)
     plugin.obey_signals()
     try:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
+from collections.abc import Iterator
 
 import pytest
+from support.prose import sources
+from support.sources import tree
 
 import nvc
 import nvc_cli
@@ -74,3 +78,32 @@ def test_the_line_for_people() -> None:
     error = MountError("bind", "/a", "no space left on device", "free some")
     assert error.line() == f"{error} [NVC-1701: nvc-cli doctor host]"
     assert InputError("x").line() == "input error: x [NVC-1001]"
+
+
+#: Places that raise an error without a hint, of their own or of its class. Some need none. Never more.
+WITHOUT_HINT = 214
+
+
+def raised() -> Iterator[tuple[str, str, ast.expr | None]]:
+    """Places that raise errors of nvc: where, the class, and the hint."""
+    known = {one.__name__ for one in classes()}
+    for name in sources("cli", "hooks", "nvc"):
+        for node in ast.walk(tree(name)):
+            call = node.exc if isinstance(node, ast.Raise) else None
+            made = call.func if isinstance(call, ast.Call) else None
+            made = made.value if isinstance(made, ast.Attribute) and made.attr == "of" else made
+            if isinstance(call, ast.Call) and isinstance(made, ast.Name) and made.id in known:
+                hints = [*call.args[3:4], *(word.value for word in call.keywords if word.arg == "hint")]
+                yield f"{name}:{call.lineno}", made.id, next(iter(hints), None)
+
+
+def test_no_hint_is_a_question() -> None:
+    texts = [(place, hint.value) for place, _, hint in raised() if isinstance(hint, ast.Constant)]
+    assert len(texts) > 100
+    assert [place for place, text in texts if str(text).endswith("?")] == []
+
+
+def test_fewer_errors_leave_a_reader_alone() -> None:
+    hinted = {one.__name__ for one in classes() if one.hint}
+    without = [place for place, name, hint in raised() if hint is None and name not in hinted]
+    assert len(without) <= WITHOUT_HINT, without

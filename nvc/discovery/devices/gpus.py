@@ -33,7 +33,8 @@ def find_gpus(
         entry = by_address.pop(gpu.address, None)
         if entry is None and known is not None:
             raise DetectionError(
-                "compare GPUs", bus_id(gpu.address), "NVML lists it, /proc/driver/nvidia/gpus does not"
+                "compare GPUs", bus_id(gpu.address), "NVML lists it, /proc/driver/nvidia/gpus does not",
+                "reload the driver's kernel modules, or reboot",
             )
         minor = _minor(gpu, entry)
         node = _gpu_node(host.devices, nvidia_major(majors), minor, warnings)
@@ -62,6 +63,7 @@ def _minor(gpu: ProbeGpu, entry: ProcGpu | None) -> int:
             "compare GPUs",
             bus_id(gpu.address),
             f"minor {gpu.minor} in NVML, {told} in /proc/driver/nvidia/gpus",
+            "reload the driver's kernel modules, or reboot",
         )
     minor = told if told >= 0 else gpu.minor
     if minor < 0:

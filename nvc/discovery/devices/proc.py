@@ -115,7 +115,8 @@ def proc_gpus(system: HostRoot) -> tuple[ProcGpu, ...] | None:
         minor = int(text) if text.isascii() and text.isdigit() and len(text) <= 7 else -1
         if minor >= 0 and minor in minors:
             raise DetectionError(
-                "read GPU information", f"{GPUS}/{name}", f"minor {minor} is {minors[minor]}'s"
+                "read GPU information", f"{GPUS}/{name}", f"{minors[minor]} has minor {minor} too",
+                "reload the driver's kernel modules, or reboot",
             )
         minors[minor] = name
         excluded = fields.get("GPU Excluded", fields.get("GPU Blacklisted", "No")) == "Yes"

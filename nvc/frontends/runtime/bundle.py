@@ -38,7 +38,7 @@ def read_source(path: str) -> Source:
             os.close(fd)
     except OSError as error:
         raise ContainerError.of(
-            STEP, path, error, "is this called by an engine, as an OCI runtime?"
+            STEP, path, error, "name a bundle with --bundle, as engines do"
         ) from None
     if len(data) > MAX_CONFIG:
         raise ContainerError(STEP, path, f"larger than {MAX_CONFIG} bytes")

@@ -63,7 +63,8 @@ def libraries_of(facts: HostFacts) -> Libraries:
     paths = {library.soname: library.path for library in facts.libraries}
     if not {"libcuda.so.1", "libnvidia-ml.so.1"} <= set(paths):
         raise CalibrationError(
-            "find libraries", facts.driver_root, "the driver lacks libcuda or libnvidia-ml"
+            "find libraries", facts.driver_root, "the driver lacks libcuda or libnvidia-ml",
+            "reinstall the driver, or name its root with --root",
         )
     cuda, nvml = paths["libcuda.so.1"], paths["libnvidia-ml.so.1"]
     if facts.simulated:
@@ -87,7 +88,7 @@ def _measure(libraries: Libraries, device: SliceDevice) -> tuple[int, int]:
             if answer != b"ok":
                 cause = answer.decode("utf-8", "replace") or "the process that makes a context has ended"
                 raise CalibrationError(
-                    "make a context", device.uuid, cause, "is the device in use exclusively?"
+                    "make a context", device.uuid, cause, "end other programs on the device"
                 )
             found.append(_used_by(libraries, device, holder))
             os.write(ask_write, b"on")

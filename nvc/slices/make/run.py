@@ -227,7 +227,8 @@ def _enter_slice(
     directory = library_directory(facts)
     if not directory:
         raise ContainerError(
-            "make a slice", facts.driver_root, "the driver has neither libcuda nor libnvidia-ml"
+            "make a slice", facts.driver_root, "the driver has neither libcuda nor libnvidia-ml",
+            "reinstall the driver, or name its root with --root",
         )
     private_mounts()
     target = own_target()
