@@ -10,12 +10,17 @@
  * The driver looks at the number and the size of an ioctl and not at its type (nvidia_ioctl in nv.c): so does this.
  */
 #include "helpers.h"
-#include "registers.h"
 
 enum { HASH = 1, ARRAY = 2, RING = 27 };
+/* Of nvc/kernel/tracer.py: where thread_info has `status`; when the programs began to see calls, CLOCK_BOOTTIME, ns. */
+enum { STATUS_AT, SINCE, SETTINGS };
+struct map settings SEC("maps") = {ARRAY, sizeof(u32), sizeof(u64), SETTINGS, 0};
+
+#include "registers.h"
+
 enum { GUARDED = 1, EXEMPT = 2 };
 /* As in nvc/kernel/objects.py. */
-enum { NEW = 1, FREED, CLIENT_FREED, TIMESLICE, KILLED, EXITED, MEDDLED, UNREADABLE, CROWDED };
+enum { NEW = 1, FREED, CLIENT_FREED, TIMESLICE, KILLED, EXITED, MEDDLED, UNREADABLE, CROWDED, CONTESTED };
 enum { LOST_NEWS, LOST_OBJECTS, LOST_GUARDS, COUNTS };
 
 struct key {
@@ -133,13 +138,20 @@ INLINE int is_channel(u32 class)
     return (class & 0xff) == 0x6f && class >= 0x906f && class <= 0xffff;
 }
 
-/* Whether there is room for an object of the process. What it has already is replaced: its handle was used anew. */
+/* Whether there is room for an object of the process. What it has already is replaced: its handle was used anew. What
+ * another one has is not, while that lives: a process may change what its own call says, after the driver answered. */
 INLINE int may_add(const struct key *key, u32 pid)
 {
-    u32 *had = map_lookup(&owners, &pid), one = 1;
+    u32 *had = map_lookup(&owners, &pid), one = 1, other;
+    struct object *known = map_lookup(&objects, key);
 
-    if (map_lookup(&objects, key))
-        return 1;
+    if (known) {
+        other = known->pid;
+        if (other == pid || !map_lookup(&owners, &other))
+            return 1;
+        tell(CONTESTED, pid, key->client, key->handle, 0);
+        return 0;
+    }
     if (!had) {
         map_update(&owners, &pid, &one, 0);
         return 1;

@@ -11,11 +11,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-NEW, FREED, CLIENT_FREED, TIMESLICE, KILLED, EXITED, MEDDLED, UNREADABLE, CROWDED = range(1, 10)
+NEW, FREED, CLIENT_FREED, TIMESLICE, KILLED, EXITED, MEDDLED, UNREADABLE, CROWDED, CONTESTED = range(1, 11)
 #: Words for the kinds of news: something was made; freed; a whole client was; a process set a timeslice; a guarded
 #: process started or stopped channels, and was killed; a process is over; a process that is not guarded started or
 #: stopped channels; a guarded process made a control call that could not be read; a process has 4096 objects, and
-#: more of it are not seen.
+#: more of it are not seen; a process said that it made what another one has.
 WORDS = {
     NEW: "new",
     FREED: "freed",
@@ -26,6 +26,7 @@ WORDS = {
     MEDDLED: "meddled",
     UNREADABLE: "unreadable",
     CROWDED: "crowded",
+    CONTESTED: "contested",
 }
 
 #: Classes (cl*.h).

@@ -9,7 +9,9 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
 import struct
+import time
 
 import nvc
 from nvc.base.errors import TracerError
@@ -19,6 +21,7 @@ from nvc.kernel.objects import (
     CLIENT,
     CLIENT_FREED,
     COMPUTE_ENGINES,
+    CONTESTED,
     CROWDED,
     DEVICE,
     EXITED,
@@ -44,6 +47,7 @@ __all__ = [
     "CLIENT",
     "CLIENT_FREED",
     "COMPUTE_ENGINES",
+    "CONTESTED",
     "CROWDED",
     "DEVICE",
     "EXITED",
@@ -65,6 +69,7 @@ __all__ = [
     "flat_path",
     "missing_rights",
     "process_began",
+    "status_at",
 ]
 
 _GUARDED, _EXEMPT = 1, 2
@@ -73,6 +78,8 @@ _COUNT = struct.Struct("<Q")
 _COUNTS = 3
 #: Of struct object and what it means. Maps of another layout are not taken over.
 _LAYOUT = 2
+#: Entries of the map `settings`, as in tracer.bpf.c.
+_STATUS_AT, _SINCE = 0, 1
 _TICKS = os.sysconf("SC_CLK_TCK")
 #: /proc/self/ns/pid of the host: PROC_PID_INIT_INO of linux/proc_ns.h.
 _HOST_PIDS = "pid:[4026531836]"
@@ -97,7 +104,7 @@ def process_began(pid: int, proc: str = "/proc") -> int | None:
 
 
 #: name, number (linux/capability.h), what for.
-NEEDED = (
+_NEEDED = (
     ("CAP_BPF", 39, "to load the tracer"),
     ("CAP_PERFMON", 38, "to load the tracer"),
     ("CAP_SYS_ADMIN", 21, "to mount a file system bpf, and for the switch log"),
@@ -110,10 +117,10 @@ def missing_rights(kernel: LinuxKernel | None = None, proc: str = "/proc") -> tu
     CAP_PERFMON. Raises OSError.
     """
     effective, _, _ = (kernel or LinuxKernel()).capget()
-    has = {name for name, number, _ in NEEDED if effective >> number & 1}
+    has = {name for name, number, _ in _NEEDED if effective >> number & 1}
     if "CAP_SYS_ADMIN" in has:
         has |= {"CAP_BPF", "CAP_PERFMON"}
-    lacks = [f"{name} ({why})" for name, _, why in NEEDED if name not in has]
+    lacks = [f"{name} ({why})" for name, _, why in _NEEDED if name not in has]
     if os.readlink(f"{proc}/self/ns/pid") != _HOST_PIDS:
         lacks.append("the host's pid namespace (the driver and the kernel tell its numbers)")
     return tuple(lacks)
@@ -264,6 +271,12 @@ class Tracer:
         return frozenset(_PID.unpack(key)[0] for key, value in found if _PID.unpack(value)[0] & _GUARDED)
 
     @property
+    def since(self) -> int:
+        """When its programs began to see calls, ns of CLOCK_BOOTTIME: objects that are older are not known."""
+        value = self._maps["settings"].get(_PID.pack(_SINCE))
+        return 0 if value is None else int(_COUNT.unpack(value)[0])
+
+    @property
     def lost(self) -> int:
         """How many events, objects and guards found no room since the program was loaded."""
         counts = (self._maps["counts"].get(_PID.pack(index)) for index in range(_COUNTS))
@@ -332,6 +345,8 @@ def _links(links_at: str, flat: tracing.Flat, maps: list[tracing.Map], opened: l
         return found
     except FileNotFoundError:
         _remove(links_at)
+    settings = next(each for each in maps if each.shape.name == "settings")
+    settings.put(_PID.pack(_STATUS_AT), _COUNT.pack(status_at(os.uname().release)))
     links = []
     for program in flat.programs:
         loaded = tracing.load(program, flat.license, maps)
@@ -340,10 +355,20 @@ def _links(links_at: str, flat: tracing.Flat, maps: list[tracing.Map], opened: l
             opened.append(links[-1])
         finally:
             os.close(loaded)
+    settings.put(_PID.pack(_SINCE), _COUNT.pack(time.clock_gettime_ns(time.CLOCK_BOOTTIME) - ahead("boottime")))
     os.mkdir(links_at, 0o700)
     for program, link in zip(flat.programs, links):
         tracing.pin(link, f"{links_at}/{program.tracepoint}")
     return links
+
+
+def status_at(release: str) -> int:
+    """Where thread_info of x86 has `status`: Linux 5.11 put `syscall_work` in front of it. Raises OSError."""
+    try:
+        major, minor = (int(word) for word in re.match(r"(\d+)\.(\d+)", release).groups())  # type: ignore[union-attr]
+    except AttributeError:
+        raise OSError(errno.EBADMSG, "names no version", release) from None
+    return 16 if (major, minor) >= (5, 11) else 8
 
 
 def _remove(directory: str) -> None:

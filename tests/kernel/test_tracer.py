@@ -15,7 +15,7 @@ from support.tracing import Caller, bpffs, build_calls, changed, unmount, wait_f
 
 from nvc.base.errors import TracerError
 from nvc.kernel import LinuxKernel, private_mounts, tracer, tracing, writable_over
-from nvc.kernel.tracer import EXITED, Tracer
+from nvc.kernel.tracer import EXITED, Tracer, process_began, status_at
 
 
 def pins(directory: str) -> dict[str, list[str]]:
@@ -30,13 +30,35 @@ def test_what_is_pinned_is_taken(bpffs: str) -> None:  # noqa: F811
     Tracer.open(bpffs).close()
     before = pins(bpffs)
     assert sorted(before.values()) == [
-        ["births", "counts", "guards", "objects", "owners", "ring"],
+        ["births", "counts", "guards", "objects", "owners", "ring", "settings"],
         ["sched_process_exit", "sched_process_fork", "sys_exit"],
     ]
     inodes = {path: os.stat(f"{bpffs}/{path}").st_ino for path in before}
     Tracer.open(bpffs).close()
     assert pins(bpffs) == before
     assert {path: os.stat(f"{bpffs}/{path}").st_ino for path in before} == inodes
+    unmount(bpffs)
+
+
+@pytest.mark.parametrize(
+    ("release", "at"), [("5.10.0-33-amd64", 8), ("5.11", 16), ("6.1.0-40", 16), ("4.18.0-553.el8", 8)]
+)
+def test_where_a_task_says_that_its_call_is_of_32_bits(release: str, at: int) -> None:
+    assert status_at(release) == at
+    with pytest.raises(OSError, match="names no version"):
+        status_at("linux")
+
+
+def test_since_when_calls_are_seen(bpffs: str, tmp_path: Any) -> None:  # noqa: F811
+    """What a process made before that is not known. What is pinned goes on, so that nothing is lost with it."""
+    before = process_began(os.getpid())
+    first = Tracer.open(bpffs)
+    again, since = Tracer.open(bpffs), first.since
+    assert before is not None and before < since == again.since
+    other = Tracer.open(bpffs, changed(tmp_path))
+    assert other.since > since
+    for each in (first, again, other):
+        each.close()
     unmount(bpffs)
 
 

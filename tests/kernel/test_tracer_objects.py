@@ -17,6 +17,7 @@ from support.tracing import Caller, bpffs, build_calls, changed, unmount, wait_f
 from nvc.kernel import rm
 from nvc.kernel.tracer import (
     CLIENT_FREED,
+    CONTESTED,
     CROWDED,
     EXITED,
     FREED,
@@ -185,10 +186,31 @@ def test_nobody_frees_what_another_one_has(tracer: Tracer, served: Served) -> No
     with Caller(build_calls("64"), served.path) as first, Caller(build_calls("64"), served.path) as second:
         client, _, group, _ = tree(first)
         tracer.news()
-        second.tell(f"forge {client} {group}")
-        assert second.hear() == "forged 0"
+        for caller in (second, first):
+            caller.tell(f"forge {client} {group}")
+            assert caller.hear() == "forged 0"
         assert news_of(tracer, first.pid, second.pid) == ()
         assert len(objects_of(tracer, first.pid)) == 4
+
+
+def test_what_another_process_has_is_not_replaced_while_it_lives(
+    tracer: Tracer, served: Served, sim_root: Callable[..., str], simrm: str  # noqa: F811
+) -> None:
+    """Another driver's answers look like those of a process that changes its own."""
+    with Caller(build_calls("64"), served.path) as first, serve(sim_root(gpus=2), simrm) as other:
+        client, device, group, channel = tree(first)
+        tracer.news()
+        with Caller(build_calls("64"), other.path) as second:
+            for parent, handle, kind in ((0, client, CLIENT), (client, device, DEVICE), (device, group, GROUP)):
+                make(second, "plain", client, parent, handle, kind)
+            assert news_of(tracer, first.pid, second.pid) == tuple(
+                News(CONTESTED, second.pid, client, each) for each in (client, device, group)
+            )
+            assert len(objects_of(tracer, first.pid)) == 4 and not objects_of(tracer, second.pid)
+            first.process.kill()
+            wait_for(tracer, EXITED, first.pid)
+            assert make(second, "plain", client, client, channel, DEVICE) == channel
+            assert len(objects_of(tracer, second.pid)) == 2
 
 
 def test_a_process_that_has_too_much_is_told_of_and_leaves_room_for_others(
