@@ -49,7 +49,7 @@ class Daemon:
         self.accountant = Accountant(self.slices, log)
         self.timing = Timing(
             self.loop, kernel, self.slices, config, log,
-            lambda: {one.pid for one in self.mps.servers.values() if one.pid},
+            lambda: {one.pid: one.uuid for one in self.mps.servers.values() if one.pid},
         )  # fmt: skip
         self.pacer = Pacer(self.loop, self.slices, self.accountant.budgets)
         actions = {BYPASS: config.nvcd_on_bypass, EXCESS: config.nvcd_on_excess}

@@ -20,8 +20,9 @@ from nvc.daemon.keeper.table import UNKNOWN, Table
 from nvc.daemon.schedule.slice_index import raw_uuid
 from nvc.daemon.time.books import Books
 from nvc.daemon.time.client import TimeClient
+from nvc.daemon.time.hidden import Hidden
 from nvc.daemon.time.owners import STRANGER, Owners
-from nvc.kernel.tracer import EXITED, KILLED, MEDDLED, TIMESLICE, Tracer, process_began
+from nvc.kernel.tracer import CONTESTED, EXITED, KILLED, MEDDLED, TIMESLICE, Tracer, process_began
 from nvc.slices.store.process_info import start_of
 
 TYPE_CHECKING = False
@@ -49,9 +50,9 @@ class Timing:
 
     def __init__(
         self, loop: Loop, kernel: Kernel, slices: SliceIndex, config: Config, log: Callable[[str], None],
-        servers: Callable[[], set[int]],
+        servers: Callable[[], dict[int, str]],
     ) -> None:  # fmt: skip
-        """`servers` tells the MPS control daemons that nvcd has started."""
+        """`servers` tells the MPS control daemons that nvcd has started, each with its GPU."""
         self.loop = loop
         self.kernel = kernel
         self.slices = slices
@@ -72,6 +73,7 @@ class Timing:
         #: What each process was acted on for, that it had while it was stopped; and how often.
         self._broke: dict[int, int] = {}
         self._breaks: dict[int, int] = {}
+        self.hidden = Hidden(BROKE)
         self._seen = 0  # when the tracer last saw somebody start or stop channels
         self.strangers: dict[str, tuple[int, ...]] = {}  # processes in no slice, by the GPU that they use
         self.counts = {"killed": 0, "meddled": 0, "timeslice": 0, "broke": 0}
@@ -174,10 +176,13 @@ class Timing:
             elif one.kind == MEDDLED:
                 self.counts["meddled"] += 1
                 self._meddled(one.pid)
+            elif one.kind == CONTESTED:
+                self.slices.say(f"process {one.pid} has handles of the driver that another process made: left out")
             elif one.kind == EXITED:
                 self.guarded.discard(one.pid)
             elif one.kind == TIMESLICE:
                 self.counts["timeslice"] += 1
+        self.hidden.touch(one.pid for one in news)
         if self.table.take(news) and not self._soon:
             self._soon = True
             self.loop.once(now + SOON, self._planned)
@@ -223,6 +228,29 @@ class Timing:
             if not self._kill(pid, text):
                 self.log(f"process {pid} is in no slice: {text}")
 
+    def _look_for_hidden(self, tracer: Tracer, account: Account, now: int) -> None:
+        """Act on processes of slices that had a GPU while none of their channels was known there."""
+        self._touch_known()
+        for uuid, pid, had, times in self.hidden.take(account):
+            began = process_began(pid)
+            if began is None or began < tracer.since or uuid in self.servers().values():
+                continue
+            if self.owners.of((*self.table.pids(), pid)).get(pid, STRANGER) == STRANGER:
+                continue
+            text = f"it had the GPU for {had // 1_000_000} ms, and has hidden its channels from nvcd"
+            if times < BREAKS:
+                self.log(f"process {pid} is looked for again: {text}; it is killed the third time")
+                self.table.load(tracer.objects())  # in case it was us who lost them
+                self.refresh(now)
+                continue
+            self.counts["broke"] += 1
+            self._kill(pid, text)
+        self._touch_known()
+
+    def _touch_known(self) -> None:
+        groups = (group for few in self.table.groups().values() for group in few)
+        self.hidden.touch(pid for group in groups for pid in (group.pid, group.opener))
+
     def _planned(self, now: int) -> None:
         self._soon = False
         self.refresh(now)
@@ -236,6 +264,7 @@ class Timing:
             self.refresh(now)
         if self.tracer is not None:  # what it saw comes before what came of it
             self._news(now)
+            self._look_for_hidden(self.tracer, account, now)
         told: set[int] = set()
         for device in account.devices:
             force = self.slices.force.get(raw_uuid(device.uuid))
