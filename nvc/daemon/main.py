@@ -6,8 +6,8 @@ import gc
 import os
 import resource
 import signal
-import sys
 import time
+from contextlib import suppress
 
 import nvc
 from nvc.base.errors import PermissionDenied
@@ -30,15 +30,17 @@ BY_SYSTEMD = "NOTIFY_SOCKET" in os.environ
 
 
 def log(text: str, level: int = WARNING) -> None:
-    """One line on standard error, for systemd's journal with its level."""
-    sys.stderr.write(f"{f'<{level}>' if BY_SYSTEMD else ''}nvcd: {text}\n")
-    sys.stderr.flush()
+    """One line on standard error, for systemd's journal with its level. It may be a terminal that has gone."""
+    line = f"{f'<{level}>' if BY_SYSTEMD else ''}nvcd: {text}\n"
+    with suppress(OSError):
+        os.write(2, line.encode(errors="backslashreplace"))
 
 
 def run(config: Config, wait: bool = False) -> None:
     """Be the daemon; with `wait` once the one that runs has ended. Raises NvcError when it cannot begin."""
     if os.geteuid() != 0:
         raise PermissionDenied("start nvcd", cause="only root can")
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # of the shell that started it; the helpers inherit that
     raise_file_limit()
     kernel = LinuxKernel()
     notifier = Notifier(os.environ)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -106,6 +107,24 @@ def test_somebody_else_ends_it(place: Place) -> None:
         assert done.returncode == 1
         assert f"{step} nvcd: /run/nvc/nvcd/nvcd.sock: nvcd is not running" in done.stderr
         assert done.stderr.endswith("[NVC-1201: nvc-cli doctor vgpu.daemon]\n")
+
+
+def test_its_terminal_goes(place: Place, driver: str) -> None:
+    """As of `nvcd &` in a shell that is left: SIGHUP comes, and what it logs has nowhere to go."""
+    terminal, side = os.openpty()
+    words = ("setsid", "--ctty", *place.enter(*place.program, f"--root={driver}"))
+    with subprocess.Popen(words, stdin=side, stdout=side, stderr=side, env=CLEAN_ENV) as daemon:
+        os.close(side)
+        with open(terminal, encoding="utf-8") as said:
+            assert "version" in said.readline()
+            eventually(place, lambda s: s["nvml"]["answers"])
+        shutil.rmtree(f"{place.run}/nvcd")
+        until(lambda: daemon.poll() is not None or os.path.exists(f"{place.run}/nvcd/nvcd.sock"))
+        assert daemon.poll() is None
+        state = ask(place)
+        assert state["pid"] == daemon.pid and not state["nvml"]["failures"], "its helpers live too"
+        run(*place.enter(*place.program, "--stop"))
+        assert daemon.wait(timeout=PATIENCE) == 0
 
 
 def test_its_directory_is_removed_while_it_runs(place: Place) -> None:
