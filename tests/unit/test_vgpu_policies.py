@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvc.base.errors import InputError
-from nvc.model.slices.time_settings import parse_duration
+from nvc.model.slices.time_settings import PERIOD_US, parse_duration
 from nvc.slices.policy.policies import (
     FLOOR_US,
     INSTANCES_MAX,
@@ -63,6 +63,13 @@ def test_durations(text: str, wanted: int) -> None:
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(InputError, match="want 1ms to 1000ms"):
         parse_duration("--quantum", text, *QUANTUM_US)
+
+
+@pytest.mark.parametrize("bounds", [QUANTUM_US, FLOOR_US, PERIOD_US, (100, 900)])
+def test_an_error_of_a_duration_names_one_that_is_taken(bounds: tuple[int, int]) -> None:
+    with pytest.raises(InputError) as told:
+        parse_duration("--period", "99s", *bounds)
+    assert bounds[0] <= parse_duration("--period", told.value.hint.removeprefix("write "), *bounds) <= bounds[1]
 
 
 def test_a_full_disk_removes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

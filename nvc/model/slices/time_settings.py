@@ -45,13 +45,14 @@ def parse_period(name: str, text: str) -> TimeSetting:
 
 
 def parse_duration(name: str, text: str, low: int, high: int) -> int:
-    """Microseconds of `10ms`, `5000us` or `1s`, between those two. Raises InputError."""
+    """Microseconds of `10ms`, `5000us` or `1s`, between those two. Raises InputError, which names one of them."""
     for unit, length in UNITS:
         digits = text.removesuffix(unit)
         if digits != text and digits.isascii() and digits.isdigit() and len(digits) < 10:
             if low <= int(digits) * length <= high:
                 return int(digits) * length
-    raise InputError(name, text, f"want {duration_text(low)} to {duration_text(high)}", "write 10ms")
+    wanted = f"want {duration_text(low)} to {duration_text(high)}"
+    raise InputError(name, text, wanted, f"write {duration_text(min(max(low, 10_000), high))}")
 
 
 def duration_text(us: int) -> str:
