@@ -9,7 +9,11 @@ import pytest
 from support.damage import ABOUT, QUOTA
 from support.nvcd import Place, ask, eventually
 
+from nvc.daemon.schedule.slice_index import SliceIndex
+from nvc.kernel import LinuxKernel
 from nvc.model.slices import layout, quota
+from nvc.model.slices.entry import Entry, text_of
+from nvc.slices.store import registry
 
 FILES = [("about", how) for how in ABOUT] + [("quota", how) for how in QUOTA]
 
@@ -61,3 +65,21 @@ def test_what_a_killed_removal_left_is_no_slice(place: Place) -> None:
     eventually(place, lambda state: not state["slices"])
     assert ask(place)["broken"] == []
     assert place.daemon is not None and f"slice {one.key}: " not in place.daemon.said()
+
+
+def test_a_slice_that_ends_while_it_is_looked_at(scratch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the list of slices and the look at each: it is no slice, and no news."""
+    said: list[str] = []
+    index = SliceIndex(LinuxKernel(), said.append)
+    index.base = scratch
+    for key in ("1-1-2-3", "2-1-2-3"):
+        entry = Entry(key, f"{scratch}/{key}", 0, 0, "", "/", 0, ())
+        registry.make(entry.directory, (), text_of(entry))
+    index.refresh(0)
+    assert list(index.by_key) == ["1-1-2-3", "2-1-2-3"]
+    listed = registry.entry_names(scratch)
+    for known in index.entries()[1:]:
+        registry.remove(known)
+    monkeypatch.setattr(registry, "entry_names", lambda base: [*listed, "3-1-2-3"])
+    index.refresh(0)
+    assert (list(index.by_key), index.broken, said) == (["1-1-2-3"], {}, [])

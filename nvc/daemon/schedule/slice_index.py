@@ -9,7 +9,7 @@ import os
 from nvc.base.errors import NvcError
 from nvc.kernel.clocks import host_monotonic
 from nvc.model.slices import layout, quota
-from nvc.model.slices.entry import RegistryError, open_own
+from nvc.model.slices.entry import RegistryError, is_remnant, open_own
 from nvc.model.slices.quota import QuotaError
 from nvc.slices.policy import policies
 from nvc.slices.policy.entitlement import InForce, in_force
@@ -100,9 +100,12 @@ class SliceIndex:
 
     def refresh(self, now: int, census: bool = True) -> None:
         """Read what has changed. With `census`, slices whose processes have ended no longer count."""
-        names = set(registry.entry_names(self.base))
+        try:
+            names = set(registry.entry_names(self.base))
+        except FileNotFoundError:
+            names = set()  # all were removed: `Places` says so
         for key in [key for key in self.by_key if key not in names]:
-            self._forget(self.by_key.pop(key))
+            self._drop(key)
         self.broken = {key: problem for key, problem in self.broken.items() if key in names}
         for key in sorted(names):
             self._look(key)
@@ -129,13 +132,16 @@ class SliceIndex:
                     raise found
                 if found is not None:
                     self._replace(known, IndexedSlice(found, stamp))
-                elif known is not None:
-                    self._forget(self.by_key.pop(key))
-            self.broken.pop(key, None)
+                else:
+                    self._drop(key)
         except (OSError, NvcError) as error:
-            if self.broken.get(key) != str(error):
+            if is_remnant(path):  # it has ended since the directory was listed
+                self._drop(key)
+            elif self.broken.get(key) != str(error):
                 self.broken[key] = str(error)
                 self.log(f"slice {key}: {error}")
+            return
+        self.broken.pop(key, None)
 
     def _replace(self, known: IndexedSlice | None, new: IndexedSlice) -> None:
         """Take in a slice that can be read. Raises QuotaError, OSError."""
@@ -164,9 +170,12 @@ class SliceIndex:
             self._problems.add(problem)
             self.log(problem)
 
-    def _forget(self, known: IndexedSlice) -> None:
-        known.close()
-        known.alive = False
+    def _drop(self, key: str) -> None:
+        """Forget a slice that has ended, if it was known."""
+        known = self.by_key.pop(key, None)
+        if known is not None:
+            known.close()
+            known.alive = False
 
     def apply(self) -> None:
         """Find who shares each device, and how."""

@@ -210,7 +210,7 @@ def read_entry(path: str) -> Entry:
 
 
 def entry_at(path: str) -> Entry | RegistryError | None:
-    """The entry in the directory `path`, or why it cannot be read. None: what a killed removal left is no slice."""
+    """The entry in the directory `path`, or why it cannot be read; None where there is none, see `is_remnant`."""
     try:
         return read_entry(path)
     except RegistryError as error:
@@ -218,9 +218,11 @@ def entry_at(path: str) -> Entry | RegistryError | None:
 
 
 def is_remnant(path: str) -> bool:
-    """Whether the directory of an entry is what a removal left that was killed."""
+    """Whether the directory of an entry is gone, or is what a removal left that was killed: no slice."""
     try:
         return not {"about", "quota"}.intersection(os.listdir(path))
+    except FileNotFoundError:
+        return True
     except OSError:
         return False  # it counts as a slice
 
