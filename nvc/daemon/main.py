@@ -92,7 +92,7 @@ def serve(daemon: Daemon, notifier: Notifier, places: Places) -> None:
     daemon.search(now)
     for text, level in begun(daemon, places.control):
         log(text, level)
-    loop.every(SECOND, lambda now: places.look(daemon, log))
+    loop.every(SECOND, lambda now: places.look(daemon, now, log))
     loop.every(SECOND, daemon.second)
     loop.every(SECOND // 2, daemon.half)
     if notifier.watchdog:

@@ -43,7 +43,7 @@ class Places:
                 self._sockets[name] = made
             else:  # its directory was removed, and only systemd still has it
                 made.close()
-        self._watched: list[int] = []
+        self._watched: dict[str, int] = {}  # a descriptor of each directory
         self._listen()
 
     def _listen(self) -> None:
@@ -74,12 +74,13 @@ class Places:
             found[self.metrics] = self.metrics.removeprefix("unix:")
         return found
 
-    def look(self, daemon: Daemon, tell: Callable[[str], None]) -> None:
+    def look(self, daemon: Daemon, now: int, tell: Callable[[str], None]) -> None:
         """Make again what was removed. Where that fails, `problem` says why, and the loop is stopped."""
-        gone = [name for name, path in self._paths().items() if not os.path.lexists(path)]
-        if not gone and os.path.lexists(daemon.slices.base):
+        gone = {name: path for name, path in self._paths().items() if not os.path.lexists(path)}
+        unseen = [path for path, fd in self._watched.items() if not _is_open_at(path, fd)]
+        if not gone and not unseen and os.path.lexists(daemon.slices.base):
             return
-        tell(f"{os.path.dirname(self.control)} or {daemon.slices.base} was removed: making it again")
+        tell(f"making again what was removed: {', '.join((*gone.values(), *unseen)) or daemon.slices.base}")
         try:
             own_directory()
             for name in gone:
@@ -90,24 +91,33 @@ class Places:
             for name in gone:
                 self._serve(daemon, name)
             self.watch(daemon)
+            daemon.happened("slices", now)
         except (OSError, NvcError) as error:
             self.problem = error if isinstance(error, NvcError) else InitializationError.of("listen", "", error)
             daemon.loop.stop()
 
     def watch(self, daemon: Daemon) -> None:
         """Have the kernel tell of changes in the directories that are there now."""
-        for fd in self._watched:
+        for fd in self._watched.values():
             os.close(fd)
         self._watched = watch_changes(daemon)
 
 
-def watch_changes(daemon: Daemon) -> list[int]:
+def _is_open_at(path: str, fd: int) -> bool:
+    """Whether that name still leads to the open directory: a command may have made another one meanwhile."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(fd))
+    except FileNotFoundError:
+        return False
+
+
+def watch_changes(daemon: Daemon) -> dict[str, int]:
     """Have the kernel tell of changes of slices and policies by SIGIO while these descriptors are open."""
-    watched: list[int] = []
+    watched: dict[str, int] = {}
     try:
         for path in (registry.base_directory(), policies.directory()):
-            watched.append(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-            fcntl.fcntl(watched[-1], fcntl.F_NOTIFY, CHANGES)
+            watched[path] = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.fcntl(watched[path], fcntl.F_NOTIFY, CHANGES)
         daemon.notified = True
     except (OSError, NvcError) as error:  # OSError: a kernel without CONFIG_DNOTIFY
         daemon.notified = False

@@ -109,7 +109,7 @@ def test_its_directory_is_removed(host: Booted) -> None:
     host.sh("for place in mps bpf; do umount -l /run/nvc/$place || :; done; rm -rf /run/nvc")
     eventually(host, lambda state: state["devices"] == [])
     until(lambda: host.sh("test -S /run/nvc/nvcd/nvcd.sock", check=False).returncode == 0)
-    assert "was removed: making it again" in host.sh("journalctl -u nvcd").stdout
+    assert "making again what was removed: " in host.sh("journalctl -u nvcd").stdout
 
 
 def test_servers_that_it_starts(host: Booted) -> None:

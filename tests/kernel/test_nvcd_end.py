@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 
+import pytest
 from support import CLEAN_ENV, PATIENCE, run, until
 from support.nvcd import PATHS, Place, ask, eventually
 
@@ -133,9 +134,27 @@ def test_its_directory_is_removed_while_it_runs(place: Place) -> None:
     place.tenant()
     run("sh", "-c", f"rm -rf {place.run}/[!b]*")
     until(lambda: os.path.exists(f"{place.run}/nvcd/nvcd.sock"))
-    assert ask(place)["pid"] == daemon.pid and "was removed: making it again" in daemon.said()
+    assert ask(place)["pid"] == daemon.pid and "making again what was removed: " in daemon.said()
     other = place.tenant()
     eventually(place, lambda s: [one["key"] for one in s["slices"]] == [other.key])
+    assert "[Errno " not in daemon.said()
+
+
+@pytest.mark.parametrize("name", ["vgpu", "vgpu-policy"])
+def test_another_directory_takes_the_place_of_one_that_it_watches(place: Place, name: str) -> None:
+    """As a command makes it again at once: the kernel tells of changes there, and not of the old one."""
+    daemon = place.start()
+    os.rename(f"{place.run}/{name}", f"{place.run}/old")
+    os.mkdir(f"{place.run}/{name}", 0o700)
+
+    def watches(path: str) -> bool:
+        """Whether it has that directory open."""
+        fds = (f"/proc/{daemon.pid}/fd/{fd}" for fd in os.listdir(f"/proc/{daemon.pid}/fd"))
+        return path in {os.path.realpath(fd) for fd in fds}
+
+    until(lambda: watches(f"/run/nvc/{name}"))
+    assert not watches("/run/nvc/old")
+    assert f"making again what was removed: /run/nvc/{name}\n" in daemon.said()
 
 
 def test_its_directory_cannot_be_made_again(place: Place) -> None:
