@@ -201,7 +201,7 @@ def _checked(step: str, path: str, status: int, answer: bytes) -> dict[str, Any]
     """The JSON object of an answer. Raises ApiError where it is none, or says that the request has failed."""
     try:
         found = json.loads(answer) if answer else {}
-    except ValueError:
+    except (ValueError, RecursionError):  # a claim's parameters may be as deep as their author likes
         found = None
     if type(found) is not dict:
         raise ApiError(step, path.partition("?")[0], f"HTTP {status}, and no JSON object", status=status)

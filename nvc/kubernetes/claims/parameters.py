@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from nvc.base.errors import InputError
 from nvc.base.value import Value
+from nvc.kubernetes.claims.quantity import shown
 from nvc.kubernetes.names import API_VERSION, GPU_PARAMETERS, SLICE_PARAMETERS
 from nvc.model.facts import CAPABILITIES
 from nvc.model.slices.isolation import CLAIMS, MPS
@@ -103,9 +104,9 @@ def decode(where: str, value: object, kind: str) -> dict[str, Any]:
         raise InputError(where, cause="parameters are not an object", hint=_hint())
     version, found = value.get("apiVersion"), value.get("kind")
     if version != API_VERSION:
-        raise InputError(f"{where}.apiVersion", str(version), "unknown version", f"write {API_VERSION}")
-    if found not in KINDS:
-        raise InputError(f"{where}.kind", str(found), "unknown kind", _hint())
+        raise InputError(f"{where}.apiVersion", shown(version), "unknown version", f"write {API_VERSION}")
+    if type(found) is not str or found not in KINDS:
+        raise InputError(f"{where}.kind", shown(found), "unknown kind", _hint())
     fields: dict[str, Any] = {}
     for name, text in value.items():
         if name in ("apiVersion", "kind"):
@@ -116,7 +117,7 @@ def decode(where: str, value: object, kind: str) -> dict[str, Any]:
         try:
             fields["period_us" if name == "period" else name] = _FIELDS[name](text)
         except ValueError as error:
-            raise InputError(f"{where}.{name}", str(text), error) from None
+            raise InputError(f"{where}.{name}", shown(text), error) from None
     return fields if found == kind else {}
 
 

@@ -22,7 +22,7 @@ def parse_quantity(name: str, value: object) -> int:
     if type(value) is int:
         value = str(value)
     if type(value) is not str or not value or len(value) > _TEXT_MAX:
-        raise InputError(name, str(value)[:_TEXT_MAX], "not a quantity", _HINT)
+        raise InputError(name, shown(value)[:_TEXT_MAX], "not a quantity", _HINT)
     if value.startswith("-"):
         raise InputError(name, value, "negative", _HINT)
     digits, fraction, suffix = _split(name, value)
@@ -32,6 +32,11 @@ def parse_quantity(name: str, value: object) -> int:
         return _rounded_up(number << 10 * BINARY[suffix], places)
     places -= 3 * DECIMAL[suffix] if suffix in DECIMAL else _exponent(name, value, suffix)
     return int(number * 10**-places) if places < 0 else _rounded_up(number, places)
+
+
+def shown(value: object) -> str:
+    """A value of JSON as an error quotes it; of what has others inside, however deep, only what it is."""
+    return "a list" if type(value) is list else "an object" if type(value) is dict else str(value)
 
 
 def _split(name: str, text: str) -> tuple[str, str, str]:
