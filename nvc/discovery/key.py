@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _MODULES = ("nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm")
 _CAPABILITIES = PROC + "/capabilities"
-_TABLE = nvc.__file__.rpartition("/")[0] + "/discovery/library_table.py"
+_TABLE = nvc.__file__.rpartition("/")[0] + "/discovery/driver/library_table.py"
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _CONTENT_MAX = 65536  # bytes
 ABSENT = b"-"
