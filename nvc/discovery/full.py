@@ -146,6 +146,7 @@ def _files(
     known = frozenset(os.path.basename(path).partition(".so")[0] for path in files)
     manifests, theirs, manifest_warnings = find_manifests(host.driver, known, native.directory)
     rested_on = [native.directory, compat.directory, *places, *search_directories(options.search_path), *theirs]
+    rested_on += [*beside, *(os.path.dirname(path) for one in modules for path in (one.path, one.target))]
     if not native.directory or not entries:
         rested_on += [*hints, *DIRECTORIES[arch], *DIRECTORIES[COMPAT[arch]]]
     return DriverFiles(

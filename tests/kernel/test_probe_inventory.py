@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 from support import run
-from support.drivertree import DriverTree
+from support.drivertree import LIBS, VERSION, DriverTree
 
 from nvc.discovery import discover, inventory
 from nvc.discovery import key as key_module
@@ -18,6 +18,8 @@ from nvc.kernel import LinuxKernel, probe
 from nvc.model.facts import HostFacts
 from nvc.model.request import DriverOptions
 from nvc.testing.sim import SimSpec, create
+
+VDPAU = f"{LIBS}/vdpau"
 
 
 @pytest.fixture
@@ -32,7 +34,7 @@ def tree(scratch: str, stage: str) -> DriverTree:
     """A simulated driver root with MIG; `stage` brings its libraries."""
     create(f"{scratch}/sim", SimSpec(gpus=2, mig=("", "2x3g.40gb"), mps=True))
     made = DriverTree(f"{scratch}/sim")
-    made.file("/etc/OpenCL/vendors/nvidia.icd", b"libnvidia-opencl.so.1\n")
+    made.library("libnvidia-later", directory=VDPAU, listed=False)
     return made
 
 
@@ -133,6 +135,10 @@ def remake_node(tree: DriverTree) -> None:
     os.unlink(tree.full("/dev/nvidia-modeset"))
 
 
+def remove(name: str) -> Callable[[DriverTree], None]:
+    return lambda tree: os.unlink(tree.full(name))
+
+
 CHANGES: dict[str, Callable[[DriverTree], None]] = {
     "MIG repartitioned": repartition,
     "MIG instance made anew": same_instance_again,
@@ -148,6 +154,8 @@ CHANGES: dict[str, Callable[[DriverTree], None]] = {
     "library added beside libcuda": add_file(f"/usr/lib/{os.uname().machine}-linux-gnu/libnvidia-new.so"),
     "program installed": add_file("/usr/local/bin/nvidia-new"),
     "manifest installed": add_file("/etc/OpenCL/vendors/nvidia-new.icd"),
+    "library removed from a subdirectory": remove(f"{VDPAU}/libnvidia-later.so.{VERSION}"),
+    "module of the X server removed": remove("/usr/lib/xorg/modules/drivers/nvidia_drv.so"),
     "firmware installed": add_file("/lib/firmware/nvidia/580.159.04/gsp_new.bin"),
 }
 
@@ -317,7 +325,8 @@ def test_a_start_with_a_valid_key_imports_next_to_nothing(counted: Counted, keep
     script = HOT.format(path=sys.path, root=counted.options.root, keep=keep, unwanted=unwanted)
     loaded = run(sys.executable, "-I", "-S", "-B", "-c", script).stdout.split()
     assert not set(loaded) & set(unwanted)
-    allowed = {"find", "host", "hostroot", "key", "pack", "proc", "sockets", "nodes"}
+    allowed = {"find", "host", "hostroot", "inventory", "key", "pack", "devices"}
+    allowed |= {f"devices.{name}" for name in ("nodes", "proc", "sockets")}
     parts = {name.removeprefix("nvc.discovery.") for name in loaded if name.startswith("nvc.discovery.")}
     assert parts == allowed
     assert "nvc.kernel.probe" not in loaded
