@@ -1,6 +1,5 @@
-"""Writes the checks in docs/doctor.md, the variables in docs/hooks.md, the policies in docs/sharing.md, what was
-measured of them in docs/choose-policy.md, and the policies and keys of config.toml in the schema
-of the chart's values.
+"""Writes the variables in docs/hooks.md, the policies in docs/sharing.md, what was measured of them in
+docs/choose-policy.md, and the policies and keys of config.toml in the schema of the chart's values.
 
 Needs `make native`.
 """
@@ -15,7 +14,6 @@ from typing import Any
 REPO = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, REPO)
 
-from nvc.doctor.catalog import table  # noqa: E402
 from nvc.model.facts import GATED  # noqa: E402
 from nvc.model.slices import isolation, policy, time_settings  # noqa: E402
 from nvc.request.config import file  # noqa: E402
@@ -24,7 +22,6 @@ from nvc.request.environment import VARIABLES  # noqa: E402
 from nvc.slices.policy import effects  # noqa: E402
 
 VARIABLES_HEAD = "| variable | meaning |\n| --- | --- |\n"
-HEADING = "## Checks\n\n"
 SCHEMA = "packaging/kubernetes/chart/values.schema.json"
 TEXT = {"type": "string"}
 #: What JSON Schema says of a kind of value; of others that they are texts.
@@ -47,11 +44,6 @@ WRITTEN = ("vgpu", "metrics")
 
 def main() -> None:
     """All of them, in place."""
-    path = os.path.join(REPO, "docs/doctor.md")
-    with open(path, encoding="utf-8") as there:
-        text = there.read().partition(HEADING)[0]
-    with open(path, "w", encoding="utf-8") as out:
-        out.write(text + HEADING + table())
     replace_table("docs/sharing.md", policy.HEAD, policy.table())
     replace_table("docs/choose-policy.md", effects.HEAD, effects.table())
     replace_table("docs/hooks.md", VARIABLES_HEAD, variables())

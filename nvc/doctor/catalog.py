@@ -56,10 +56,3 @@ def choose(names: tuple[str, ...], given: tuple[str, ...] = ()) -> tuple[Check, 
             raise InputError("choose check", name, f"looks at a {what}", f"name it: {option}")
         found += meant
     return tuple(dict.fromkeys(found))
-
-
-def table() -> str:
-    """The table of docs/doctor.md."""
-    rows = ["| check | looks at |", "| --- | --- |"]
-    rows += [f"| `{check.name}` | {check.title} |" for check in CHECKS]
-    return "".join(f"{row}\n" for row in rows)

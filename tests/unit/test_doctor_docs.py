@@ -15,17 +15,17 @@ from support import REPO
 from support.sources import tree
 
 from nvc.doctor import OK, Check, Finding, Result, document, first
-from nvc.doctor.catalog import CHECKS, table
+from nvc.doctor.catalog import CHECKS
 from nvc_cli.doctor import doctor
-
-REGENERATE = "run packaging/tables.py"
 
 with open(os.path.join(REPO, "docs/doctor.md"), encoding="utf-8") as file:
     TEXT = file.read()
 
 
-def test_the_table_of_checks() -> None:
-    assert TEXT.endswith(f"## Checks\n\n{table()}"), REGENERATE
+def test_the_page_has_every_group_of_checks() -> None:
+    cells = re.findall(r"^\| (`[^|]*) \|", TEXT.partition("## Checks\n")[2], re.MULTILINE)
+    named = set(re.findall(r"`(\w+)`", " ".join(cells)))
+    assert named == {check.name.partition(".")[0] for check in CHECKS}
 
 
 def test_names() -> None:
