@@ -1,6 +1,7 @@
 """What an installation has beside its code: systemd units, the hooks.d file, completions, man pages, an example.
 
     lib/systemd/system/                     the units of systemd/
+    lib/udev/rules.d/                       the rules of udev/
     share/nvc/hooks.d/nvc.json              for engines that read hooks
     share/nvc/first-container               a container with GPUs, without an engine
     share/bash-completion/completions/ ...  what `make man` put into build/completions
@@ -55,6 +56,11 @@ def units() -> list[str]:
     return sorted(glob.glob(os.path.join(REPO, "packaging/systemd/*.*")))
 
 
+def rules() -> list[str]:
+    """The paths of the rules of udev."""
+    return sorted(glob.glob(os.path.join(REPO, "packaging/udev/*.rules")))
+
+
 def completions() -> dict[str, bytes]:
     """The completion scripts, by where each shell looks for its own below a prefix."""
     return {
@@ -76,6 +82,7 @@ def contents(prefix: str) -> dict[str, bytes]:
     """Every file, by its path below the prefix; `prefix` is where they will be found."""
     return {
         **{f"lib/systemd/system/{os.path.basename(path)}": unit(path, prefix) for path in units()},
+        **{f"lib/udev/rules.d/{os.path.basename(path)}": read(path) for path in rules()},
         "share/nvc/hooks.d/nvc.json": for_prefix(os.path.join(REPO, "packaging/hooks.d/nvc.json"), prefix),
         EXAMPLE: for_prefix(os.path.join(REPO, "packaging/first-container"), prefix),
         **completions(),

@@ -6,6 +6,7 @@ import glob
 import os
 import re
 import sys
+from runpy import run_path
 
 import pytest
 from support import CLEAN_ENV, REPO, run
@@ -20,6 +21,8 @@ LINK = re.compile(r"\]\((?![a-z]+:)([^)\s]+)\)")
 CODE = re.compile(r"^```.*?^```$|^ {4}.*?$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 #: A file that nvc's package brings, in text.
 NAMED = re.compile(r"/usr/((?:bin/nvc|lib/nvc/|share/nvc/|lib/systemd/system/nvc)[\w./-]*)(?![\w*{])")
+#: A word of a rule of udev: key, operator and value.
+RULE = re.compile(r'([A-Z]+(?:\{\w+\})?)(==|=|\+=)"([^"]*)"')
 #: Defaults that say "none" (0, not False), for which the file has an example.
 NONE = ("", (), 0)
 
@@ -55,6 +58,20 @@ def named_files() -> set[str]:
         with open(page, encoding="utf-8") as file:
             found.update(NAMED.findall(file.read()))
     return {name.rstrip(".") for name in found}
+
+
+def test_the_rule_of_udev_starts_a_unit_that_comes_with_it() -> None:
+    """When the driver's module is loaded, under the name that Debian gives it too, and for no other module."""
+    contents = run_path(os.path.join(REPO, "packaging/share.py"))["contents"]("/usr")
+    text = contents["lib/udev/rules.d/99-nvc-cdi-refresh.rules"].decode()
+    (rule,) = [line for line in text.splitlines() if not line.startswith("#")]
+    words = [RULE.fullmatch(word) for word in rule.split(", ")]
+    assert all(words), rule
+    said = {word[1]: (word[2], word[3]) for word in words if word}
+    assert said["ACTION"] == ("==", "add") and said["SUBSYSTEM"] == ("==", "module")
+    assert set(said["KERNEL"][1].split("|")) == {"nvidia", "nvidia_current"} and said["TAG"] == ("+=", "systemd")
+    operator, unit = said["ENV{SYSTEMD_WANTS}"]
+    assert operator == "+=" and f"lib/systemd/system/{unit}" in contents
 
 
 @pytest.mark.nightly
