@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
+
 import pytest
+from support import REPO
 from support.clients import as_the_page_says, named
 from support.engines import Host
 
@@ -49,10 +53,12 @@ def container(host: Host) -> None:
     host.write(OWN, CALL, 0o755)
 
 
-def start(host: Host, devices: str, hook: str = HOOK, mapped: bool = True, user: str = "") -> list[str]:
+def start(
+    host: Host, devices: str = "", hook: str = HOOK, mapped: bool = True, user: str = "", config: str = CONFIG
+) -> list[str]:
     """The lines that init prints. `user` precedes LXC's program."""
     owner = 100000 if mapped else 0
-    config = CONFIG.format(container=CONTAINER, devices=devices, hook=hook, map=MAP if mapped else "")
+    config = config.format(container=CONTAINER, devices=devices, hook=hook, map=MAP if mapped else "")
     host.write(f"{CONTAINER}/config", config)
     host.sh(f"chown -R {owner}:{owner} {CONTAINER}/rootfs; rm -f {CONTAINER}/rootfs/root/seen")
     host.sh(f"{user} lxc-start -P /srv/lxc -n nvc-lxc -F -l DEBUG -o {LOG} || {{ cat {LOG}; exit 1; }}")
@@ -78,6 +84,15 @@ def test_a_container_with_an_id_map(host: Host, devices: str) -> None:
     nodes = sorted([*UVM, *(f"nvidia{number}" for number in numbers), "nvidiactl"])
     assert [line for line in seen if line.startswith("nvidia")] == nodes
     assert seen[-1] == "1", "the loader's cache has libcuda"
+
+
+def test_what_proxmox_adds(host: Host) -> None:
+    """The lines of docs/replace-nvidia.md are all that says of GPUs."""
+    with open(os.path.join(REPO, "docs/replace-nvidia.md"), encoding="utf-8") as page:
+        lines = re.findall(r"^    (lxc\.[\w.]+): (.*)$", page.read(), re.MULTILINE)
+    own = [line for line in CONFIG.splitlines() if "NVIDIA" not in line and "hook.mount" not in line]
+    config = "\n".join([*own, *(f"{key} = {value}" for key, value in lines), ""])
+    assert start(host, config=config)[2:] == BOTH
 
 
 def test_of_an_ordinary_user(host: Host) -> None:
