@@ -93,11 +93,6 @@ typedef struct {
 } CUDA_ARRAY3D_DESCRIPTOR;
 
 typedef struct {
-    size_t size, alignment;
-    unsigned int reserved[4];
-} CUDA_ARRAY_MEMORY_REQUIREMENTS;
-
-typedef struct {
     size_t srcXInBytes, srcY;
     int srcMemoryType;
     const void *srcHost;
@@ -254,21 +249,6 @@ typedef struct {
     long long reserved2;
 } CUgraphNodeParams;
 
-typedef union {
-    int operation; /* 1, 4: wait for, 2, 5: write 32, 64 bits; 3: flush; 6: barrier */
-    struct {
-        int operation;
-        CUdeviceptr address;
-        union {
-            uint32_t value;
-            uint64_t value64;
-        };
-        unsigned int flags;
-        CUdeviceptr alias;
-    } value;
-    uint64_t pad[6];
-} CUstreamBatchMemOpParams;
-
 typedef struct {
     uint8_t reserved[64];
 } CUipcMemHandle;
@@ -311,7 +291,6 @@ _Static_assert(sizeof(CUlaunchConfig) == 56, "CUDA layout");
 _Static_assert(sizeof(CUDA_KERNEL_NODE_PARAMS) == 72, "CUDA layout");
 _Static_assert(sizeof(CUDA_MEM_ALLOC_NODE_PARAMS) == 120, "CUDA layout");
 _Static_assert(sizeof(CUgraphNodeParams) == 256, "CUDA layout");
-_Static_assert(sizeof(CUstreamBatchMemOpParams) == 48, "CUDA layout");
 
 #define CU_API __attribute__((visibility("default")))
 #endif

@@ -130,48 +130,6 @@ CU_API CUresult cuArrayDestroy(CUarray array)
     CU_CALL(destroy(array));
 }
 
-static CUresult describe(CUDA_ARRAY3D_DESCRIPTOR *out, CUarray array)
-{
-    CU_ARGUMENT(out);
-    CU_REQUIRE(handle_is(array, KIND_ARRAY), CUDA_ERROR_INVALID_HANDLE);
-    *out = array->described;
-    return CUDA_SUCCESS;
-}
-
-CU_API CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *out, CUarray array)
-{
-    CU_CALL(describe(out, array));
-}
-
-static CUresult describe_plane(CUDA_ARRAY_DESCRIPTOR *out, CUarray array)
-{
-    CUDA_ARRAY3D_DESCRIPTOR full;
-    CU_ARGUMENT(out);
-    CU_TRY(describe(&full, array));
-    *out = (CUDA_ARRAY_DESCRIPTOR){full.Width, full.Height, full.Format, full.NumChannels};
-    return CUDA_SUCCESS;
-}
-
-CU_API CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *out, CUarray array)
-{
-    CU_CALL(describe_plane(out, array));
-}
-
-static CUresult requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *out, CUarray array, const struct device *device)
-{
-    CU_ARGUMENT(out);
-    CU_REQUIRE(handle_is(array, KIND_ARRAY), CUDA_ERROR_INVALID_HANDLE);
-    CU_REQUIRE(device, CUDA_ERROR_INVALID_DEVICE);
-    *out = (CUDA_ARRAY_MEMORY_REQUIREMENTS){.size = array->memory->range.size, .alignment = 512};
-    return CUDA_SUCCESS;
-}
-
-CU_API CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *out, CUarray array,
-                                             CUdevice device)
-{
-    CU_CALL(requirements(out, array, device_at(device)));
-}
-
 static size_t halved(size_t value, unsigned int level)
 {
     return value ? at_least_one(value >> level) : 0;

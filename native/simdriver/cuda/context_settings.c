@@ -72,20 +72,6 @@ SETTER(cuCtxSetCacheConfig, int, cache_config)
 GETTER(cuCtxGetSharedMemConfig, int, context->shared_config)
 SETTER(cuCtxSetSharedMemConfig, int, shared_config)
 
-static CUresult get_id(struct context *context, unsigned long long *id)
-{
-    context = context ? context : context_current();
-    CU_REQUIRE(handle_is(context, KIND_CONTEXT), CUDA_ERROR_INVALID_CONTEXT);
-    CU_ARGUMENT(id);
-    *id = context->id;
-    return CUDA_SUCCESS;
-}
-
-CU_API CUresult cuCtxGetId(CUcontext context, unsigned long long *id)
-{
-    CU_CALL(get_id(context, id));
-}
-
 static CUresult get_version(struct context *context, unsigned int *version)
 {
     context = context ? context : context_current();
@@ -113,17 +99,6 @@ static CUresult get_priorities(int *least, int *greatest)
 CU_API CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
 {
     CU_CALL(get_priorities(least, greatest));
-}
-
-static CUresult nothing_to_do(void)
-{
-    CU_CONTEXT(context);
-    return CUDA_SUCCESS;
-}
-
-CU_API CUresult cuCtxResetPersistingL2Cache(void)
-{
-    CU_CALL(nothing_to_do());
 }
 
 /* All memory of the process lies in one address space: access is a matter of bookkeeping. */

@@ -180,16 +180,3 @@ CU_API CUresult cuDeviceGetP2PAttribute(int *out, int attribute, CUdevice device
 {
     CU_CALL(peer_attribute(out, attribute, device_at(device), device_at(peer)));
 }
-
-static CUresult affinity_support(int *out, int type, const struct device *device)
-{
-    CU_ARGUMENT(out && type == 0);
-    CU_REQUIRE(device, CUDA_ERROR_INVALID_DEVICE);
-    *out = 0;
-    return CUDA_SUCCESS;
-}
-
-CU_API CUresult cuDeviceGetExecAffinitySupport(int *out, int type, CUdevice device)
-{
-    CU_CALL(affinity_support(out, type, device_at(device)));
-}

@@ -227,24 +227,3 @@ CU_API CUresult cuMemAdvise_v2(CUdeviceptr address, size_t size, int advice, CUm
     CU_ARGUMENT(location.type <= CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT);
     CU_CALL(advise(address, size, advice));
 }
-
-static CUresult attach(CUstream handle, CUdeviceptr address, unsigned int flags)
-{
-    CU_CONTEXT(context);
-    const struct memory *memory = memory_find(address);
-    CU_REQUIRE(stream_of(handle, context), CUDA_ERROR_INVALID_HANDLE);
-    CU_ARGUMENT(memory && (flags == 1 || flags == 2 || flags == 4));
-    return CUDA_SUCCESS;
-}
-
-CU_API CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr address, size_t size, unsigned int flags)
-{
-    (void)size;
-    CU_CALL(attach(stream, address, flags));
-}
-
-CU_API CUresult cuStreamAttachMemAsync_ptsz(CUstream stream, CUdeviceptr address, size_t size,
-                                            unsigned int flags)
-{
-    return cuStreamAttachMemAsync(PER_THREAD(stream), address, size, flags);
-}

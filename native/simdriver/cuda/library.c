@@ -139,19 +139,6 @@ CU_API CUresult cuKernelGetFunction(CUfunction *out, CUkernel kernel)
     CU_CALL(kernel_function(out, kernel));
 }
 
-static CUresult kernel_library(CUlibrary *out, CUkernel kernel)
-{
-    CU_ARGUMENT(out);
-    CU_REQUIRE(function_of(kernel) && handle_is(kernel->module, KIND_LIBRARY), CUDA_ERROR_INVALID_HANDLE);
-    *out = kernel->module;
-    return CUDA_SUCCESS;
-}
-
-CU_API CUresult cuKernelGetLibrary(CUlibrary *out, CUkernel kernel)
-{
-    CU_CALL(kernel_library(out, kernel));
-}
-
 /* Inputs one behind the other; PTX of several files reads as one. */
 struct link_state {
     char *image;

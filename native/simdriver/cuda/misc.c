@@ -6,38 +6,6 @@
 
 #include <string.h>
 
-enum { ATTRIBUTE_BYTES = 64 }; /* of the unions that attributes of streams and kernels are */
-
-static CUresult get_stream_attribute(CUstream handle, int attribute, void *value)
-{
-    CU_STREAM(stream, handle);
-    CU_ARGUMENT(attribute >= 0 && value);
-    memset(value, 0, ATTRIBUTE_BYTES);
-    return CUDA_SUCCESS;
-}
-
-CU_API CUresult cuStreamGetAttribute(CUstream stream, int attribute, void *value)
-{
-    CU_CALL(get_stream_attribute(stream, attribute, value));
-}
-
-CU_API CUresult cuStreamGetAttribute_ptsz(CUstream stream, int attribute, void *value)
-{
-    CU_CALL(get_stream_attribute(PER_THREAD(stream), attribute, value));
-}
-
-static CUresult get_node_attribute(CUgraphNode node, int attribute, void *value)
-{
-    CU_ARGUMENT(node_of(node) && node->type == CU_GRAPH_NODE_TYPE_KERNEL && attribute >= 0 && value);
-    memset(value, 0, ATTRIBUTE_BYTES);
-    return CUDA_SUCCESS;
-}
-
-CU_API CUresult cuGraphKernelNodeGetAttribute(CUgraphNode node, int attribute, void *value)
-{
-    CU_CALL(get_node_attribute(node, attribute, value));
-}
-
 /* Nobody profiles; a program may still mark what it would like to see. */
 static CUresult no_profiler(void)
 {
@@ -53,12 +21,6 @@ CU_API CUresult cuProfilerStart(void)
 CU_API CUresult cuProfilerStop(void)
 {
     CU_CALL(no_profiler());
-}
-
-CU_API CUresult cuFlushGPUDirectRDMAWrites(int target, int scope)
-{
-    CU_ARGUMENT(target == 0 && (scope == 100 || scope == 200));
-    CU_CALL(no_profiler()); /* memory is coherent: nothing to flush */
 }
 
 static CUresult copy_batch(const CUdeviceptr *to, const CUdeviceptr *from, const size_t *sizes, size_t count,
@@ -146,11 +108,6 @@ CU_API CUresult cuTexObjectCreate(unsigned long long *out, const void *resource,
     CU_CALL(create_view(out, resource, texture, resource_view, true));
 }
 
-CU_API CUresult cuSurfObjectCreate(unsigned long long *out, const void *resource)
-{
-    CU_CALL(create_view(out, resource, NULL, NULL, false));
-}
-
 static CUresult destroy_view(struct view *view)
 {
     CU_REQUIRE(view, CUDA_ERROR_INVALID_VALUE);
@@ -184,6 +141,3 @@ static CUresult describe_view(void *out, const void *from, size_t size)
     }
 
 DESCRIBE(cuTexObjectGetResourceDesc, true, resource)
-DESCRIBE(cuTexObjectGetTextureDesc, true, texture)
-DESCRIBE(cuTexObjectGetResourceViewDesc, true, resource_view)
-DESCRIBE(cuSurfObjectGetResourceDesc, false, resource)

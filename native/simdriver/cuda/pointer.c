@@ -131,49 +131,6 @@ CU_API CUresult cuPointerGetAttributes(unsigned int count, int *attributes, void
     CU_CALL(get_many(count, attributes, out, address));
 }
 
-static CUresult set(const void *value, int attribute, uint64_t address)
-{
-    CU_ARGUMENT(value && attribute == ATTRIBUTE_SYNC_MEMOPS && memory_find(address));
-    return CUDA_SUCCESS;
-}
-
-CU_API CUresult cuPointerSetAttribute(const void *value, int attribute, CUdeviceptr address)
-{
-    CU_CALL(set(value, attribute, address));
-}
-
-/* Attributes of managed ranges: read-mostly, preferred location, accessed by, last location of a prefetch. */
-static CUresult range_attribute(void *out, size_t size, int attribute, uint64_t address)
-{
-    const struct memory *memory = memory_find(address);
-    CU_ARGUMENT(out && size && size % 4 == 0 && attribute >= 1 && attribute <= 8);
-    CU_ARGUMENT(memory && memory->kind == MEMORY_MANAGED);
-    memset(out, 0, size);
-    if (attribute == 2 || attribute == 3)
-        *(int *)out = -2; /* no device */
-    else if (attribute == 4)
-        *(int *)out = memory->resident ? memory->device->ordinal : -2;
-    return CUDA_SUCCESS;
-}
-
-CU_API CUresult cuMemRangeGetAttribute(void *out, size_t size, int attribute, CUdeviceptr address,
-                                       size_t count)
-{
-    CU_ARGUMENT(count);
-    CU_CALL(range_attribute(out, size, attribute, address));
-}
-
-CU_API CUresult cuMemRangeGetAttributes(void **out, size_t *sizes, int *attributes, size_t number,
-                                        CUdeviceptr address, size_t count)
-{
-    CU_ARGUMENT(out && sizes && attributes && number && count);
-    CU_ENTER();
-    CUresult result = CUDA_SUCCESS;
-    for (size_t i = 0; i < number && result == CUDA_SUCCESS; i++)
-        result = range_attribute(out[i], sizes[i], attributes[i], address);
-    CU_RETURN(result);
-}
-
 /* A descriptor for other devices, of which there are none here: nobody can have the memory by it. */
 static CUresult range_handle(int *out, uint64_t address, size_t size, int type)
 {

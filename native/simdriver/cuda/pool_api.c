@@ -272,16 +272,3 @@ CU_API CUresult cuMemGetMemPool(CUmemoryPool *out, CUmemLocation *location, int 
 {
     CU_CALL(pool_at(out, location, type, true));
 }
-
-static CUresult set_pool_at(const CUmemLocation *location, int type, CUmemoryPool pool)
-{
-    CU_ARGUMENT(location);
-    CU_REQUIRE(location->type == CU_MEM_LOCATION_TYPE_DEVICE && type == CU_MEM_ALLOCATION_TYPE_PINNED,
-               CUDA_ERROR_NOT_SUPPORTED);
-    return set_pool(device_at(location->id), pool);
-}
-
-CU_API CUresult cuMemSetMemPool(CUmemLocation *location, int type, CUmemoryPool pool)
-{
-    CU_CALL(set_pool_at(location, type, pool));
-}
