@@ -9,6 +9,7 @@
  * Numbers and layouts: nvos.h, nv_escape.h, nv-ioctl.h, cl0080.h, alloc_channel.h of open-gpu-kernel-modules 595.45.04.
  * The driver looks at the number and the size of an ioctl and not at its type (nvidia_ioctl in nv.c): so does this.
  */
+#include "calls.h"
 #include "helpers.h"
 
 enum { HASH = 1, ARRAY = 2, RING = 27 };
@@ -18,9 +19,22 @@ struct map settings SEC("maps") = {ARRAY, sizeof(u32), sizeof(u64), SETTINGS, 0}
 
 #include "registers.h"
 
-enum { GUARDED = 1, EXEMPT = 2 };
+/* Flags of a process; above them, the number of the slice that it is guarded for. What it makes has the same. */
+enum { GUARDED = 1, EXEMPT = 2, SLICE = 2 };
 /* As in nvc/kernel/objects.py. */
-enum { NEW = 1, FREED, CLIENT_FREED, TIMESLICE, KILLED, EXITED, MEDDLED, UNREADABLE, CROWDED, CONTESTED };
+enum {
+    NEW = 1,
+    FREED,
+    CLIENT_FREED,
+    TIMESLICE,
+    KILLED,
+    EXITED,
+    MEDDLED,
+    UNREADABLE,
+    CROWDED,
+    CONTESTED,
+    NAMED
+};
 enum { LOST_NEWS, LOST_OBJECTS, LOST_GUARDS, COUNTS };
 
 struct key {
@@ -93,38 +107,7 @@ INLINE u32 flags_of(u32 pid)
     return flags;
 }
 
-enum { ESC_FREE = 0x29, ESC_CONTROL = 0x2A, ESC_ALLOC = 0x2B, ESC_XFER = 211 };
-enum {
-    NVOS00_SIZE = 16,
-    NVOS21_SIZE = 32,
-    NVOS54_SIZE = 32,
-    NVOS64_SIZE = 48,
-    XFER_SIZE = 16,
-    FINN_SERIALIZED = 1
-};
-enum { DISABLE_CHANNELS = 0x2080110b, SET_TIMESLICE = (int)0xa06c0103 };
 enum { MOST_OBJECTS = 4096 };
-enum { CLASS_CLIENT = 0x41, CLASS_DEVICE = 0x80, CLASS_SUBDEVICE = 0x2080, CLASS_GROUP = 0xa06c };
-/* nvos.h: NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS */
-struct group_parameters {
-    u32 error, ecc_error, space, engine;
-};
-
-/* alloc_channel.h: NV_CHANNEL_ALLOC_PARAMS, as far as the engine */
-struct channel_parameters {
-    u32 error, buffer;
-    u64 gp_fifo;
-    u32 entries, flags, share, space, user_memory[8];
-    u64 user_offset[8];
-    u32 engine;
-};
-
-enum {
-    GROUP_ENGINE = __builtin_offsetof(struct group_parameters, engine),
-    CHANNEL_ENGINE = __builtin_offsetof(struct channel_parameters, engine)
-};
-_Static_assert(GROUP_ENGINE == 12 && CHANNEL_ENGINE == 128, "where engines are named");
-
 /* One ioctl: `size` and `at` are of its structure in the process's memory. */
 struct call {
     u32 nr, size, pid;
@@ -251,10 +234,35 @@ INLINE void on_free(const struct call *call)
     tell(key.client == key.handle ? CLIENT_FREED : FREED, call->pid, key.client, key.handle, 0);
 }
 
+/* Whose channels a call has started, once for each client in a row: they may run without having done it themselves. */
+INLINE void tell_named(const struct call *call, u64 at, const struct object *by)
+{
+    struct object *object;
+    u32 start[2] = {0}, last = 0, place;
+    struct key key;
+
+    if (read_user(start, sizeof(start), (void *)at) || start[0] & 0xff)
+        return;
+    for (place = 0; place < MOST_NAMED; place++) {
+        if (place >= start[1] ||
+            read_user(&key.client, sizeof(u32), (void *)(at + NAMED_CLIENTS + place * sizeof(u32))) ||
+            read_user(&key.handle, sizeof(u32), (void *)(at + NAMED_CHANNELS + place * sizeof(u32))))
+            return;
+        if (key.client == last)
+            continue;
+        object = map_lookup(&objects, &key);
+        if (!object || !is_channel(object->class))
+            continue;
+        last = key.client;
+        tell(NAMED, call->pid, key.client, key.handle, by);
+    }
+}
+
 /* Whatever the call returned: its answer is copied last, and can fail after the driver has done it. */
 INLINE void on_control(const struct call *call)
 {
     u32 words[NVOS54_SIZE / 4] = {0}, flags;
+    struct object by = {0};
 
     if (call->size != NVOS54_SIZE)
         return;
@@ -271,9 +279,15 @@ INLINE void on_control(const struct call *call)
     if (words[2] == (u32)SET_TIMESLICE) {
         if (call->result == 0 && words[7] == 0)
             tell(TIMESLICE, call->pid, words[0], words[1], 0);
-    } else if (flags & GUARDED) {
+        return;
+    }
+    by.parent = flags >> SLICE;
+    /* It is done in part where the driver says that it failed. */
+    if (words[6] == sizeof(struct disable) && (call->result == 0 || flags & GUARDED))
+        tell_named(call, (u64)words[5] << 32 | words[4], &by);
+    if (flags & GUARDED) {
         send_signal(9);
-        tell(KILLED, call->pid, words[0], words[1], 0);
+        tell(KILLED, call->pid, words[0], words[1], &by);
     } else if (call->result == 0 && words[7] == 0) {
         tell(MEDDLED, call->pid, words[0], words[1], 0);
     }
@@ -322,10 +336,10 @@ SEC("raw_tp/sys_exit") int after_call(u64 *context)
 
 SEC("raw_tp/sched_process_fork") int on_fork(u64 *context)
 {
-    u32 flags = flags_of(current_pid_tgid() >> 32) & GUARDED;
+    u32 flags = flags_of(current_pid_tgid() >> 32);
     u64 child = context[1];
 
-    if (flags && map_update(&births, &child, &flags, 0))
+    if (flags & GUARDED && map_update(&births, &child, &flags, 0))
         count(LOST_GUARDS);
     return 0;
 }

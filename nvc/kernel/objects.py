@@ -11,11 +11,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-NEW, FREED, CLIENT_FREED, TIMESLICE, KILLED, EXITED, MEDDLED, UNREADABLE, CROWDED, CONTESTED = range(1, 11)
+NEW, FREED, CLIENT_FREED, TIMESLICE, KILLED, EXITED, MEDDLED, UNREADABLE, CROWDED, CONTESTED, NAMED = range(1, 12)
 #: Words for the kinds of news: something was made; freed; a whole client was; a process set a timeslice; a guarded
 #: process started or stopped channels, and was killed; a process is over; a process that is not guarded started or
 #: stopped channels; a guarded process made a control call that could not be read; a process has 4096 objects, and
-#: more of it are not seen; a process said that it made what another one has.
+#: more of it are not seen; a process said that it made what another one has; a process that is killed
+#: for it, or meddled, started this channel of a client.
 WORDS = {
     NEW: "new",
     FREED: "freed",
@@ -27,6 +28,7 @@ WORDS = {
     UNREADABLE: "unreadable",
     CROWDED: "crowded",
     CONTESTED: "contested",
+    NAMED: "named",
 }
 
 #: Classes (cl*.h).
@@ -68,13 +70,17 @@ class Object(Value):
 
 
 class News(NamedTuple):
-    """`object` is given with NEW alone."""
+    """`object` is given with NEW alone. `slice`, with KILLED and NAMED, is the number that the process is guarded
+    for, or 0. What needs no order, and came several times, is one with the number of `times`.
+    """
 
     kind: int
     pid: int
     client: int
     handle: int
     object: Object | None = None
+    slice: int = 0
+    times: int = 1
 
 
 def parse_news(data: bytes) -> News:
@@ -83,7 +89,7 @@ def parse_news(data: bytes) -> News:
         raise ValueError(f"{len(data)} bytes are not a record")
     kind, pid, client, handle, *rest = RECORD.unpack(data)
     made = _object(client, handle, rest) if kind == NEW else None
-    return News(kind, pid, client, handle, made)
+    return News(kind, pid, client, handle, made, rest[2] if kind in (KILLED, NAMED) else 0)
 
 
 def _object(client: int, handle: int, rest: Iterable[int]) -> Object:

@@ -30,6 +30,7 @@ from nvc.kernel.objects import (
     KEY,
     KILLED,
     MEDDLED,
+    NAMED,
     NEW,
     RECORD,
     SUBDEVICE,
@@ -55,6 +56,7 @@ __all__ = [
     "GROUP",
     "KILLED",
     "MEDDLED",
+    "NAMED",
     "NEW",
     "SUBDEVICE",
     "TIMESLICE",
@@ -73,6 +75,7 @@ __all__ = [
 ]
 
 _GUARDED, _EXEMPT = 1, 2
+_SLICE = 2  # bits below the number of the slice that a process is guarded for
 _PID = struct.Struct("<I")
 _COUNT = struct.Struct("<Q")
 _COUNTS = 3
@@ -254,10 +257,13 @@ class Tracer:
                 for each in objects:
                     self._drop(each)
 
-    def guard(self, pid: int, on: bool) -> None:
-        """Have a process, and what it makes from now on, killed when it starts or stops channels; or no longer."""
+    def guard(self, pid: int, on: bool, number: int = 0) -> None:
+        """Have a process, and what it makes from now on, killed when it starts or stops channels; or no longer.
+
+        `number` is of its slice, below 2^30: news that name channels have it. Raises OSError, E2BIG for no room.
+        """
         if on:
-            self._maps["guards"].put(_PID.pack(pid), _PID.pack(_GUARDED))
+            self._maps["guards"].put(_PID.pack(pid), _PID.pack(_GUARDED | number << _SLICE))
         else:
             self._maps["guards"].remove(_PID.pack(pid))
 

@@ -35,13 +35,14 @@ CALLS = [("64", way) for way in WAYS_64] + [("32", way) for way in WAYS_32]
 @pytest.mark.parametrize(("bits", "way"), CALLS)
 def test_a_guarded_process_is_killed(tracer: Tracer, bits: str, way: str) -> None:
     with Caller(build_calls(bits)) as caller:
-        tracer.guard(caller.pid, True)
+        tracer.guard(caller.pid, True, (1 << 30) - 1)
         caller.tell(f"break {way}")
         if way in PARENTS:
             caller.expect(PARENTS[way])
         assert "survived" not in caller.all()
         killed = [each for each in tracer.news() if each.kind == KILLED]
         assert [(each.client, each.handle) for each in killed] == [(1, 2)]
+        assert killed[0].slice == (1 << 30) - 1
         assert (killed[0].pid == caller.pid) == (way not in PARENTS)
         if way not in PARENTS:
             assert caller.process.wait() == -9

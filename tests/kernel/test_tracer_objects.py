@@ -22,6 +22,7 @@ from nvc.kernel.tracer import (
     EXITED,
     FREED,
     MEDDLED,
+    NAMED,
     NEW,
     TIMESLICE,
     News,
@@ -265,3 +266,29 @@ def test_what_finds_no_room_is_counted(bpffs: str, tmp_path: Path, served: Serve
         assert small.lost >= 100 - len(kept) + 100 - len(news)
     small.close()
     unmount(bpffs)
+
+
+def test_whose_channels_are_started_is_told(tracer: Tracer, served: Served) -> None:
+    """All of them, once for each client in a row; what is not there, and who is only stopped, is not told of."""
+    ours = rm.Rm.open(served.path)
+    with Caller(build_calls("64"), served.path) as one, Caller(build_calls("64"), served.path) as two:
+        named = []
+        for caller in (one, two):
+            client = make(caller, "plain", 0, 0, 0, CLIENT)
+            device = make(caller, "plain", client, client, 0, DEVICE)
+            group = make(caller, "plain", client, device, 0, GROUP, 1)
+            named.append([(client, make(caller, "plain", client, group, 0, CHANNEL, 1)) for _ in range(32)])
+        gpu = ours.subdevice(0)
+        tracer.news()
+        first, second = named
+
+        def told() -> list[tuple[int, int, int]]:
+            return [(each.client, each.handle, each.slice) for each in tracer.news() if each.kind == NAMED]
+
+        assert gpu.start([*first, *second]) == 0
+        assert told() == [(*first[0], 0), (*second[0], 0)]
+        assert gpu.stop(first) == 0
+        assert told() == []
+        assert gpu.start([(first[0][0], 1), second[-1]]) == 0x21, "in part"
+        assert told() == [(*second[-1], 0)]
+    ours.close()

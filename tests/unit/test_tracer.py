@@ -15,7 +15,7 @@ from elftools.elf.elffile import ELFFile
 from support import REPO, need, run
 
 from nvc.kernel import tracer, tracing
-from nvc.kernel.tracer import Object, living, parse_news, parse_object, process_began
+from nvc.kernel.tracer import News, Object, living, parse_news, parse_object, process_began
 
 sys.path.insert(0, os.path.join(REPO, "native/tracer"))
 from build import flatten
@@ -62,8 +62,9 @@ def test_parents_in_a_circle_are_over() -> None:
 
 def test_records_are_read() -> None:
     data = struct.pack("<IIIIQIIIiiI", 1, 7, 0xC1, 3, 130, 7, 2, 0xC86F, 5, -1, 1)
-    assert parse_news(data) == (1, 7, 0xC1, 3, CHANNEL)
-    assert parse_news(struct.pack("<IIII32x", 5, 7, 1, 2)) == (5, 7, 1, 2, None)
+    assert parse_news(data) == News(1, 7, 0xC1, 3, CHANNEL)
+    assert parse_news(struct.pack("<IIII32x", 5, 7, 1, 2)) == News(5, 7, 1, 2)
+    assert parse_news(struct.pack("<IIII12xI16x", 11, 7, 1, 2, 77)) == News(11, 7, 1, 2, slice=77)
     assert parse_object(data[8:16], data[16:]) == CHANNEL
     assert CHANNEL.is_channel and CHANNEL.computes and not CHANNEL.replace(engine=9).computes
     assert not GROUP.is_channel
