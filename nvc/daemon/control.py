@@ -223,7 +223,7 @@ def timekeeper(timing: Timing, now: int) -> dict[str, Any]:
         "problem": timing.problem or timing.client.problem(now) or None,
         "restarts": timing.client.restarts,
         "processor": account.processor if account is not None else None,
-        **timing.counts,
+        **timing.meddling.counts,
     }
 
 

@@ -18,7 +18,7 @@ from support.nvcd import Place, ask, eventually
 from support.simrm import Served
 from support.vgpucap import Worker
 
-from nvc.daemon.time.timing import BREAKS
+from nvc.daemon.time.meddling import BREAKS
 from nvc.testing.sim.layout import STATE
 from nvc.testing.sim.state import groups
 
@@ -73,9 +73,12 @@ def had_by(state: Any) -> dict[int, int]:
     return {one["pid"]: one["hadNs"] for one in state["devices"][0]["processes"]}
 
 
+def meddling(place: Place, served: Served, pid: int, how: str, times: int) -> tuple[str, ...]:
+    return place.enter(sys.executable, "-c", START, REPO, served.path, str(pid), how, str(times))
+
+
 def meddle(place: Place, served: Served, pid: int, how: str, times: int) -> None:
-    words = place.enter(sys.executable, "-c", START, REPO, served.path, str(pid), how, str(times))
-    subprocess.run(words, env=CLEAN_ENV, check=True)
+    subprocess.run(meddling(place, served, pid, how, times), env=CLEAN_ENV, check=True)
 
 
 def test_a_process_that_runs_while_it_is_stopped_is_killed(
@@ -92,6 +95,25 @@ def test_a_process_that_runs_while_it_is_stopped_is_killed(
     *again, last = [line for line in place.daemon.said().splitlines() if "while it was stopped" in line]
     assert len(again) == BREAKS - 1 and all(f"process {pid} is stopped again" in line for line in again)
     assert f"killed process {pid} of slice" in last and "so its channels were started" in last
+
+
+def test_a_stranger_who_is_seen_to_start_others_covers_nobody_else(
+    stopped: Callable[[], tuple[Worker, int]], place: Place, served: Served
+) -> None:
+    worker, pid = stopped()
+    (other,) = (had for had in had_by(ask(place)) if had != pid)
+    stranger = subprocess.Popen(meddling(place, served, other, "seen", 10**9), env=CLEAN_ENV)
+    try:
+        eventually(place, lambda s: s["timekeeper"]["meddled"] > 100)
+        meddle(place, served, pid, "hidden", 10**9)
+        until(lambda: not os.path.exists(f"/proc/{pid}"))
+    finally:
+        stranger.kill()
+        stranger.wait()
+    worker.kill()
+    assert ask(place)["timekeeper"]["killed"] == 1
+    assert place.daemon is not None
+    assert place.daemon.said().count(f"process {stranger.pid}, which is in no slice") == 1, "one in a minute"
 
 
 def test_whom_somebody_else_was_seen_to_start_is_only_stopped_again(

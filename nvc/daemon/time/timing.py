@@ -13,7 +13,6 @@ from nvc.base.rundir import runtime_directory
 from nvc.daemon.io.identity import parent_of, signal_process
 from nvc.daemon.io.loop import SECOND
 from nvc.daemon.keeper import process
-from nvc.daemon.keeper.caps import NEVER
 from nvc.daemon.keeper.driver import opener
 from nvc.daemon.keeper.plan import DevicePlan, Plan, plan_with_strangers
 from nvc.daemon.keeper.table import UNKNOWN, Table
@@ -21,8 +20,9 @@ from nvc.daemon.schedule.slice_index import raw_uuid
 from nvc.daemon.time.books import Books
 from nvc.daemon.time.client import TimeClient
 from nvc.daemon.time.hidden import Hidden
+from nvc.daemon.time.meddling import BREAKS, BROKE, Meddling, number_of
 from nvc.daemon.time.owners import STRANGER, Owners
-from nvc.kernel.tracer import CONTESTED, EXITED, KILLED, MEDDLED, TIMESLICE, Tracer, process_began
+from nvc.kernel.tracer import CLIENT_FREED, CONTESTED, EXITED, FREED, NEW, Tracer, process_began
 from nvc.slices.store.process_info import start_of
 
 TYPE_CHECKING = False
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nvc.daemon.io.loop import Loop
-    from nvc.daemon.keeper.device import SliceTime
     from nvc.daemon.keeper.plan import Group
     from nvc.daemon.keeper.wire import Account
     from nvc.daemon.schedule.slice_index import SliceIndex
@@ -39,9 +38,6 @@ if TYPE_CHECKING:
     from nvc.request.config import Config
 
 SOON = SECOND // 500  # after news of channels: a context is made by some dozen calls
-BROKE = SECOND // 100  # that a process had the GPU while it was stopped: somebody has started its channels
-BREAKS = 3  # how often that is seen until the process is killed: it is stopped again each time
-SEEN = 2 * SECOND  # until the log has told all that came of a call which the tracer saw
 PINS = "bpf"  # below the runtime directory
 
 
@@ -70,13 +66,11 @@ class Timing:
         )
         self.instances: dict[str, int] = {}  # the driver's numbers of GPUs
         self.guarded: set[int] = set()
-        #: What each process was acted on for, that it had while it was stopped; and how often.
-        self._broke: dict[int, int] = {}
-        self._breaks: dict[int, int] = {}
+        self.meddling = Meddling(
+            lambda pids: self.owners.of({*self.table.pids(), *pids}), lambda: slices.by_key, self._end, log
+        )
         self.hidden = Hidden(BROKE)
-        self._seen = 0  # when the tracer last saw somebody start or stop channels
         self.strangers: dict[str, tuple[int, ...]] = {}  # processes in no slice, by the GPU that they use
-        self.counts = {"killed": 0, "meddled": 0, "timeslice": 0, "broke": 0}
         #: Of the last trace that was asked for; None: it is not there yet. And why there is none.
         self.records: Records | None = None
         self.records_problem = ""
@@ -109,6 +103,7 @@ class Timing:
         if self.tracer is None:
             return
         self.client.second(now)
+        self.meddling.second(now)
         if self.tracer.leaving:
             self._news(now)
         if self.tracer.lost != self._lost:  # the table is whole, even where news were lost
@@ -122,8 +117,8 @@ class Timing:
         if self.tracer is None:
             return
         owners = self.owners.of(self.table.pids())
-        self._guard({pid for pid, key in owners.items() if key != STRANGER})
-        self._guard({entry.pid for entry in self.slices.living() if entry.pid})
+        self._guard({pid: key for pid, key in owners.items() if key != STRANGER})
+        self._guard({entry.pid: entry.key for entry in self.slices.living() if entry.pid})
         groups = self.table.groups()
         self.client.set(
             Plan(
@@ -153,80 +148,42 @@ class Timing:
             strangers, self.on_stranger,
         )  # fmt: skip
 
-    def _guard(self, pids: set[int]) -> None:
+    def _guard(self, keys: dict[int, str]) -> None:
         """Have these processes, and all that they make, killed when they start or stop channels; until they end.
 
         The first process of a container is among them before it runs a program, so its children are from their
         beginning. Only who enters a container from outside is guarded later, with its first object.
         """
         assert self.tracer is not None
-        for pid in pids - self.guarded:
-            self.tracer.guard(pid, True)
+        for pid in keys.keys() - self.guarded:
+            self.tracer.guard(pid, True, number_of(keys[pid]))
             self.guarded.add(pid)
 
     def _news(self, now: int) -> None:
         assert self.tracer is not None
         news = self.tracer.news()
-        for one in news:
-            if one.kind in (KILLED, MEDDLED):
-                self._seen = now
-            if one.kind == KILLED:
-                self.counts["killed"] += 1
-                self.log(f"killed process {one.pid} of a slice: it started or stopped channels, as only nvcd may")
-            elif one.kind == MEDDLED:
-                self.counts["meddled"] += 1
-                self._meddled(one.pid)
-            elif one.kind == CONTESTED:
-                self.slices.say(f"process {one.pid} has handles of the driver that another process made: left out")
-            elif one.kind == EXITED:
-                self.guarded.discard(one.pid)
-            elif one.kind == TIMESLICE:
-                self.counts["timeslice"] += 1
-        self.hidden.touch(one.pid for one in news)
+        self.guarded.difference_update(one.pid for one in news if one.kind == EXITED)
+        for pid in {one.pid for one in news if one.kind == CONTESTED}:
+            self.slices.say(f"process {pid} has handles of the driver that another process made: left out")
+        self.meddling.take(news, now)
+        self.hidden.touch(one.pid for one in news if one.kind in (NEW, FREED, CLIENT_FREED, EXITED))
         if self.table.take(news) and not self._soon:
             self._soon = True
             self.loop.once(now + SOON, self._planned)
 
-    def _meddled(self, pid: int) -> None:
-        """A process that was not guarded has started or stopped channels: one of a slice is killed for it, too."""
-        if not self._kill(pid, "it started or stopped channels, as only nvcd may"):
-            self.log(f"process {pid}, which is in no slice, started or stopped channels of others")
+    def _end(self, pid: int) -> None:
+        signal_process(self.kernel, pid, start_of(f"/proc/{pid}"), signal.SIGKILL)
 
-    def _kill(self, pid: int, why: str) -> bool:
-        """Kill a process of a slice. False: it is in none."""
-        key = self.owners.of((*self.table.pids(), pid)).get(pid, STRANGER)
-        if key == STRANGER:
-            return False
-        try:
-            signal_process(self.kernel, pid, start_of(f"/proc/{pid}"), signal.SIGKILL)
-        except OSError as error:
-            self.log(f"process {pid} of slice {key} cannot be killed: {error}; {why}")
-            return True
-        self.counts["killed"] += 1
-        self.log(f"killed process {pid} of slice {key}: {why}")
-        return True
-
-    def _look_at(self, found: SliceTime, now: int) -> None:
-        """Act on processes that the log has while they were stopped, where the tracer saw nobody start them.
-
-        A thread that changes a call while the tracer reads it hides the call, and not what comes of it.
-        """
-        for pid, had in found.broke:
-            more = had - min(self._broke.get(pid, 0), had)
-            if more < BROKE:
-                continue
-            self._broke[pid] = had
-            if now < self._seen + SEEN:
-                continue  # it was whoever the tracer saw
-            self.counts["broke"] += 1
-            self._breaks[pid] = times = self._breaks.get(pid, 0) + 1
-            text = f"it had the GPU for {more // 1_000_000} ms while it was stopped, so its channels were started"
-            if times < BREAKS:
-                self.log(f"process {pid} is stopped again: {text}; it is killed the third time")
-                continue
-            self._broke[pid] = NEVER
-            if not self._kill(pid, text):
-                self.log(f"process {pid} is in no slice: {text}")
+    def _clients(self, key: str, pid: int) -> set[int]:
+        """The clients in the plan that a process of a slice has made, or uses."""
+        return {
+            group.client
+            for device in self.client.plan.devices
+            for one in device.slices
+            if one.key == key
+            for group in one.groups
+            if pid in (group.pid, group.opener)
+        }
 
     def _look_for_hidden(self, tracer: Tracer, account: Account, now: int) -> None:
         """Act on processes of slices that had a GPU while none of their channels was known there."""
@@ -235,7 +192,8 @@ class Timing:
             began = process_began(pid)
             if began is None or began < tracer.since or uuid in self.servers().values():
                 continue
-            if self.owners.of((*self.table.pids(), pid)).get(pid, STRANGER) == STRANGER:
+            key = self.owners.of((*self.table.pids(), pid)).get(pid, STRANGER)
+            if key == STRANGER:
                 continue
             text = f"it had the GPU for {had // 1_000_000} ms, and has hidden its channels from nvcd"
             if times < BREAKS:
@@ -243,8 +201,8 @@ class Timing:
                 self.table.load(tracer.objects())  # in case it was us who lost them
                 self.refresh(now)
                 continue
-            self.counts["broke"] += 1
-            self._kill(pid, text)
+            self.meddling.counts["broke"] += 1
+            self.meddling.kill(pid, key, text)
         self._touch_known()
 
     def _touch_known(self) -> None:
@@ -271,14 +229,13 @@ class Timing:
             # Clients of a server are paced by the shim, which is not to be told that nvcd keeps their time.
             kept = not device.problem and (force is None or not force.policy.server)
             for found in device.slices:
-                self._look_at(found, now)
+                self.meddling.look_at(found, self._clients, now)
                 told.update(pid for pid, _ in found.broke)
             for key, had, waited in self.books.slices(device.uuid):
                 known = self.slices.by_key.get(key)
                 if known is not None:
                     known.set_time(device.uuid, account.now if kept else 0, had, waited)
-        self._broke = {pid: had for pid, had in self._broke.items() if pid in told}
-        self._breaks = {pid: times for pid, times in self._breaks.items() if pid in told}
+        self.meddling.forget(told)
 
     def record(self, seconds: int, now: int) -> bool:
         """Have the timekeeper tell who had the GPUs in the last seconds. Whether there is one to ask."""
