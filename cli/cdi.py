@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import posixpath
+from collections.abc import Callable
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -29,20 +31,12 @@ from nvc.frontends.cdi.store import (
 from nvc.frontends.cdi.transform import transform_root
 from nvc.frontends.cdi.validate import problems
 from nvc.kernel import LinuxKernel, privileges
-from nvc.model.facts import CAPABILITIES
-from nvc.model.request import Request
+from nvc.model.facts import CAPABILITIES, HostFacts
+from nvc.model.request import DriverOptions, Request
 from nvc.request.config import load as load_config
 from nvc_cli import arguments, completion, output
 from nvc_cli.cdi_inspect import list_command, validate_command
 from nvc_cli.main import CONTEXT, Commands, Seconds, examples, program_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from nvc.model.facts import HostFacts
-    from nvc.model.request import DriverOptions
 
 FORMATS = ("json", "yaml")
 #: Everything but 32-bit libraries, which few hosts have and few images can use.

@@ -10,12 +10,9 @@ from nvc.discovery import discover
 from nvc.frontends.cdi.generate import findings
 from nvc.frontends.cdi.store import DIRECTORIES, SpecFile, read_directory, read_spec
 from nvc.kernel import LinuxKernel
+from nvc.model.facts import HostFacts
 from nvc_cli import arguments, output
 from nvc_cli.main import command, format_option, program_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.model.facts import HostFacts
 
 
 @command("list", "nvc-cli cdi list", "nvc-cli cdi list --format json")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
@@ -10,17 +12,11 @@ from click.shell_completion import CompletionItem, get_completion_class
 from nvc.base.errors import NvcError
 from nvc.model.slices.isolation import ISOLATIONS
 from nvc.model.slices.policy import POLICIES
+from nvc.slices.store.status import SliceStatus
 from nvc_cli import arguments, output
 from nvc_cli.options import FORMATS
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, TypeAlias
-
-    from nvc.slices.store.status import SliceStatus
-
-    Items: TypeAlias = list[CompletionItem[str]]
+Items: TypeAlias = list[CompletionItem[str]]
 
 SHELLS = ("bash", "zsh", "fish")
 TIMEOUT = 2.0  # seconds that somebody who pressed TAB is made to wait for the driver

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import Any
 
 import click
 
@@ -14,11 +16,6 @@ from nvc.request.config.file import examine, refusal, written
 from nvc.request.config.origins import DEFAULT, Setting, settings, split
 from nvc_cli import output
 from nvc_cli.main import Commands, examples, format_option, program_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
 
 ROOT = ("nvidia-container-cli", "root")
 _FILE = click.option(

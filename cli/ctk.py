@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from typing import Any, NoReturn
 
 import click
 
@@ -15,11 +17,6 @@ from nvc_cli import output
 from nvc_cli.boot import Silent, guarded
 from nvc_cli.main import CONTEXT, Examples, LazyGroup, call, examples, program_of
 from nvc_cli.version import versions
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any, NoReturn
 
 #: What NVIDIA's program ends with where it does not know a command.
 NO_COMMAND = 3

@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
+from typing import Any
 
 import click
 
 from nvc.base.errors import InputError
 from nvc.discovery.devices.beside import IMEX, KINDS, MANAGEMENT
 from nvc.frontends.cdi import beside
-from nvc.frontends.cdi.document import NONE, STRATEGIES
+from nvc.frontends.cdi.document import NONE, STRATEGIES, DocumentOptions
 from nvc.frontends.cdi.generate import generate
 from nvc.frontends.cdi.hookspec import NAMES
 from nvc.frontends.cdi.store import DIRECTORIES, split_path
 from nvc.frontends.cdi.transform import transform_root
 from nvc.kernel import LinuxKernel, privileges
+from nvc.model.request import DriverOptions, Request
 from nvc.request.config import load
 from nvc_cli import completion, output
 from nvc_cli.cdi import DEFAULT_CAPABILITIES, FORMATS, asked, form_of, put, specification, tell
 from nvc_cli.cdi_inspect import list_command
 from nvc_cli.ctk import Flags, Text, Words, debug, only
 from nvc_cli.main import Commands, examples, program_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from nvc.frontends.cdi.document import DocumentOptions
-    from nvc.model.request import DriverOptions, Request
 
 #: What is made: of GPUs, and of devices beside them; and modes that nvc has no answer for, with why.
 MODES = ("auto", "nvml", "wsl", *KINDS, MANAGEMENT)

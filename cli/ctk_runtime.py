@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import click
 
 from nvc.base.errors import InputError
 from nvc.frontends.engines import RUNTIME, FileEdit, Wanted, change, crio, docker, hooksd
+from nvc.frontends.engines.change import Change
 from nvc_cli import output
 from nvc_cli.ctk import Flags, debug, only
 from nvc_cli.main import Commands, examples, program_of
 from nvc_cli.runtime import programs_directory, registration, wanted
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from nvc.frontends.engines.change import Change
 
 ENGINES = ("docker", "containerd", "crio")
 PROGRAM = "nvidia-container-runtime"

@@ -8,7 +8,13 @@ import click
 
 from nvc.base.errors import InitializationError, InputError, PermissionDenied
 from nvc.discovery.devices import charlinks
-from nvc.discovery.devices.devfiles import control_nodes, existing_nodes, missing_nodes, possible_nodes
+from nvc.discovery.devices.devfiles import (
+    WantedNode,
+    control_nodes,
+    existing_nodes,
+    missing_nodes,
+    possible_nodes,
+)
 from nvc.discovery.devices.kmods import load_modules, missing_modules
 from nvc.discovery.driver.ldcache import CACHE_LIMIT, parse_cache
 from nvc.discovery.host import Host
@@ -17,10 +23,6 @@ from nvc.model.request import DriverOptions
 from nvc_cli import output
 from nvc_cli.ctk import Flags, debug, only
 from nvc_cli.main import Commands, examples, program_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.discovery.devices.devfiles import WantedNode
 
 _DRIVER_ROOT = ("NVIDIA_DRIVER_ROOT", "DRIVER_ROOT")
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import sys
+from typing import NoReturn
 
 from nvc.base.errors import InputError
 from nvc_cli.boot import configuration, guarded
 from nvc_cli.resident import answered, parsed
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
 
 STATE_TIME = 5.0  # seconds
 PATHS = ("config", "root")

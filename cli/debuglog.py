@@ -6,12 +6,9 @@ import errno
 import os
 
 from nvc.base.errors import InputError
+from nvc.frontends.configure import RunLog
 from nvc.frontends.debuglog import DebugLog
 from nvc_cli.boot import Silent
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.frontends.configure import RunLog
 
 
 class Unread(Silent):

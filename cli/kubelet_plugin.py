@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import NoReturn
 
 from nvc.base.errors import InputError
+from nvc.kubernetes.plugin.settings import Settings
 from nvc_cli.boot import configuration, guarded
 from nvc_cli.resident import answered, parsed
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
-
-    from nvc.kubernetes.plugin.settings import Settings
 
 USAGE = """Usage: nvc-kubelet-plugin --node-name NAME [options]
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import sys
+from typing import NoReturn
 
 from nvc.base.errors import InputError
+from nvc.frontends.nri.main import Settings
 from nvc_cli.boot import configuration, guarded
 from nvc_cli.resident import answered, parsed
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
-
-    from nvc.frontends.nri.main import Settings
 
 USAGE = """Usage: nvc-nri [options]
 

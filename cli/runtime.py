@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any, TypeAlias
 
 import click
 
@@ -22,16 +23,11 @@ from nvc.frontends.engines import (
     podman,
 )
 from nvc.frontends.engines import link as links
+from nvc.frontends.engines.change import Change
 from nvc_cli import output
 from nvc_cli.main import Commands, examples, program_of
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, TypeAlias
-
-    from nvc.frontends.engines.change import Change
-
-    _Work: TypeAlias = tuple[list[Change], tuple[str, str], tuple[str, ...]]
+_Work: TypeAlias = tuple[list[Change], tuple[str, str], tuple[str, ...]]
 
 _CODE = "/lib/nvc/python"
 

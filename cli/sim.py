@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import click
 
@@ -13,10 +14,6 @@ from nvc.testing.sim.models import MODELS
 from nvc.testing.sim.report import SimReport, report
 from nvc_cli import output
 from nvc_cli.main import Commands, examples, format_option
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 MIB = 1 << 20
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}

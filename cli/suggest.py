@@ -6,9 +6,7 @@ a slip of the keyboard if it is close enough to a name.
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from collections.abc import Iterable
 
 #: By group, "" for nvc-cli itself: words of nvc-cli, and those of other programs that mean the same.
 COMMANDS: dict[str, dict[str, str]] = {

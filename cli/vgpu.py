@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 
@@ -31,10 +32,6 @@ from nvc_cli.vgpu_group import (
     vgpu,
     wanted_slice,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 #: The group, and modules that add commands to it.
 __all__ = ["vgpu", "vgpu_advise", "vgpu_control", "vgpu_report", "vgpu_trace", "vgpu_watch"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import click
 
@@ -11,10 +12,6 @@ from nvc_cli import completion, output
 from nvc_cli.main import Seconds, program_of
 from nvc_cli.vgpu_group import FORMAT, command, operator_kernel
 from nvc_cli.vgpu_report import OFTEN, Progress
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 
 def _state() -> tuple[dict[str, Any], tuple[str, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -19,11 +20,6 @@ from nvc_cli.vgpu_group import (
     slice_options,
     wanted_slice,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
 
 DEVICE = click.option(
     "--device", "devices", multiple=True, metavar="ID", shell_complete=completion.devices_of_slice,

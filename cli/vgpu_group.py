@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import posix
+from collections.abc import Callable
+from typing import Any
 
 import click
 
 from nvc.base.errors import InputError, PermissionDenied
-from nvc.kernel import LinuxKernel, privileges
+from nvc.kernel import Kernel, LinuxKernel, privileges
+from nvc.model.request import SliceRequest
 from nvc.model.slices.policy import CHOICES
+from nvc.slices.store.status import SliceStatus
 from nvc_cli import arguments, completion, output
 from nvc_cli.main import CONTEXT, Commands, examples, format_option, program_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from nvc.kernel import Kernel
-    from nvc.model.request import SliceRequest
-    from nvc.slices.store.status import SliceStatus
 
 FORMAT = format_option("table")
 

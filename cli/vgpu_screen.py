@@ -8,18 +8,13 @@ import os
 import select
 import signal
 import time
+from collections.abc import Callable
+from types import FrameType
 
 from nvc.base.errors import NvcError, one_line
-from nvc.slices.show.bars import ASCII, BLOCKS
+from nvc.slices.show.bars import ASCII, BLOCKS, Characters
 from nvc.slices.show.screen import body_length, frame
 from nvc.slices.show.view import Picture, View, pressed
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
-
-    from nvc.slices.show.bars import Characters
 
 FIRST = 0.25  # seconds until the first shares are there
 ESCAPE_DELAY = 25  # milliseconds that the rest of a key may take which begins with Escape

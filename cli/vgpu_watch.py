@@ -8,15 +8,12 @@ import time
 import click
 
 from nvc.base.errors import NvcError
+from nvc.kernel import Kernel
+from nvc.model.slices.slice import SliceDevice
+from nvc.slices.store.status import SliceStatus
 from nvc_cli import arguments, completion, output
 from nvc_cli.main import Seconds, format_option, program_of
 from nvc_cli.vgpu_group import ALL, FORMAT, command, everybody, operator_kernel, shown
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.kernel import Kernel
-    from nvc.model.slices.slice import SliceDevice
-    from nvc.slices.store.status import SliceStatus
 
 FIRST = 0.25  # seconds until the first table of `top`
 

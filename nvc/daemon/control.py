@@ -19,24 +19,19 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
+from typing import Any
 
 import nvc
 from nvc.base.errors import NvcError
+from nvc.daemon.audit.verify import Violation
+from nvc.daemon.daemon import Daemon
+from nvc.daemon.mps.records import MpsServer
+from nvc.daemon.time.timing import Timing
 from nvc.model.request import MPS_PIPES
 from nvc.model.slices.layout import NO_LIMIT
-from nvc.slices.policy.entitlement import entitlements
+from nvc.slices.policy.entitlement import Terms, entitlements
 from nvc.slices.store.status import container_document
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from nvc.daemon.audit.verify import Violation
-    from nvc.daemon.daemon import Daemon
-    from nvc.daemon.mps.records import MpsServer
-    from nvc.daemon.time.timing import Timing
-    from nvc.slices.policy.entitlement import Terms
 
 EVENTS_SHOWN = 64
 _NAME = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-")

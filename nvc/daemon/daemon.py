@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import time
+from collections.abc import Callable
 
 from nvc.base.errors import NvcError
 from nvc.daemon.audit.accountant import Accountant
-from nvc.daemon.audit.nvml_client import NvmlClient
+from nvc.daemon.audit.nvml_client import DeviceSeen, NvmlClient
 from nvc.daemon.audit.verify import BYPASS, EXCESS, Verifier
 from nvc.daemon.io.loop import SECOND, Loop
 from nvc.daemon.io.watch import Watcher
@@ -17,18 +19,11 @@ from nvc.daemon.names import Names
 from nvc.daemon.schedule.pacer import Pacer
 from nvc.daemon.schedule.slice_index import SliceIndex
 from nvc.daemon.time.timing import Timing
+from nvc.kernel import Kernel
 from nvc.kernel.probe import reap
+from nvc.request.config import Config
 from nvc.slices.client.mps import CONTROL
 from nvc.slices.make.held_files import HeldFiles
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable
-
-    from nvc.daemon.audit.nvml_client import DeviceSeen
-    from nvc.kernel import Kernel
-    from nvc.request.config import Config
 
 CENSUS = 5 * SECOND  # between two looks at which slices still have processes
 SEARCH = 60 * SECOND  # between two searches for a driver that was not there

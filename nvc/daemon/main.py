@@ -17,10 +17,7 @@ from nvc.daemon.io.loop import SECOND
 from nvc.daemon.io.sockets import Notifier, activated, wait_for_end
 from nvc.daemon.places import CONTROL_SOCKET, Places, own_directory
 from nvc.kernel import LinuxKernel, privileges
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.request.config import Config
+from nvc.request.config import Config
 
 FILES = 16384  # descriptors, as in packaging/systemd/nvcd.service
 OBEYED = (signal.SIGTERM, signal.SIGINT, signal.SIGIO)

@@ -7,23 +7,17 @@ Where a figure means the same as one of HAMi's monitor, it has that name too. Th
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 
+from nvc.daemon.audit.accountant import Balance
 from nvc.daemon.audit.verify import REPORT
+from nvc.daemon.daemon import Daemon
 from nvc.model.slices.layout import NO_LIMIT
 from nvc.slices.policy.entitlement import entitlements
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from prometheus_client.core import Metric
-
-    from nvc.daemon.audit.accountant import Balance
-    from nvc.daemon.daemon import Daemon
 
 PATHS = (b"/", b"/metrics")
 HOST = ("device_index", "device_uuid", "device_type")

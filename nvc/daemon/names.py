@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
+from nvc.daemon.schedule.slice_index import SliceIndex
 from nvc.discovery.containers import ContainerName
 from nvc.discovery.containers.lookup import Lookup
 from nvc.slices.store.status import container_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.daemon.schedule.slice_index import SliceIndex
 
 AGAIN = 60_000_000_000  # nanoseconds until files are read again for slices without a name
 

@@ -10,20 +10,16 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
+from collections.abc import Callable
 
 from nvc.base.errors import InitializationError, NvcError
 from nvc.base.rundir import runtime_directory
 from nvc.daemon import control
+from nvc.daemon.daemon import Daemon
 from nvc.daemon.io.services import Service
 from nvc.daemon.io.sockets import CONTROL, listen, listen_at
 from nvc.slices.policy import policies
 from nvc.slices.store import registry
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from nvc.daemon.daemon import Daemon
 
 CONTROL_SOCKET = "nvcd.sock"
 CHANGES = fcntl.DN_CREATE | fcntl.DN_DELETE | fcntl.DN_RENAME | fcntl.DN_ATTRIB | fcntl.DN_MULTISHOT

@@ -13,12 +13,9 @@ import sys
 import time
 
 from nvc.base.errors import one_line
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.model.facts import HostFacts
-    from nvc.model.selection import Selection
-    from nvc.plan.ops import Plan
+from nvc.model.facts import HostFacts
+from nvc.model.selection import Selection
+from nvc.plan.ops import Plan
 
 WARNING = "\n-- WARNING, the following logs are for debugging purposes only --\n\n"
 

@@ -12,14 +12,15 @@ from nvc.base.errors import InitializationError, NvcError, PermissionDenied, unf
 from nvc.base.wake import Wake
 from nvc.discovery import discover
 from nvc.frontends.cdi.generate import installed_hook, slicing_of
-from nvc.kernel import LinuxKernel
+from nvc.kernel import Kernel, LinuxKernel
 from nvc.kubernetes.api.access import by_kubeconfig, in_cluster
-from nvc.kubernetes.api.client import Api
+from nvc.kubernetes.api.client import Api, Server
 from nvc.kubernetes.api.publish import Publisher
 from nvc.kubernetes.claims import give
+from nvc.kubernetes.claims.claim import Allocation
 from nvc.kubernetes.claims.devices import GPU, Device, devices_of, tainted
 from nvc.kubernetes.claims.give import Outlet
-from nvc.kubernetes.claims.holdings import held_by, lacking, uuid_of
+from nvc.kubernetes.claims.holdings import Size, held_by, lacking, uuid_of
 from nvc.kubernetes.claims.prepare import Host, Preparer, held_of
 from nvc.kubernetes.claims.sizes import resources
 from nvc.kubernetes.claims.topology import places
@@ -32,24 +33,15 @@ from nvc.kubernetes.plugin.deviceplugin import DevicePlugin, Offer
 from nvc.kubernetes.plugin.dra import Driver
 from nvc.kubernetes.plugin.lead import lead
 from nvc.kubernetes.plugin.record import Recorder
-from nvc.kubernetes.plugin.settings import DEVICE_PLUGIN, DRA
+from nvc.kubernetes.plugin.settings import DEVICE_PLUGIN, DRA, Settings
 from nvc.kubernetes.plugin.web import Web
-from nvc.request.config import driver_options
+from nvc.model.facts import HostFacts
+from nvc.model.request import DriverOptions
+from nvc.request.config import Config, driver_options
 from nvc.request.environment import bounds_of
 from nvc.slices.make.calibrate import libraries_of
 from nvc.slices.make.confine import die_with
 from nvc.slices.make.held_files import HeldFiles
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.kernel import Kernel
-    from nvc.kubernetes.api.client import Server
-    from nvc.kubernetes.claims.claim import Allocation
-    from nvc.kubernetes.claims.holdings import Size
-    from nvc.kubernetes.plugin.settings import Settings
-    from nvc.model.facts import HostFacts
-    from nvc.model.request import DriverOptions
-    from nvc.request.config import Config
 
 #: Seconds between two looks at the node's devices, and at claims that nobody will unprepare.
 LOOK, COLLECT = 60.0, 600.0

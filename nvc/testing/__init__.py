@@ -5,11 +5,7 @@ from __future__ import annotations
 import struct
 
 from nvc.base.value import Value
-from nvc.kernel import ApplyReport, LinuxKernel
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.kernel import ApplyTarget
+from nvc.kernel import ApplyReport, ApplyTarget, LinuxKernel
 
 _HEADER = struct.Struct("<IIiIQII")
 _KINDS = {

@@ -24,7 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("nvc.apply",),
     *((f"nvc.slices.{part}",) for part in ("policy", "client", "store", "make", "admin", "show")),
     ("nvc.slices",),
-    *((f"nvc.daemon.{part}",) for part in ("io", "schedule", "keeper", "time", "audit")),
+    *((f"nvc.daemon.{part}",) for part in ("io", "schedule", "mps", "keeper", "time", "audit")),
     ("nvc.daemon", "nvc.frontends"),
     ("nvc.api",),
     ("nvc.kubernetes",),

@@ -7,27 +7,20 @@ Where the truth is more, the difference goes into the quota, so that the shim co
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from nvc.base.value import Value
-from nvc.daemon.audit.nvml_client import NOT_ASKED
+from nvc.daemon.audit.nvml_client import NOT_ASKED, DeviceSeen
 from nvc.daemon.io.identity import slice_of
-from nvc.daemon.schedule.slice_index import LOCK_TIME
+from nvc.daemon.schedule.slice_index import LOCK_TIME, IndexedSlice, SliceIndex
+from nvc.kernel import Kernel
 from nvc.model.slices import layout, ledger, quota
-from nvc.model.slices.ledger import LedgerError
+from nvc.model.slices.ledger import Account, Budget, LedgerError
+from nvc.model.slices.quota import QuotaDevice
 from nvc.slices.store import registry
 from nvc.slices.store.liveness import LOCKS_TIME, held_slots
 from nvc.slices.store.process_info import ENDED, is_ending, pid_inside, start_of
 from nvc.slices.store.process_view import CpuLimit, ProcessView
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from nvc.daemon.audit.nvml_client import DeviceSeen
-    from nvc.daemon.schedule.slice_index import IndexedSlice, SliceIndex
-    from nvc.kernel import Kernel
-    from nvc.model.slices.ledger import Account, Budget
-    from nvc.model.slices.quota import QuotaDevice
 
 LOOK_TIME = 5_000_000  # nanoseconds of a processor, for the ledger of one slice
 GRACE = 5_000_000_000  # nanoseconds that a process may take to end

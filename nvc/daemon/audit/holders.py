@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
 
 from nvc.daemon.io.identity import slice_of
+from nvc.daemon.schedule.slice_index import SliceIndex
 from nvc.discovery.devices.nodes import nvidia_major
 from nvc.discovery.devices.proc import char_majors
 from nvc.kernel import O_PATH
 from nvc.slices.store.process_info import ENDED, start_of
 from nvc.slices.store.process_view import CpuLimit
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nvc.daemon.schedule.slice_index import SliceIndex
 
 LOOK_TIME = 50_000_000  # nanoseconds of a processor for one look; the next one goes on where it ended
 

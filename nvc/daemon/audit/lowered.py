@@ -10,15 +10,12 @@ from __future__ import annotations
 import os
 
 from nvc.base.errors import NvcError
+from nvc.daemon.audit.accountant import Accountant, Balance
 from nvc.daemon.schedule.slice_index import LOCK_TIME
+from nvc.kernel import Kernel
 from nvc.model.slices.entry import read_entry, text_of, write_about
 from nvc.slices.store import registry
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.daemon.audit.accountant import Accountant, Balance
-    from nvc.kernel import Kernel
-    from nvc.slices.store.registry import Entry
+from nvc.slices.store.registry import Entry
 
 
 def limit_to_act_on(accountant: Accountant, balance: Balance) -> int:

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+from collections.abc import Callable
 
 from nvc.base.errors import one_line
 from nvc.base.value import Value
 from nvc.daemon.audit import nvml_process
-from nvc.daemon.io.loop import SECOND
+from nvc.daemon.io.loop import SECOND, Loop
+from nvc.slices.make.calibrate import Libraries
 from nvc.slices.make.nvml import NAME_MAX
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable
-
-    from nvc.daemon.io.loop import Loop
-    from nvc.slices.make.calibrate import Libraries
 
 DEADLINE = 5 * SECOND
 AGAIN = 30 * SECOND  # after it failed

@@ -16,6 +16,7 @@ import ctypes
 import os
 import socket
 import time
+from typing import Any
 
 from nvc.daemon.io import helper
 from nvc.slices.make.calibrate import Libraries
@@ -34,10 +35,6 @@ from nvc.slices.make.nvml import (
     utilization_of,
     uuid_of,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 UNKNOWN = (1 << 64) - 1  # NVML_VALUE_NOT_AVAILABLE
 PLAIN, WITH_USE = b"?", b"u"  # what it is asked

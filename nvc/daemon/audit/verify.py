@@ -20,24 +20,20 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable, Mapping
 
 from nvc.base.value import Value
+from nvc.daemon.audit.accountant import Accountant
 from nvc.daemon.audit.holders import HolderFinder
 from nvc.daemon.audit.lowered import limit_to_act_on, settle
 from nvc.daemon.audit.stale_accounts import StaleAccountFinder
 from nvc.daemon.io.identity import parent_of, signal_process
 from nvc.daemon.io.loop import SECOND
+from nvc.daemon.mps.records import MpsServer
 from nvc.model.slices.layout import DENIED, NO_LIMIT
 from nvc.model.slices.policy import policy_of
+from nvc.model.slices.quota import QuotaDevice
 from nvc.model.slices.sizes import size_text
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from nvc.daemon.audit.accountant import Accountant
-    from nvc.daemon.mps.records import MpsServer
-    from nvc.model.slices.quota import QuotaDevice
 
 BYPASS, EXCESS, STRANGER = "bypass", "excess", "stranger"
 OVERCOUNT = "overcount"

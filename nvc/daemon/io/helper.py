@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from collections.abc import Callable
 
 from nvc.base.process_title import show_as
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 OBEYED = (signal.SIGTERM, signal.SIGINT, signal.SIGPIPE)
 

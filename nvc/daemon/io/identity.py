@@ -7,17 +7,14 @@ but the host can bind that file anywhere. One that sees none may have hidden it:
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 from nvc.daemon.io.lineage import slice_by_lineage
+from nvc.kernel import Kernel
 from nvc.slices.store.process_info import namespace_link, start_of, status_number
 from nvc.slices.store.process_view import ProcessView
+from nvc.slices.store.registry import Entry
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from nvc.kernel import Kernel
-    from nvc.slices.store.registry import Entry
 
 def slice_of(kernel: Kernel, pid: int, entries: Iterable[Entry]) -> Entry | None:
     """The slice that a process is in. Raises OSError for one that has ended."""

@@ -16,13 +16,10 @@ import fcntl
 import os
 
 from nvc.apply.cgroup.find import below, named_after
+from nvc.kernel import Kernel
 from nvc.slices.store.process_info import is_here, namespace_link, status_number
 from nvc.slices.store.process_view import ProcessView
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.kernel import Kernel
-    from nvc.slices.store.registry import Entry
+from nvc.slices.store.registry import Entry
 
 #: ioctl_nsfs(2): the pid namespace above one; the number that its process has here, since Linux 6.11.
 NS_GET_PARENT, NS_GET_PID_FROM_PIDNS = 0xB702, 0x8004B706

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections.abc import Callable
 
-from nvc.daemon.io.loop import SECOND
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from nvc.daemon.io.loop import Loop
+from nvc.daemon.io.loop import SECOND, Loop
 
 CONNECTIONS = 32
 QUESTION_MAX = 8192

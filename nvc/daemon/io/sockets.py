@@ -8,12 +8,9 @@ import select
 import socket
 import stat
 import struct
+from collections.abc import Callable, Mapping
 
 from nvc.base.errors import InitializationError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 FIRST = 3  # descriptor that systemd passes on (sd_listen_fds(3))
 CONTROL = "control"

@@ -16,19 +16,14 @@ import select
 import socket
 import struct
 import sys
+from collections.abc import Callable
+from typing import Any
 
 from nvc.base.errors import one_line
 from nvc.daemon.io import helper
-from nvc.kernel import privileges
+from nvc.daemon.io.loop import Loop
+from nvc.kernel import Kernel, privileges
 from nvc.slices.make.confine import die_with, no_new_privileges
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from nvc.daemon.io.loop import Loop
-    from nvc.kernel import Kernel
 
 EXIT = 0x80000000  # of enum proc_cn_event (linux/cn_proc.h)
 _WHAT = struct.Struct("<I")

@@ -7,26 +7,24 @@ that time is counted apart, and begins a new epoch.
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Protocol
+from collections.abc import Iterable
+from typing import Protocol
 
-    class Record(Protocol):
-        """One record of the log."""
 
-        @property
-        def time_ns(self) -> int:
-            """By the GPU's timer; 0: unknown, as that of the record before."""
+class Record(Protocol):
+    """One record of the log."""
 
-        @property
-        def kind(self) -> int:
-            """START, END or RESET."""
+    @property
+    def time_ns(self) -> int:
+        """By the GPU's timer; 0: unknown, as that of the record before."""
 
-        @property
-        def pid(self) -> int:
-            """On the host."""
+    @property
+    def kind(self) -> int:
+        """START, END or RESET."""
 
+    @property
+    def pid(self) -> int:
+        """On the host."""
 
 START, END, RESET = 1, 2, 3  # as nvc/kernel/rm.py has them; after a reset nobody is on the engine
 NOBODY = -1

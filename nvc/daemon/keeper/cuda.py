@@ -6,15 +6,11 @@ import ctypes
 import os
 import select
 import signal
+from collections.abc import Callable
 
 from nvc.base.errors import RmError
+from nvc.slices.make.calibrate import Libraries
 from nvc.slices.make.confine import fork_nobody
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from nvc.slices.make.calibrate import Libraries
 
 #: A loop that no compiler can shorten, as in nvc-spin. A simulated GPU takes a round for a nanosecond.
 SPIN = (

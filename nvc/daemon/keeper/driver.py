@@ -9,29 +9,21 @@ import fcntl
 import glob
 import os
 import time
+from collections.abc import Callable, Sequence
 
 from nvc.base.errors import RmError
 from nvc.daemon.keeper import selftest
-from nvc.daemon.keeper.executor import Executor
+from nvc.daemon.keeper.executor import Driver, Executor
 from nvc.daemon.keeper.table import UNKNOWN, Table
 
 # All of them now: where nvc is installed, modules come from an archive that a forked process no longer has open.
 from nvc.discovery import discover, find, full, outer  # noqa: F401
 from nvc.discovery.driver import elfnote  # noqa: F401
 from nvc.discovery.nvml import asking  # noqa: F401
-from nvc.kernel import rm
+from nvc.kernel import Kernel, rm
 from nvc.kernel.tracer import Tracer
-from nvc.request.config import driver_options
-from nvc.slices.make.calibrate import libraries_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from nvc.daemon.keeper.executor import Driver
-    from nvc.kernel import Kernel
-    from nvc.request.config import Config
-    from nvc.slices.make.calibrate import Libraries
+from nvc.request.config import Config, driver_options
+from nvc.slices.make.calibrate import Libraries, libraries_of
 
 CONTROL, NODES = "/dev/nvidiactl", "/dev/nvidia[0-9]*"
 SIMULATED = "proc/driver/nvidia/sim/rm/nvidiactl"  # below a simulated driver's root, while its server runs

@@ -9,24 +9,20 @@ from __future__ import annotations
 
 import os
 import select
+import socket
 import time
 from collections import deque
+from collections.abc import Callable
 from socket import MSG_DONTWAIT
+from typing import Any
 
 from nvc.base.errors import NvcError, one_line
 from nvc.base.value import Value
 from nvc.daemon.keeper import wire
 from nvc.daemon.keeper.device import ACCOUNT, SECOND, DeviceKeeper, DeviceTime
+from nvc.daemon.keeper.executor import Driver
+from nvc.daemon.keeper.plan import DevicePlan, Plan
 from nvc.model.slices.layout import KEPT_FOR
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable
-    from typing import Any
-
-    from nvc.daemon.keeper.executor import Driver
-    from nvc.daemon.keeper.plan import DevicePlan, Plan
 
 AGAIN = SECOND  # until a device that could not be opened is tried again
 TRACED = 65536  # records of the log that are kept for a trace

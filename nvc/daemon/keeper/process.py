@@ -14,18 +14,13 @@ import signal
 import socket
 import time
 import traceback
+from collections.abc import Callable
 
 from nvc.daemon.io import helper
+from nvc.daemon.keeper.executor import Driver
 from nvc.daemon.keeper.keeper import Keeper, Service, alive
-from nvc.kernel import privileges, process_control
+from nvc.kernel import Kernel, privileges, process_control
 from nvc.slices.make.confine import no_new_privileges
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from nvc.daemon.keeper.executor import Driver
-    from nvc.kernel import Kernel
 
 NAME = "nvcd-time"
 #: The driver tells administrators whose context was on the GPU; pidfd_getfd(2) borrows a tenant's descriptor. The

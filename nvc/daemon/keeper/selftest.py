@@ -10,6 +10,7 @@ import mmap
 import os
 import struct
 import time
+from collections.abc import Callable
 
 from nvc.base.errors import NvcError
 from nvc.base.value import Value
@@ -17,14 +18,9 @@ from nvc.daemon.keeper.cuda import Cuda, Runner
 from nvc.daemon.keeper.plan import Group
 from nvc.daemon.keeper.table import Table
 from nvc.kernel import rm as driver
+from nvc.kernel.rm import Record, Rm, RmDevice, Subdevice, SwitchLog
 from nvc.kernel.tracer import Object, Tracer
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from nvc.kernel.rm import Record, Rm, RmDevice, Subdevice, SwitchLog
-    from nvc.slices.make.calibrate import Libraries
+from nvc.slices.make.calibrate import Libraries
 
 KERNEL = 1_000_000  # nanoseconds that a kernel takes, about
 FIRST_ROUNDS = 10_000  # of its loop

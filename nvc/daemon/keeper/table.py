@@ -7,6 +7,8 @@ belongs to the client that it is in, and lives as long as a process that has mad
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from nvc.daemon.keeper.plan import Group
 from nvc.kernel.tracer import (
     CLIENT,
@@ -17,13 +19,9 @@ from nvc.kernel.tracer import (
     GROUP,
     NEW,
     TIMESLICE,
+    News,
+    Object,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from nvc.kernel.tracer import News, Object
 
 DEPTH = 8  # of parents; no honest chain is longer
 NO_DESCRIPTOR = -1  # of a channel without a group: it has no timeslice to set

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Iterator
+from typing import Any
 
 from nvc.base.value import Value
 from nvc.daemon.keeper.device import DeviceTime, SliceTime
 from nvc.daemon.keeper.plan import DevicePlan, Group, Plan, SlicePlan
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
 
 HEAD = struct.Struct("<IHH")  # number of the message, number of the part, parts
 PART = 60_000  # bytes: a packet of this size finds room in any socket

@@ -18,25 +18,20 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from collections.abc import Callable
 
 from nvc.base.errors import DeviceError, one_line
 from nvc.base.rundir import runtime_directory
 from nvc.daemon.io.helper import fork
 from nvc.daemon.io.identity import signal_process
-from nvc.daemon.io.loop import SECOND
+from nvc.daemon.io.loop import SECOND, Loop
 from nvc.daemon.mps import records as mps_records
 from nvc.daemon.mps.answers import LOG_MAX, is_number, is_size, last_line, size_of
 from nvc.daemon.mps.records import GONE, MIB, STARTING, MpsServer, ServerRecord
+from nvc.kernel import Kernel
 from nvc.slices.client.mps import CONTROL
 from nvc.slices.make.confine import die_with
 from nvc.slices.store.process_info import is_here, start_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from nvc.daemon.io.loop import Loop
-    from nvc.kernel import Kernel
 
 EXCLUSIVE_THREAD, PROHIBITED, EXCLUSIVE_PROCESS = 1, 2, 3  # nvmlComputeMode_t
 READY, FAILED = "ready", "failed"

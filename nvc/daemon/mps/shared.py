@@ -12,26 +12,19 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
+from typing import TypeAlias
 
 from nvc.base.errors import DeviceError
 from nvc.daemon.io.identity import signal_process
 from nvc.daemon.io.loop import SECOND
 from nvc.daemon.mps.answers import culprit, server_status, size_of
-from nvc.daemon.mps.records import SHARED
-from nvc.daemon.mps.servers import FAILED, READY, REMEMBERED
+from nvc.daemon.mps.records import SHARED, MpsServer
+from nvc.daemon.mps.servers import FAILED, READY, REMEMBERED, Servers
+from nvc.daemon.schedule.slice_index import SliceIndex
 from nvc.slices.store.process_info import start_of
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import TypeAlias
-
-    from nvc.daemon.mps.records import MpsServer
-    from nvc.daemon.mps.servers import Servers
-    from nvc.daemon.schedule.slice_index import SliceIndex
-
-    #: Is told key, UUID, number of a process, what happened, and what was done; see verify.Event.
-    Tell: TypeAlias = Callable[[str, str, int, str, str], None]
+Tell: TypeAlias = Callable[[str, str, int, str, str], None]
 
 SILENT = SECOND  # without an answer: the log says so
 #: A busy host may take seconds to start the program that asks, and to end a server ends all of its clients. So one

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from nvc.daemon.io.loop import SECOND
+from collections.abc import Callable, Iterator
+
+from nvc.daemon.io.loop import SECOND, Loop
+from nvc.daemon.schedule.slice_index import SliceIndex
 from nvc.kernel.clocks import host_monotonic
 from nvc.model.slices import quota
-from nvc.slices.policy.pacing import Use, paces, read
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from nvc.daemon.io.loop import Loop
-    from nvc.daemon.schedule.slice_index import SliceIndex
-    from nvc.model.slices.ledger import Budget
-    from nvc.slices.policy.entitlement import InForce
-    from nvc.slices.policy.pacing import Reading
+from nvc.model.slices.ledger import Budget
+from nvc.slices.policy.entitlement import InForce
+from nvc.slices.policy.pacing import Reading, Use, paces, read
 
 PERIOD = SECOND // 4
 HOLDS = SECOND  # beyond which nobody is held back if nvcd has ended

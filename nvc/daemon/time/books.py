@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nvc.daemon.keeper.wire import Account
+from nvc.daemon.keeper.wire import Account
 
 LATELY = 1_000_000_000  # nanoseconds: what a process had in them says whether it works
 

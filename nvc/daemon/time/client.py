@@ -7,22 +7,17 @@ that one has ended as well, nvcd starts both again, which have only nvcd's right
 from __future__ import annotations
 
 import os
+import socket
 from collections import deque
+from collections.abc import Callable
 
 from nvc.base.errors import one_line
-from nvc.daemon.io.loop import SECOND
+from nvc.daemon.io.loop import SECOND, Loop
 from nvc.daemon.keeper import wire
 from nvc.daemon.keeper.plan import Plan
+from nvc.daemon.keeper.wire import Account
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable
-
-    from nvc.daemon.io.loop import Loop
-    from nvc.daemon.keeper.wire import Account
-
-    Answer = Callable[[tuple[tuple[str, int, int, int], ...], str], None]  # records, or why there are none
+Answer = Callable[[tuple[tuple[str, int, int, int], ...], str], None]  # records, or why there are none
 
 SOON = SECOND // 200  # between two plans: many changes at once are one
 BACKOFF = (SECOND, 60 * SECOND)  # until it is started again: first, and most

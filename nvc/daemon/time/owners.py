@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from nvc.base.value import Value
 from nvc.daemon.io.identity import slice_of
+from nvc.kernel import Kernel
 from nvc.slices.store.process_info import start_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from nvc.kernel import Kernel
-    from nvc.slices.store.registry import Entry
+from nvc.slices.store.registry import Entry
 
 STRANGER = ""  # in no slice
 

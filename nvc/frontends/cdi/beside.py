@@ -7,28 +7,22 @@ manage GPUs: every node of the driver, whatever is selected, with the driver's f
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from nvc.base.errors import DeviceError, InputError, InternalError
 from nvc.discovery import discover
-from nvc.discovery.devices.beside import IMEX, MANAGEMENT, find_beside
+from nvc.discovery.devices.beside import IMEX, MANAGEMENT, Beside, find_beside
 from nvc.discovery.devices.devfiles import IMEX_NODES
 from nvc.discovery.host import Host
-from nvc.frontends.cdi.document import merged
+from nvc.frontends.cdi.document import DocumentOptions, merged
 from nvc.frontends.cdi.generate import document_of
 from nvc.frontends.cdi.hookspec import STEP
 from nvc.frontends.cdi.validate import problems
 from nvc.frontends.cdi.versions import lowest_version
+from nvc.kernel import Kernel
+from nvc.model.facts import DeviceNode
+from nvc.model.request import DriverOptions, Request
 from nvc.plan.ops import DATA, RDONLY, options_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from nvc.discovery.devices.beside import Beside
-    from nvc.frontends.cdi.document import DocumentOptions
-    from nvc.kernel import Kernel
-    from nvc.model.facts import DeviceNode
-    from nvc.model.request import DriverOptions, Request
 
 ALL = "all"
 

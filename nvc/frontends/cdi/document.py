@@ -7,6 +7,9 @@ selected GPUs alone.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 from nvc.apply.target import Layout
 from nvc.base.errors import DeviceError, InternalError
 from nvc.base.value import Value
@@ -21,22 +24,15 @@ from nvc.frontends.cdi.hookspec import (
     hook_entries,
     outside_entry,
 )
-from nvc.frontends.cdi.sliced import sliced, written
+from nvc.frontends.cdi.sliced import Slicing, sliced, written
 from nvc.frontends.cdi.versions import lowest_version
+from nvc.model.facts import Gpu, HostFacts, MigDevice
+from nvc.model.request import Request
 from nvc.model.selection import Selection
 from nvc.model.slices.slice import Slice, library_directory, shared_slice
 from nvc.plan import ops
 from nvc.plan.build import build_plan
 from nvc.plan.devices import device_links, groups_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any
-
-    from nvc.frontends.cdi.sliced import Slicing
-    from nvc.model.facts import Gpu, HostFacts, MigDevice
-    from nvc.model.request import Request
 
 STRATEGIES = ("index", "uuid", "type-index")
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 from nvc.base.errors import InternalError
 from nvc.discovery import discover
@@ -15,20 +17,14 @@ from nvc.frontends.cdi.hookspec import CHAINING
 from nvc.frontends.cdi.sliced import Slicing, sizes_of
 from nvc.frontends.cdi.stamp import staleness, stamp_of_document, stamp_of_facts
 from nvc.frontends.cdi.store import CdiError
+from nvc.kernel import Kernel
+from nvc.model.facts import HostFacts
+from nvc.model.request import DriverOptions, Request
 from nvc.model.selection import select
+from nvc.request.config import Config
 from nvc.request.environment import bounds_of
 from nvc.request.requirements import check
 from nvc.slices.make import shim
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
-
-    from nvc.kernel import Kernel
-    from nvc.model.facts import HostFacts
-    from nvc.model.request import DriverOptions, Request
-    from nvc.request.config import Config
 
 _PLACES = ("/usr/bin", "/usr/local/bin")
 

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 
 from nvc.base.errors import DetectionError, DeviceError, InitializationError
 from nvc.base.value import Value
+from nvc.frontends.cdi.document import DocumentOptions
 from nvc.frontends.cdi.generate import generate
+from nvc.frontends.cdi.sliced import Slicing
 from nvc.frontends.cdi.stamp import stamp_of_document
 from nvc.frontends.cdi.store import CdiError, check_conflicts, open_directory, read_spec, text_of, write_in
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from nvc.frontends.cdi.document import DocumentOptions
-    from nvc.frontends.cdi.sliced import Slicing
-    from nvc.kernel import Kernel
-    from nvc.model.request import DriverOptions, Request
+from nvc.kernel import Kernel
+from nvc.model.request import DriverOptions, Request
 
 #: Seconds between attempts: doubled each time, up to the second number.
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 8.0

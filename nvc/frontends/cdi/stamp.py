@@ -9,16 +9,12 @@ inventory's key, since that also changes with every boot and every new inode.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from typing import Any
 
 from nvc.base.value import Value
 from nvc.frontends.cdi.hookspec import STAMP
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
-
-    from nvc.model.facts import HostFacts
+from nvc.model.facts import HostFacts
 
 
 class Stamp(Value):

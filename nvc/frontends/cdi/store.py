@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 import stat
+from typing import Any
 
 from nvc.base.errors import InputError, NvcError
 from nvc.base.fastjson import JsonError, parse
@@ -13,10 +14,6 @@ from nvc.base.value import Value
 from nvc.base.yamlread import YamlError, parse_yaml
 from nvc.base.yamlwrite import yaml_text
 from nvc.frontends.cdi.validate import problems
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 #: Where engines look, least important first.
 DIRECTORIES = ("/etc/cdi", "/var/run/cdi")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from nvc.base.errors import InputError
 from nvc.frontends.cdi.versions import lowest_version, newest
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 #: Options of hooks whose value is a path in the container, and those with a path of the host.
 _CONTAINER_ARGUMENTS = ("--folder", "--path", "--cuda-compat-container-root")

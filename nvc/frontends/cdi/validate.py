@@ -6,17 +6,14 @@ with its place.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
 from nvc.base.errors import one_line
 from nvc.frontends.cdi.names import device_problem, kind_problem
 from nvc.frontends.cdi.versions import KNOWN, lowest_version, order
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any, TypeAlias
-
-    #: Yields what is wrong with a value, given its place.
-    Check: TypeAlias = Callable[[Any, str], Iterator[str]]
+Check: TypeAlias = Callable[[Any, str], Iterator[str]]
 
 HOOK_NAMES = ("prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop")
 DEVICE_TYPES = ("", "b", "c", "u", "p")

@@ -6,12 +6,10 @@ SPEC.md of the Container Device Interface.
 
 from __future__ import annotations
 
-from nvc.frontends.cdi.names import begins_with_letter
+from collections.abc import Iterator
+from typing import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
+from nvc.frontends.cdi.names import begins_with_letter
 
 #: Every released version, oldest first. 0.8.0 and 1.0.0 brought nothing that a document shows.
 KNOWN = ("0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0")

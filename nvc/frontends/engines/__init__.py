@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from nvc.base.errors import NvcError
 from nvc.base.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 ENGINES = ("docker", "containerd", "crio", "podman")
 RUNTIME = "nvc-runtime"

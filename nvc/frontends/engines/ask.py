@@ -8,13 +8,10 @@ import re
 import shutil
 import subprocess
 import tempfile
+from typing import Any
 
 from nvc.frontends.engines import EngineError, tomltext
 from nvc.frontends.engines.containerd import ContainerdState
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SECONDS = 30

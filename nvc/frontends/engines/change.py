@@ -6,15 +6,12 @@ import difflib
 import os
 import stat
 from types import ModuleType
+from typing import Any
 
 from nvc.base.errors import PermissionDenied
 from nvc.base.replace import replace_file
 from nvc.base.value import Value
 from nvc.frontends.engines import EngineError, FileEdit, jsontext, tomltext, undo
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 MAX_SIZE = 16 << 20  # bytes
 FORMS: dict[str, ModuleType] = {"json": jsontext, "toml": tomltext}

@@ -10,16 +10,19 @@ itself names.
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from nvc.base.value import Value
-from nvc.frontends.engines import EngineError, EngineFiles, FileEdit, Key, Registration, refuse_foreign
+from nvc.frontends.engines import (
+    EngineError,
+    EngineFiles,
+    FileEdit,
+    Key,
+    Registration,
+    Wanted,
+    refuse_foreign,
+)
 from nvc.frontends.engines.change import document_of, value_at
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from nvc.frontends.engines import Wanted
 
 CONFIG = "/etc/containerd/config.toml"
 RESTART = "restart containerd: systemctl restart containerd"

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
-from nvc.frontends.engines import EngineFiles, FileEdit, Key, Registration, hooksd, refuse_foreign
+from nvc.frontends.engines import EngineFiles, FileEdit, Key, Registration, Wanted, hooksd, refuse_foreign
 from nvc.frontends.engines.change import document_of, value_at
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from nvc.frontends.engines import Wanted
 
 MAIN = "/etc/crio/crio.conf"
 DROP_INS = "/etc/crio/crio.conf.d"

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 
-from nvc.frontends.engines import EngineError, EngineFiles, FileEdit, Key, Registration, link, refuse_foreign
+from nvc.frontends.engines import (
+    EngineError,
+    EngineFiles,
+    FileEdit,
+    Key,
+    Registration,
+    Wanted,
+    link,
+    refuse_foreign,
+)
 from nvc.frontends.engines.change import document_of, value_at
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.frontends.engines import Wanted
 
 CONFIG = "/etc/docker/daemon.json"
 #: dockerd finds this name on its PATH when it starts, or 20.10 to 28 have no `--gpus`.

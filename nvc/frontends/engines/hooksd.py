@@ -7,11 +7,7 @@ from __future__ import annotations
 
 import os
 
-from nvc.frontends.engines import EngineError, EngineFiles, FileEdit
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.frontends.engines import Wanted
+from nvc.frontends.engines import EngineError, EngineFiles, FileEdit, Wanted
 
 NAME = "nvc.json"
 #: Read without being named anywhere (containers-common).

@@ -8,12 +8,9 @@ from __future__ import annotations
 import json
 import math
 import re
+from typing import Any
 
 from nvc.frontends.engines import EngineError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 
 def load(text: str, path: str) -> Any:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from nvc.frontends.engines import EngineFiles, FileEdit, Key, Registration, hooksd, refuse_foreign
+from nvc.frontends.engines import EngineFiles, FileEdit, Key, Registration, Wanted, hooksd, refuse_foreign
 from nvc.frontends.engines.change import document_of, value_at
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.frontends.engines import Wanted
 
 MAIN = "/etc/containers/containers.conf"
 CONFIG = "/etc/containers/containers.conf.d/50-nvc.conf"

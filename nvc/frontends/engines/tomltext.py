@@ -3,11 +3,9 @@ what was meant, or the file is left alone."""
 
 from __future__ import annotations
 
-from nvc.frontends.engines import EngineError
+from typing import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from nvc.frontends.engines import EngineError
 
 
 def _parse(text: str, path: str) -> Any:

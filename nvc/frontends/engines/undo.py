@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+from typing import Any
 
 from nvc.frontends.engines import EngineError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 VERSION = 1
 

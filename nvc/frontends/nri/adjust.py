@@ -6,6 +6,8 @@ document's hook, so that no variable of the container has a say in them.
 
 from __future__ import annotations
 
+from typing import Any
+
 from nvc.base.errors import InputError, InternalError
 from nvc.base.value import Value
 from nvc.discovery import discover
@@ -15,21 +17,15 @@ from nvc.frontends.cdi.hookspec import STEP, disabled_hooks
 from nvc.frontends.cdi.sliced import SliceSize, Slicing
 from nvc.frontends.nri.protocol import nri_pb2 as nri
 from nvc.frontends.runtime.spec import Spec, apply_edits
-from nvc.model.request import Size
+from nvc.kernel import Kernel
+from nvc.model.facts import HostFacts
+from nvc.model.request import DriverOptions, Request, Size, SliceRequest
 from nvc.model.selection import select
 from nvc.model.slices.layout import NO_LIMIT
 from nvc.model.slices.slice import resolve
+from nvc.request.config import Config
 from nvc.request.environment import bounds_of
 from nvc.slices.make import shim
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from nvc.kernel import Kernel
-    from nvc.model.facts import HostFacts
-    from nvc.model.request import DriverOptions, Request, SliceRequest
-    from nvc.request.config import Config
 
 VENDOR = "nri.nvc.dev"
 

@@ -6,16 +6,13 @@ nri.nvc.dev/memory.main: 10GiB      for the container `main`; one that has annot
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from nvc.base.errors import InputError, one_line
+from nvc.model.request import Request
+from nvc.request.config import Config
 from nvc.request.environment import CAPABILITIES, VISIBLE, is_need, request_from
 from nvc.request.oci import Container
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from nvc.model.request import Request
-    from nvc.request.config import Config
 
 DOMAIN = "nri.nvc.dev/"
 DEVICES = "devices"

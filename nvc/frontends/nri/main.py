@@ -6,6 +6,8 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 import nvc
 from nvc.base.errors import InitializationError, InputError, NvcError, PermissionDenied, one_line
@@ -18,14 +20,7 @@ from nvc.frontends.nri.errors import NriError
 from nvc.frontends.nri.plugin import Plugin
 from nvc.frontends.nri.wire import Wire
 from nvc.kernel import LinuxKernel
-from nvc.request.config import driver_options
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, NoReturn
-
-    from nvc.request.config import Config
+from nvc.request.config import Config, driver_options
 
 #: Seconds that the driver has to answer: runtimes wait for 2 s, and then start the container without a GPU.
 ANSWER = 1.5

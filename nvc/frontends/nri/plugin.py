@@ -6,6 +6,8 @@ A container whose annotations cannot be met is refused: the runtime shows the er
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
@@ -13,14 +15,7 @@ from nvc.base.errors import NvcError, unforeseen
 from nvc.frontends.nri.errors import NriError
 from nvc.frontends.nri.protocol import nri_pb2 as nri
 from nvc.frontends.nri.protocol import ttrpc_pb2 as ttrpc
-from nvc.frontends.nri.wire import PLUGIN, REQUEST, RESPONSE, RUNTIME, STEP, Message
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from nvc.frontends.nri.wire import Wire
+from nvc.frontends.nri.wire import PLUGIN, REQUEST, RESPONSE, RUNTIME, STEP, Message, Wire
 
 NAME = "nvc"
 SERVICES = "nri.pkg.api.v1alpha1."

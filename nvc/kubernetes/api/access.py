@@ -7,14 +7,11 @@ import binascii
 import os
 import ssl
 import tempfile
+from typing import Any
 
 from nvc.base.errors import InputError
 from nvc.base.yamlread import YamlError, parse_yaml
 from nvc.kubernetes.api.client import Server
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _FILE_MAX = 1 << 20

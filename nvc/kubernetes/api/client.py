@@ -11,14 +11,11 @@ import json
 import socket
 import ssl
 import threading
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from nvc.base.value import Value
 from nvc.kubernetes.errors import ApiError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any
 
 #: Seconds for one request.
 TIMEOUT = 15.0

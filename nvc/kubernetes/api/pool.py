@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
+from typing import Any
 
 from nvc.base.value import Value
-from nvc.kubernetes.claims.devices import document
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    from nvc.kubernetes.claims.devices import Device
+from nvc.kubernetes.claims.devices import Device, document
 
 API_VERSION = "resource.k8s.io/v1"
 #: Devices of one object: the API server takes fewer where any of them has a taint.

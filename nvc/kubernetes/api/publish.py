@@ -10,19 +10,15 @@ from __future__ import annotations
 import random
 import threading
 import urllib.parse
+from collections.abc import Callable
+from typing import Any
 
 from nvc.base.errors import NvcError, unforeseen
+from nvc.kubernetes.api.client import Api
 from nvc.kubernetes.api.pool import Mark, Owner, changes, foreign, mark_of
 from nvc.kubernetes.api.watch import FIRST_PAUSE, Backoff, Watch
+from nvc.kubernetes.claims.devices import Device
 from nvc.kubernetes.errors import CONFLICT, GONE, MISSING, ApiError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from nvc.kubernetes.api.client import Api
-    from nvc.kubernetes.claims.devices import Device
 
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 #: Seconds between two looks at what the API server has.

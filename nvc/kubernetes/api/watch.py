@@ -11,16 +11,12 @@ import random
 import threading
 import time
 import urllib.parse
+from collections.abc import Callable
+from typing import Any
 
 from nvc.base.errors import NvcError
+from nvc.kubernetes.api.client import Api, Stream
 from nvc.kubernetes.errors import GONE, ApiError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from nvc.kubernetes.api.client import Api, Stream
 
 #: Seconds that the API server is asked to keep one watch, at least; at most twice as many.
 SECONDS = 300.0

@@ -14,13 +14,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 
 from nvc.kubernetes.claims.claim import Allocation, Consumer, Given
 from nvc.kubernetes.errors import CheckpointError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 VERSION = 1
 FILE_MAX = 1 << 20

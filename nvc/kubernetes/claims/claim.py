@@ -6,9 +6,11 @@ Nothing of a pod, its environment or its image is looked at.
 
 from __future__ import annotations
 
+from typing import Any
+
 from nvc.base.errors import InputError, NvcError
 from nvc.base.value import Value
-from nvc.kubernetes.claims.devices import ALL_CORES, MIG
+from nvc.kubernetes.claims.devices import ALL_CORES, MIG, Device
 from nvc.kubernetes.claims.parameters import Parameters, merged
 from nvc.kubernetes.claims.quantity import MIB, parse_quantity
 from nvc.kubernetes.errors import ClaimError
@@ -18,12 +20,6 @@ from nvc.model.slices.isolation import KERNEL
 from nvc.model.slices.layout import CORES_UNCAPPED, NO_LIMIT, WEIGHT
 from nvc.model.slices.policy import POLICIES
 from nvc.model.slices.time_settings import check_period, check_together, default_policy, duration_text
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from nvc.kubernetes.claims.devices import Device
 
 RESULTS_MAX, CONFIGS_MAX = 32, 64
 STEP = "prepare claim"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from typing import Any
 
 from nvc.base.errors import HostError, of_host
 from nvc.base.value import Value
@@ -16,6 +17,8 @@ from nvc.frontends.cdi.generate import document_of
 from nvc.frontends.cdi.hookspec import CHAINING, STEP
 from nvc.frontends.cdi.sliced import SliceSize, Slicing
 from nvc.frontends.cdi.store import CdiError, open_directory, text_of, write_in
+from nvc.kernel import Kernel
+from nvc.kubernetes.claims.claim import Allocation, Given
 from nvc.kubernetes.names import (
     CDI_CLASS,
     CDI_GPU_CLASS,
@@ -24,23 +27,14 @@ from nvc.kubernetes.names import (
     CDI_VENDOR,
     MEMORY,
 )
-from nvc.model.facts import CAPABILITIES
-from nvc.model.request import Part, Request, Size
+from nvc.model.facts import CAPABILITIES, HostFacts
+from nvc.model.request import DriverOptions, Part, Request, Size, SliceRequest
 from nvc.model.selection import select
 from nvc.model.slices.slice import Slice, library_directory, resolve
 from nvc.slices.make import shim
 from nvc.slices.make.builder import empty_file, measured
 from nvc.slices.policy.policies import with_policies
 from nvc.slices.store import claims
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from nvc.kernel import Kernel
-    from nvc.kubernetes.claims.claim import Allocation, Given
-    from nvc.model.facts import HostFacts
-    from nvc.model.request import DriverOptions, SliceRequest
 
 #: Everything but compat32, as documents of `cdi generate` have it.
 _DEFAULT = tuple(name for name in CAPABILITIES if name != "compat32")

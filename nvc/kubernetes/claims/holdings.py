@@ -6,15 +6,11 @@ that a whole GPU is one that nobody has a slice of.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from nvc.base.value import Value
-from nvc.kubernetes.claims.devices import ALL_CORES
+from nvc.kubernetes.claims.devices import ALL_CORES, Device
 from nvc.model.slices.sizes import size_text
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from nvc.kubernetes.claims.devices import Device
 
 #: Between a UUID and a number, in the id of a slice.
 SEPARATOR = "::"

@@ -12,6 +12,9 @@ capabilities: [compute, utility]
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from nvc.base.errors import InputError
 from nvc.base.value import Value
 from nvc.kubernetes.claims.quantity import shown
@@ -20,11 +23,6 @@ from nvc.model.facts import CAPABILITIES
 from nvc.model.slices.isolation import CLAIMS, MPS
 from nvc.model.slices.policy import POLICIES, TABLE
 from nvc.model.slices.time_settings import WEIGHT_MAX, parse_period
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
 
 
 class Parameters(Value):

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 from nvc.base.errors import HostError
+from nvc.kubernetes.claims.claim import Consumer
 from nvc.slices.store.process_info import ENDED, is_here, start_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from nvc.kubernetes.claims.claim import Consumer
 
 STEP = "look for processes of pods"
 CGROUPS_MAX = 1 << 16

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from nvc.base.errors import NvcError
 from nvc.base.value import Value
-from nvc.frontends.cdi.sliced import sliced
-from nvc.kubernetes.claims.devices import GPU
+from nvc.frontends.cdi.sliced import Slicing, sliced
+from nvc.kubernetes.claims.devices import GPU, Device
 from nvc.kubernetes.claims.holdings import Size
 from nvc.kubernetes.names import RESOURCE_GPU, RESOURCE_MIG, RESOURCE_SLICE
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.frontends.cdi.sliced import Slicing
-    from nvc.kubernetes.claims.devices import Device
-    from nvc.model.facts import HostFacts
+from nvc.model.facts import HostFacts
 
 #: Characters of a resource's name behind the domain.
 NAME_MAX = 63

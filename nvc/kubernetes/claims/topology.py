@@ -5,10 +5,7 @@ from __future__ import annotations
 import os
 
 from nvc.kubernetes.claims.devices import Place, pci_bus_id
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.model.facts import HostFacts
+from nvc.model.facts import HostFacts
 
 
 def places(facts: HostFacts) -> dict[str, Place]:

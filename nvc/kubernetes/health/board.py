@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 
 from nvc.base.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 HEALTHY, UNHEALTHY, UNKNOWN = "healthy", "unhealthy", "unknown"
 

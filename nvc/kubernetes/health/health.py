@@ -11,18 +11,13 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections.abc import Callable
+from typing import BinaryIO
 
 from nvc.base.errors import one_line
 from nvc.base.value import Value
-from nvc.kubernetes.health.board import HEALTHY, UNHEALTHY, UNKNOWN, Condition, Problem
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import BinaryIO
-
-    from nvc.kubernetes.health.board import Board
-    from nvc.slices.make.calibrate import Libraries
+from nvc.kubernetes.health.board import HEALTHY, UNHEALTHY, UNKNOWN, Board, Condition, Problem
+from nvc.slices.make.calibrate import Libraries
 
 #: Seconds without a round, beside the time between two, after which nothing is known.
 SILENCE = 35.0

@@ -7,24 +7,16 @@ claim, so that a query can join them.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from nvc.kubernetes.claims.devices import GPU
-from nvc.kubernetes.health.board import HEALTHY, UNHEALTHY
+from nvc.kubernetes.claims.claim import Allocation
+from nvc.kubernetes.claims.devices import GPU, Device
+from nvc.kubernetes.health.board import HEALTHY, UNHEALTHY, Board
+from nvc.kubernetes.health.health import Figures
 from nvc.model.slices.layout import NO_LIMIT
 from nvc.slices.store.claims import key_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from prometheus_client.core import Metric
-
-    from nvc.kubernetes.claims.claim import Allocation
-    from nvc.kubernetes.claims.devices import Device
-    from nvc.kubernetes.health.board import Board
-    from nvc.kubernetes.health.health import Figures
 
 #: Of a claim, under the names that dcgm-exporter uses; `slice` is the key that nvcd's metrics have.
 CLAIM = (

@@ -18,6 +18,7 @@ import os
 import signal
 import socket
 import time
+from typing import Any
 
 from nvc.daemon.io import helper
 from nvc.slices.make.confine import become_nobody, die_with
@@ -33,10 +34,6 @@ from nvc.slices.make.nvml import (
     utilization_of,
     uuid_of,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 XID = 0x8  # nvmlEventTypeXidCriticalError
 UNCORRECTED, VOLATILE = 1, 0

@@ -6,27 +6,30 @@ import hashlib
 import os
 import threading
 import time
+from collections.abc import Callable, Iterator
 
 import grpc
 
 from nvc.base.errors import NvcError
 from nvc.base.value import Value
-from nvc.kubernetes.claims.devices import GPU
-from nvc.kubernetes.claims.holdings import Held, free_of, held_by, ids_of, preferred, usable, uuid_of
+from nvc.kubernetes.claims.devices import GPU, Device
+from nvc.kubernetes.claims.holdings import (
+    Free,
+    Held,
+    Size,
+    free_of,
+    held_by,
+    ids_of,
+    preferred,
+    usable,
+    uuid_of,
+)
 from nvc.kubernetes.errors import ClaimError
-from nvc.kubernetes.health.board import UNHEALTHY
+from nvc.kubernetes.health.board import UNHEALTHY, Board
+from nvc.kubernetes.health.metrics import Counts
 from nvc.kubernetes.plugin.podresources import listed, used_ids
 from nvc.kubernetes.plugin.rpc import Method, Refused, Socket, Stream, call
 from nvc.kubernetes.protocol import deviceplugin_pb2 as pb
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from nvc.kubernetes.claims.devices import Device
-    from nvc.kubernetes.claims.holdings import Free, Size
-    from nvc.kubernetes.health.board import Board
-    from nvc.kubernetes.health.metrics import Counts
 
 VERSION = "v1beta1"
 KUBELET = "kubelet.sock"

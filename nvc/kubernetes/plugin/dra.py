@@ -5,22 +5,17 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Callable, Iterator
 
 from nvc.base.errors import one_line, unforeseen
 from nvc.kubernetes.claims import give
-from nvc.kubernetes.health.board import HEALTHY, UNHEALTHY
+from nvc.kubernetes.claims.devices import Device
+from nvc.kubernetes.claims.prepare import Preparer
+from nvc.kubernetes.health.board import HEALTHY, UNHEALTHY, Board
+from nvc.kubernetes.health.metrics import Counts
 from nvc.kubernetes.plugin.rpc import Method, Socket, Stream
+from nvc.kubernetes.plugin.sockets import Places
 from nvc.kubernetes.protocol import dra_pb2, health_pb2, registration_pb2
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from nvc.kubernetes.claims.devices import Device
-    from nvc.kubernetes.claims.prepare import Preparer
-    from nvc.kubernetes.health.board import Board
-    from nvc.kubernetes.health.metrics import Counts
-    from nvc.kubernetes.plugin.sockets import Places
 
 TYPE = "DRAPlugin"
 #: What is told at registration; kubelet takes the newest that it knows.

@@ -19,10 +19,7 @@ from nvc.base.errors import InitializationError, NvcError
 from nvc.base.wake import Wake
 from nvc.kubernetes.plugin.relay import Relay
 from nvc.kubernetes.plugin.rpc import GRACE
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.kubernetes.plugin.sockets import Places
+from nvc.kubernetes.plugin.sockets import Places
 
 #: The last word of a worker's command line: its parent, and the descriptor to write to when it serves claims.
 WORKER = "--worker"

@@ -6,12 +6,9 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
+from collections.abc import Callable
 
 from nvc.kubernetes.errors import CheckpointError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def lead(state: str, begin: Callable[[], None]) -> None:

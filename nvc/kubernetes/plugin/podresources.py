@@ -7,10 +7,7 @@ import grpc
 from nvc.kubernetes.errors import ClaimError
 from nvc.kubernetes.plugin.rpc import call
 from nvc.kubernetes.protocol import podresources_pb2
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.kubernetes.protocol.podresources_pb2 import ListPodResourcesResponse
+from nvc.kubernetes.protocol.podresources_pb2 import ListPodResourcesResponse
 
 METHOD = "/v1.PodResourcesLister/List"
 TIMEOUT = 5.0  # seconds

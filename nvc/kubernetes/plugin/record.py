@@ -8,16 +8,12 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections.abc import Callable
 
 import nvc
 from nvc.base.value import Value
 from nvc.kubernetes.errors import CheckpointError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from nvc.kubernetes.plugin.settings import Settings
+from nvc.kubernetes.plugin.settings import Settings
 
 FILE_MAX = 1 << 16
 

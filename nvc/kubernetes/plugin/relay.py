@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from typing import Any
 
 import grpc
 import grpc.aio
 
 from nvc.kubernetes.plugin.rpc import SocketPath, in_loop
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from typing import Any
 
 #: Seconds that a call may take in all, less than the 45 that the kubelet waits.
 PATIENCE = 40.0

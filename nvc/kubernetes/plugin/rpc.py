@@ -12,19 +12,15 @@ import inspect
 import os
 import stat
 import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import grpc
 import grpc.aio
+from google.protobuf.message import Message
 
 from nvc.base.errors import InitializationError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-    from typing import Any
-
-    from google.protobuf.message import Message
 
 #: A stream occupies a thread as long as kubelet listens; there is one for each resource.
 THREADS = 48

@@ -10,10 +10,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from nvc.base.errors import InitializationError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.kubernetes.health.metrics import Collector
+from nvc.kubernetes.health.metrics import Collector
 
 #: Seconds that a client may take to say what it wants.
 PATIENCE = 10

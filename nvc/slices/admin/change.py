@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import TypeVar
 
 from nvc.base.errors import InputError
 from nvc.base.value import Value
+from nvc.kernel import Kernel
+from nvc.model.facts import HostFacts
 from nvc.model.request import Size, SliceRequest, TimeSetting
 from nvc.model.slices.entry import open_own
 from nvc.model.slices.isolation import KERNEL
@@ -13,7 +17,7 @@ from nvc.model.slices.layout import NO_LIMIT, PAUSED
 from nvc.model.slices.policy import POLICIES, policy_of
 from nvc.model.slices.quota import QuotaDevice, QuotaError
 from nvc.model.slices.sizes import size_text
-from nvc.model.slices.slice import SliceDevice, amount
+from nvc.model.slices.slice import HeldCgroup, SliceDevice, amount
 from nvc.model.slices.time_settings import (
     TO_START,
     check_period,
@@ -28,19 +32,9 @@ from nvc.slices.store.admission import check_cap, check_server, check_weight, sh
 from nvc.slices.store.limits import edit, sound_quota
 from nvc.slices.store.registry import RegistryError
 from nvc.slices.store.snapshot import snapshot
+from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import TypeVar
-
-    from nvc.kernel import Kernel
-    from nvc.model.facts import HostFacts
-    from nvc.model.slices.slice import HeldCgroup
-    from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
-
-    T = TypeVar("T", Size, TimeSetting)
-
+T = TypeVar("T", Size, TimeSetting)
 
 DRIVER_PATIENCE = 10.0  # seconds
 FILE_LEASE_PATIENCE = 5.0  # seconds for a process of the slice that holds a lease on the quota (fcntl(2))

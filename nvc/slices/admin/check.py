@@ -10,13 +10,9 @@ from nvc.base.value import Value
 from nvc.discovery.driver.elf import Elf, read_elf
 from nvc.discovery.driver.elfnote import layouts_of
 from nvc.discovery.driver.library_table import TABLE
-from nvc.kernel import O_PATH
+from nvc.kernel import O_PATH, Kernel
 from nvc.model.slices.layout import PRIVATE, REAL, VERSION
 from nvc.slices.make.shadow_libraries import SONAMES, find_shadow_libraries
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.kernel import Kernel
 
 MAPS_LIMIT = 16 << 20
 #: Beginnings of the file names of libraries that take memory of a GPU without libcuda.

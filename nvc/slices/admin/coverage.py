@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from nvc.base.errors import ContainerError, MountError
 from nvc.base.value import Value
-from nvc.kernel import O_PATH
+from nvc.kernel import O_PATH, Kernel
 from nvc.slices.admin.check import IDLE, CheckReport, check_files, check_process
-from nvc.slices.store.status import find
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from nvc.kernel import Kernel
-    from nvc.slices.store.status import SliceStatus
+from nvc.slices.store.status import SliceStatus, find
 
 
 class Survey(Value):

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import Any
 
 from nvc.base.errors import InputError
 from nvc.base.value import Value
+from nvc.kernel import Kernel
+from nvc.model.facts import HostFacts
 from nvc.model.request import Request, SliceRequest
 from nvc.model.selection import select
 from nvc.model.slices.layout import POLICY_NATIVE
 from nvc.model.slices.policy import CAP, POLICIES, policy_of
-from nvc.model.slices.slice import resolve
+from nvc.model.slices.slice import SliceDevice, resolve
 from nvc.model.slices.time_settings import TO_START
 from nvc.slices.client.nvcd import silence
 from nvc.slices.policy import policies
@@ -20,15 +24,6 @@ from nvc.slices.store.admission import Sharer, check_server, sharers
 from nvc.slices.store.limits import edit
 from nvc.slices.store.registry import RegistryError
 from nvc.slices.store.snapshot import snapshot
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from nvc.kernel import Kernel
-    from nvc.model.facts import HostFacts
-    from nvc.model.slices.slice import SliceDevice
 
 
 class SharedDevice(Value):

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from nvc.base.errors import DeviceError, InitializationError
 from nvc.base.rundir import runtime_directory
+from nvc.model.facts import HostFacts
 from nvc.model.slices.layout import NO_LIMIT
 from nvc.model.slices.policy import policy_of
+from nvc.model.slices.slice import SliceDevice
 from nvc.slices.client import nvcd
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from nvc.model.facts import HostFacts
-    from nvc.model.slices.slice import SliceDevice
 
 STEP = "isolation by MPS"
 SHARING = "policy concurrent"

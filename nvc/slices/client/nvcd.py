@@ -6,16 +6,13 @@ import errno
 import os
 import socket
 import time
+from typing import Any
 
 from nvc.base.errors import InitializationError
 from nvc.base.fastjson import parse
 from nvc.base.value import Value
 from nvc.model.slices.time_settings import TO_START
 from nvc.slices.client.presence import NOT_RUNNING, absence, socket_path
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 PATIENCE = 0.5  # seconds that who lists slices waits for a daemon that may hang
 ANSWER_MAX = 16 << 20  # bytes: `state` tells of everything there is

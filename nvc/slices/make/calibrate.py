@@ -9,22 +9,17 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+from collections.abc import Callable
 
 from nvc.base.errors import PermissionDenied
 from nvc.base.value import Value
-from nvc.model.slices.slice import resolve
+from nvc.model.facts import HostFacts
+from nvc.model.request import SliceRequest
+from nvc.model.selection import Selection
+from nvc.model.slices.slice import SliceDevice, resolve
 from nvc.slices.make.calibration import CalibrationError, Measurement
 from nvc.slices.make.confine import fork_nobody
 from nvc.slices.make.nvml import PROCESSES_MAX, ProcessInfo, load
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from nvc.model.facts import HostFacts
-    from nvc.model.request import SliceRequest
-    from nvc.model.selection import Selection
-    from nvc.model.slices.slice import SliceDevice
 
 MIB = 1 << 20
 #: The smallest module there is: what loading any takes.

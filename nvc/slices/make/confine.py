@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
+from typing import Any
 
 from nvc.kernel import process_control
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
 
 # Numbers of include/uapi/linux/prctl.h.
 PR_SET_PDEATHSIG = 1

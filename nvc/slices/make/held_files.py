@@ -11,12 +11,9 @@ import os
 
 from nvc.base.errors import DetectionError, NvcError
 from nvc.discovery.hostroot import HostRoot
+from nvc.kernel import Kernel
+from nvc.model.facts import HostFacts
 from nvc.slices.make import shim
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.kernel import Kernel
-    from nvc.model.facts import HostFacts
 
 
 class HeldFiles:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from nvc.base.errors import DeviceError, InputError
-from nvc.model.selection import select
+from nvc.kernel import Kernel
+from nvc.model.facts import Gpu, HostFacts, MigDevice
+from nvc.model.request import Request
+from nvc.model.selection import Selection, select
 from nvc.model.slices.isolation import MIG
 from nvc.model.slices.sizes import size_text
 from nvc.slices.store.snapshot import snapshot
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.kernel import Kernel
-    from nvc.model.facts import Gpu, HostFacts, MigDevice
-    from nvc.model.request import Request
-    from nvc.model.selection import Selection
 
 MIB = 1 << 20
 

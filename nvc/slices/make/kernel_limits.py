@@ -8,28 +8,23 @@ from __future__ import annotations
 
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 import stat
+from collections.abc import Callable
+from typing import TypeVar
 
 from nvc.apply.cgroup.find import named_after
 from nvc.apply.cgroup.leaf import STEP, Leaf, check_unchanged, directory_of, leaf_of
+from nvc.apply.target import Target
 from nvc.base.errors import ContainerError, DeviceError, InputError, NvcError, and_also
 from nvc.base.rundir import in_user_namespace
 from nvc.discovery.nvml.wire import LimitsRefused, parse_limits
 from nvc.kernel import O_PATH, LinuxKernel
 from nvc.kernel.probe import IDS_KEEP, MemoryLimit, start_probe
+from nvc.model.facts import HostFacts
 from nvc.model.slices.layout import NO_LIMIT
 from nvc.model.slices.sizes import size_text
-from nvc.model.slices.slice import HeldCgroup
+from nvc.model.slices.slice import HeldCgroup, SliceDevice
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import TypeVar
-
-    from nvc.apply.target import Target
-    from nvc.model.facts import HostFacts
-    from nvc.model.slices.slice import SliceDevice
-
-    T = TypeVar("T")
+T = TypeVar("T")
 
 SINCE = 615  # major number of the driver
 NVML = "libnvidia-ml.so.1"

@@ -6,11 +6,8 @@ Functions and structures are those of nvml.h. Figures that the driver does not t
 from __future__ import annotations
 
 import ctypes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
+from collections.abc import Iterator
+from typing import Any
 
 GPUS_MAX, MIG_MAX, PROCESSES_MAX = 64, 16, 4096
 NAME_MAX = 96

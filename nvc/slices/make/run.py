@@ -6,6 +6,7 @@ import errno
 import os
 import posixpath
 import signal
+from collections.abc import Callable
 from functools import partial
 
 from nvc.apply.cgroup.leaf import Leaf, enter, make_leaf, remove
@@ -14,8 +15,9 @@ from nvc.apply.sources import Sources
 from nvc.apply.target import Target
 from nvc.base.errors import ContainerError, InputError, MountError, NvcError, PermissionDenied, SourceChanged
 from nvc.base.value import Value
+from nvc.base.wake import Wake
 from nvc.discovery.outer import refuse_slices
-from nvc.kernel import O_PATH, ApplyTarget, private_mounts, strerror, writable_over
+from nvc.kernel import O_PATH, ApplyTarget, Kernel, private_mounts, strerror, writable_over
 from nvc.kernel.probe import MemoryLimit
 from nvc.model.facts import HostFacts
 from nvc.model.request import Request, SliceRequest
@@ -32,13 +34,6 @@ from nvc.slices.make.kernel_limits import check_devices, limits_of, release
 from nvc.slices.store import registry
 from nvc.slices.store.programs import check_name, claim
 from nvc.slices.store.snapshot import snapshot
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from nvc.base.wake import Wake
-    from nvc.kernel import Kernel
 
 #: Forwarded to the program; the terminal sends others to it by itself.
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)

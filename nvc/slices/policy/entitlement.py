@@ -6,16 +6,12 @@ it; `vgpu top`, `vgpu show`, the metrics and `nvcd --state` print it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from nvc.base.value import Value
 from nvc.model.slices.layout import POLICY_NATIVE
-from nvc.model.slices.policy import CAP, EQUAL, FIRST, TABLE, policy_of
+from nvc.model.slices.policy import CAP, EQUAL, FIRST, TABLE, Policy, policy_of
 from nvc.slices.policy.policies import NONE, DevicePolicy
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nvc.model.slices.policy import Policy
 
 #: Under `first`, microseconds: the timeslices of all who are first together, and that of each one who is not.
 FRONT_US, FLOOR_US = 20_000, 100

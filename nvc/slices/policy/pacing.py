@@ -7,15 +7,11 @@ What a slice leaves of its part goes to the others by weight, and a slice withou
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from nvc.base.value import Value
-from nvc.slices.policy.entitlement import filled
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from nvc.model.slices.ledger import Budget
-    from nvc.slices.policy.entitlement import InForce
+from nvc.model.slices.ledger import Budget
+from nvc.slices.policy.entitlement import InForce, filled
 
 WHOLE = 100  # percent: the slice is not held back
 NEARLY = 0.97  # of the time: to hold back a slice for less is not worth a pause

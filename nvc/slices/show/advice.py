@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from textwrap import wrap
+from typing import Any
 
 from nvc.base.columns import clean, fitted
 from nvc.model.slices.policy import FIRST, policy_of
 from nvc.model.slices.sizes import size_text
 from nvc.model.slices.time_settings import enforced_text
-from nvc.slices.policy.advice import Load, Situation
-from nvc.slices.policy.utilization import percent
+from nvc.slices.policy.advice import Advice, Load, Situation
+from nvc.slices.policy.utilization import Received, percent
 from nvc.slices.show.bars import short_size
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from nvc.slices.policy.advice import Advice
-    from nvc.slices.policy.utilization import Received
-    from nvc.slices.show.view import Picture
-    from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
+from nvc.slices.show.view import Picture
+from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
 
 INDENT = 2
 WORDS = 25  # columns before the words on a policy

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
+from typing import TypeAlias
 
 from nvc.base.value import Value
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import TypeAlias
-
-    #: Text and its style: head, dim, good, high, bad, mark, selected, or "" for plain text.
-    Span: TypeAlias = tuple[str, str]
-    Line: TypeAlias = tuple[Span, ...]
+Span: TypeAlias = tuple[str, str]
+Line: TypeAlias = tuple[Span, ...]
 
 UNITS = "MGTP"
 

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import Any
 
 from nvc.base.value import Value
+from nvc.kernel import Kernel
 from nvc.kernel.clocks import host_monotonic
+from nvc.model.slices.ledger import Budget
 from nvc.model.slices.quota import QuotaError
 from nvc.slices.policy.utilization import Reading, received
 from nvc.slices.show.plot import Series
 from nvc.slices.store.limits import read_quota
 from nvc.slices.store.liveness import budgets_of
-from nvc.slices.store.status import statuses, with_enforcement
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from nvc.kernel import Kernel
-    from nvc.model.slices.ledger import Budget
-    from nvc.slices.store.status import SliceStatus
+from nvc.slices.store.status import SliceStatus, statuses, with_enforcement
 
 
 class Track(Value):

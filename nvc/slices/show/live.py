@@ -6,16 +6,11 @@ import time
 from collections import deque
 
 from nvc.discovery.containers.lookup import Lookup
-from nvc.slices.policy.utilization import reading, received
+from nvc.kernel import Kernel
+from nvc.model.slices.slice import SliceDevice
+from nvc.slices.policy.utilization import Received, reading, received
 from nvc.slices.show.view import Picture
-from nvc.slices.store.status import statuses, with_enforcement
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.kernel import Kernel
-    from nvc.model.slices.slice import SliceDevice
-    from nvc.slices.policy.utilization import Received
-    from nvc.slices.store.status import SliceStatus
+from nvc.slices.store.status import SliceStatus, statuses, with_enforcement
 
 KEPT = 240  # looks
 

@@ -6,20 +6,16 @@ A column is one entry of CELLS. The tables in tables.py name the columns that th
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from nvc.base.value import Value
 from nvc.model.slices.layout import NO_LIMIT
+from nvc.model.slices.ledger import Account
 from nvc.model.slices.policy import policy_of
-from nvc.slices.policy.utilization import MOST, percent, state
+from nvc.model.slices.slice import SliceDevice
+from nvc.slices.policy.utilization import MOST, Received, percent, state
 from nvc.slices.show.bars import short_size
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from nvc.model.slices.ledger import Account
-    from nvc.model.slices.slice import SliceDevice
-    from nvc.slices.policy.utilization import Received
-    from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
+from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
 
 
 class Row(Value):

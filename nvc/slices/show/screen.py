@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from nvc.base.value import Value
 from nvc.model.slices.policy import policy_of
 from nvc.slices.policy.utilization import percent
-from nvc.slices.show.bars import bar, cut, fitted_text, short_size, sparkline
-from nvc.slices.show.rows import CELLS, pid_text, sums_of
+from nvc.slices.show.bars import Characters, Line, bar, cut, fitted_text, short_size, sparkline
+from nvc.slices.show.rows import CELLS, DeviceSums, Row, pid_text, sums_of
 from nvc.slices.show.tables import enforcement
-from nvc.slices.show.view import ordered
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from nvc.slices.show.bars import Characters, Line
-    from nvc.slices.show.rows import DeviceSums, Row
-    from nvc.slices.show.view import Picture, View
+from nvc.slices.show.view import Picture, View, ordered
 
 LEAST_WIDTH, LEAST_HEIGHT = 40, 8
 LEAST_BAR = 4

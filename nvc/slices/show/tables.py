@@ -6,20 +6,14 @@ import time
 
 from nvc.base.columns import fitted
 from nvc.model.slices.policy import policy_of
+from nvc.model.slices.slice import SliceDevice
 from nvc.model.slices.time_settings import duration_text, enforced_text, time_settings_text
-from nvc.slices.policy.utilization import MOST, percent
+from nvc.slices.admin.device_policy import SharedDevice
+from nvc.slices.policy.utilization import MOST, Received, percent
 from nvc.slices.show.bars import short_size
-from nvc.slices.show.rows import cells, pid_text, reserved_text, rows_of, sums_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.model.slices.slice import SliceDevice
-    from nvc.slices.admin.device_policy import SharedDevice
-    from nvc.slices.policy.utilization import Received
-    from nvc.slices.show.history import Track
-    from nvc.slices.show.rows import DeviceSums
-    from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
-
+from nvc.slices.show.history import Track
+from nvc.slices.show.rows import DeviceSums, cells, pid_text, reserved_text, rows_of, sums_of
+from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
 
 #: The columns of `ls` and of `top`, and those that are left out where there is little room, the first ones first.
 LS = ("SLICE", "DEVICE", "USED", "LIMIT", "USE", "RESERVED", "CORES", "WEIGHT", "POLICY", "PROCESSES", "AGE",

@@ -5,10 +5,8 @@ The format is Chrome's trace events (JSON object format): complete events, `ph` 
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 START = 1  # as nvc/kernel/rm.py has it; whatever else ends a region
 KERNEL = 0xFFFFFFFF  # the driver's own contexts (cl90cdfecs.h: NV_EVENT_BUFFER_KERNEL_PID)

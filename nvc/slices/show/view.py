@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from nvc.base.value import Value
-from nvc.slices.show.bars import ASCII
-from nvc.slices.show.rows import numbers_of, rows_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.model.slices.slice import SliceDevice
-    from nvc.slices.policy.utilization import Received
-    from nvc.slices.show.bars import Characters
-    from nvc.slices.show.rows import Row
-    from nvc.slices.store.status import SliceStatus
+from nvc.model.slices.slice import SliceDevice
+from nvc.slices.policy.utilization import Received
+from nvc.slices.show.bars import ASCII, Characters
+from nvc.slices.show.rows import Row, numbers_of, rows_of
+from nvc.slices.store.status import SliceStatus
 
 #: By the key that chooses it: a name, and whether most comes first.
 SORTS = {

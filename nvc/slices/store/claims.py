@@ -11,18 +11,15 @@ import os
 import time
 
 from nvc.base.errors import InternalError
+from nvc.kernel import Kernel
 from nvc.model.slices import layout, ledger, quota
 from nvc.model.slices.entry import Entry, is_remnant, open_own, read_entry, text_of
+from nvc.model.slices.slice import Slice
 from nvc.plan.ops import NODEV, NOEXEC, NOSUID, RDONLY, Ledger
 from nvc.slices.policy.policies import with_policies
 from nvc.slices.store import registry
 from nvc.slices.store.liveness import living
 from nvc.slices.store.registry import LEDGER, READY, RegistryError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.kernel import Kernel
-    from nvc.model.slices.slice import Slice
 
 STEP = "make a slice for a claim"
 _DETACH, _NOFOLLOW = 2, 8  # umount2(2)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
+from nvc.model.slices.ledger import Account
 from nvc.slices.store.process_info import pid_inside
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.model.slices.ledger import Account
 
 
 def with_host_pids(accounts: tuple[Account, ...], pids: tuple[int, ...]) -> tuple[Account, ...]:

@@ -6,12 +6,9 @@ import os
 
 from nvc.base.errors import InputError
 from nvc.discovery.containers.files import text
+from nvc.kernel import Kernel
 from nvc.slices.store import registry
 from nvc.slices.store.status import statuses
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.kernel import Kernel
 
 NAME_MAX = 63
 _LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")

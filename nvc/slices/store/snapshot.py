@@ -11,17 +11,13 @@ from __future__ import annotations
 import time
 
 from nvc.base.value import Value
+from nvc.kernel import Kernel
 from nvc.model.slices.entry import FILE_LEASE_TIME
-from nvc.model.slices.quota import QuotaError, uuid_bytes
+from nvc.model.slices.quota import QuotaDevice, QuotaError, uuid_bytes
 from nvc.slices.store import registry
 from nvc.slices.store.limits import read_quota, sound_quota
 from nvc.slices.store.liveness import Life, living, living_of
 from nvc.slices.store.registry import Entry, RegistryError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.kernel import Kernel
-    from nvc.model.slices.quota import QuotaDevice
 
 
 class SliceRecord(Value):

@@ -7,20 +7,23 @@ same name, the living one has it, and the others go by their ids.
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 from nvc.base.errors import InputError, NvcError
 from nvc.base.value import Value
 from nvc.discovery.containers import ContainerName
 from nvc.discovery.containers.lookup import Lookup, Trace
+from nvc.kernel import Kernel
 from nvc.kernel.clocks import host_monotonic
 from nvc.model.slices import ledger
 from nvc.model.slices.isolation import KERNEL, MPS
 from nvc.model.slices.layout import CORES_UNCAPPED, DENIED, NO_LIMIT, PAUSED, POLICY_NATIVE, WEIGHT
-from nvc.model.slices.ledger import Budget
+from nvc.model.slices.ledger import Account, Budget
 from nvc.model.slices.policy import policy_of
+from nvc.model.slices.quota import QuotaDevice
 from nvc.slices.client.nvcd import silence
 from nvc.slices.policy import policies
-from nvc.slices.policy.entitlement import entitlements, in_force
+from nvc.slices.policy.entitlement import Demand, entitlements, in_force
 from nvc.slices.store.host_pids import with_host_pids
 from nvc.slices.store.limits import demand_of
 from nvc.slices.store.liveness import Life, use_of
@@ -31,16 +34,6 @@ from nvc.slices.store.snapshot import Snapshot, snapshot
 SHIM = "the driver's scheduler is not used; `nvcd --state` says why"
 #: So many are listed where a name means several.
 CANDIDATES = 8
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from nvc.kernel import Kernel
-    from nvc.model.slices.ledger import Account
-    from nvc.model.slices.quota import QuotaDevice
-    from nvc.slices.policy.entitlement import Demand
-
 
 class SliceDeviceStatus(Value):
     """One device of a slice; amounts in bytes."""

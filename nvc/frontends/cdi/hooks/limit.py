@@ -7,22 +7,18 @@ from __future__ import annotations
 
 from nvc.base.errors import ContainerError, DeviceError, InputError
 from nvc.discovery import discover
+from nvc.frontends.cdi.hooks.arguments import Call
 from nvc.frontends.cdi.hooks.slices import driver_of
 from nvc.frontends.cdi.hookspec import LIMIT_STEP, OPTION
 from nvc.frontends.cdi.sliced import parsed
 from nvc.kernel import LinuxKernel
 from nvc.kernel.privileges import reduce
-from nvc.model.request import Request
+from nvc.model.request import Part, Request
 from nvc.model.selection import select
 from nvc.model.slices.slice import devices_of
 from nvc.request.config import load
 from nvc.request.oci import read_state
 from nvc.slices.make.kernel_limits import check_devices, held_processes, set_limits
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.frontends.cdi.hooks.arguments import Call
-    from nvc.model.request import Part
 
 HINT = "nvc-cdi-hook limit-memory is to be called by an OCI runtime, as a createRuntime hook"
 
