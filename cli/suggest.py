@@ -6,6 +6,7 @@ a slip of the keyboard if it is close enough to a name.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
 
 #: By group, "" for nvc-cli itself: words of nvc-cli, and those of other programs that mean the same.
@@ -217,27 +218,8 @@ def _question(offers: list[str]) -> str:
 
 
 def _near(word: str, known: Iterable[str]) -> list[str]:
-    """The names that somebody meant who mistyped: the nearest, at most two."""
+    """The name that somebody meant who mistyped or left off its end."""
     short = word.lstrip("-").lower()
-    allowed = 1 if len(short) < 5 else 2
-    found = []
-    for name in known:
-        bare = name.lstrip("-")
-        away = 0 if len(short) > 2 and bare.startswith(short) else distance(short, bare)
-        if away <= allowed:
-            found.append((away, name))
-    return [name for away, name in sorted(found)[:2] if away == min(found)[0]]
-
-
-def distance(one: str, other: str) -> int:
-    """How many letters to insert, leave out, replace or swap with the next to get from one word to the other."""
-    before: list[int] = []
-    row = list(range(len(other) + 1))
-    for i, letter in enumerate(one):
-        last, before, row = before, row, [i + 1]
-        for j, there in enumerate(other):
-            cost = min(before[j + 1] + 1, row[j] + 1, before[j] + (letter != there))
-            if i and j and letter == other[j - 1] and one[i - 1] == there:
-                cost = min(cost, last[j - 1] + 1)
-            row.append(cost)
-    return row[-1]
+    names = {name.lstrip("-"): name for name in sorted(known)}
+    begun = [bare for bare in names if len(short) > 2 and bare.startswith(short)]
+    return [names[bare] for bare in begun[:1] or difflib.get_close_matches(short, names, 1, 0.65)]

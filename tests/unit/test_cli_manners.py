@@ -20,7 +20,7 @@ from nvc.doctor import FAILED, Check, Finding, Result, text
 from nvc_cli import boot, output
 from nvc_cli.main import CONTEXT, tree
 from nvc_cli.options import FORMATS, GLOBAL, HOT
-from nvc_cli.suggest import COMMANDS, ELSEWHERE, OPTIONS, command_hint, distance, option_hint
+from nvc_cli.suggest import COMMANDS, ELSEWHERE, OPTIONS, command_hint, option_hint
 
 Call = Callable[..., tuple[int, str, str]]
 GROUPS = ("vgpu", "cdi", "cdi transform", "sim", "config", "runtime")
@@ -207,22 +207,6 @@ def test_no_table_has_a_word_of_ours() -> None:
             path,
             word,
         )
-
-
-@given(st.text("abc", max_size=6), st.text("abc", max_size=6))
-def test_distance(one: str, other: str) -> None:
-    found = distance(one, other)
-    assert found == distance(other, one) and (found == 0) == (one == other)
-    assert abs(len(one) - len(other)) <= found <= max(len(one), len(other))
-
-
-def test_distance_counts_a_swap_once() -> None:
-    assert [distance("tpo", "top"), distance("ls", "list"), distance("", "ab"), distance("get", "set")] == [
-        1,
-        2,
-        2,
-        1,
-    ]
 
 
 def test_hints_are_empty_where_nothing_is_near() -> None:
