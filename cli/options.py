@@ -6,12 +6,8 @@ from these tables, so none can know an option that another does not.
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import TypeAlias
-
-    #: Long name, its letters or "", kind, name of the argument or "", help.
-    Option: TypeAlias = tuple[str, str, int, str, str]
+#: Long name, its letters or "", kind, name of the argument or "", help.
+Option = tuple[str, str, int, str, str]
 
 FLAG, VALUE, REPEATED, OPTIONAL, SHOW = range(5)
 

@@ -6,10 +6,7 @@ import posix
 import sys
 
 from nvc.base.errors import InternalError, NvcError, one_line, unforeseen
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from nvc.base.types import Any
 
 BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
 WIDTH = 80  # columns where standard output is no terminal

@@ -5,16 +5,10 @@ from __future__ import annotations
 
 from nvc.base.errors import InputError
 from nvc.base.value import Value
-from nvc_cli.options import FLAG, GLOBAL, HOT, OMITTED, OPTIONAL, REPEATED, SHOW, dest
+from nvc_cli.options import FLAG, GLOBAL, HOT, OMITTED, OPTIONAL, REPEATED, SHOW, Option, dest
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import TypeAlias
-
-    from nvc_cli.options import Option
-
-    #: True, a text, or the texts of a repeated option, by `dest`. What was not given is absent.
-    Values: TypeAlias = dict[str, bool | str | list[str]]
+#: True, a text, or the texts of a repeated option, by `dest`. What was not given is absent.
+Values = dict[str, bool | str | list[str]]
 
 
 class Words(Value):

@@ -13,14 +13,11 @@ import sys
 
 import nvc
 from nvc.base.errors import InternalError, NvcError, one_line
+from nvc.base.types import NoReturn
 from nvc.frontends.runtime.edit import edit
 from nvc.request.config import load
 from nvc_hooks.boot import print_out, say
 from nvc_hooks.log import open_log
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
 
 PYTHON = "/lib/nvc/python"
 

@@ -12,10 +12,7 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 
 from nvc.base.errors import ContainerError, of_host
 from nvc.base.rundir import runtime_directory, state_directory
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.kernel import Kernel
+from nvc.kernel import Kernel
 
 #: What the name of a journal ends with that is kept.
 HOST = "-host"

@@ -23,17 +23,20 @@ from nvc.discovery.devices.sockets import SOCKETS, look, parents
 from nvc.discovery.driver.compat import DIRECTORY as COMPAT
 from nvc.discovery.find import kept_looks
 from nvc.discovery.hostroot import HostRoot
-from nvc.discovery.key import ABSENT
-from nvc.kernel import privileges
-from nvc.plan.ops import AllowDevice, UpdateLoaderCache
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.discovery.key import Look
-    from nvc.kernel import Kernel
-    from nvc.model.facts import HostFacts
-    from nvc.model.request import DriverOptions, Request
-    from nvc.plan.ops import BindDevice, BindDeviceDirectory, BindFile, BindProc, BindSocket, Plan
+from nvc.discovery.key import ABSENT, Look
+from nvc.kernel import Kernel, privileges
+from nvc.model.facts import HostFacts
+from nvc.model.request import DriverOptions, Request
+from nvc.plan.ops import (
+    AllowDevice,
+    BindDevice,
+    BindDeviceDirectory,
+    BindFile,
+    BindProc,
+    BindSocket,
+    Plan,
+    UpdateLoaderCache,
+)
 
 _FORMAT = "nvc-replay 2"
 #: The field of `record` with the instructions that allow devices.

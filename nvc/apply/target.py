@@ -8,11 +8,7 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 
 from nvc.base.errors import ContainerError, InputError, NvcError
 from nvc.base.value import Value
-from nvc.kernel import O_PATH
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.kernel import Kernel
+from nvc.kernel import O_PATH, Kernel
 
 #: Instead of a pid: this process, which its runtime has started in the container's namespaces.
 SELF = -1

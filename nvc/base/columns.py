@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from nvc.base.types import Callable, Sequence
 
 GAP = "  "
 SHORT = 16  # characters that are left of a long cell at least

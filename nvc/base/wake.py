@@ -6,9 +6,7 @@ import os
 import select
 import signal
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from nvc.base.types import Callable
 
 
 class Wake:

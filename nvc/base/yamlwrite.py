@@ -7,11 +7,7 @@ from __future__ import annotations
 
 import math
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
-
+from nvc.base.types import Any, Iterator
 
 #: YAML 1.1 reads these as booleans or null, as keys too.
 WORDS = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null"))

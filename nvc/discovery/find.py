@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 
+from nvc.base.types import Any, Callable
 from nvc.discovery import inventory
 from nvc.discovery.devices.proc import proc_files
 from nvc.discovery.devices.sockets import find_ipcs
 from nvc.discovery.host import Host
-from nvc.discovery.key import fingerprint, host_key, looks_of, unchanged
+from nvc.discovery.key import Look, fingerprint, host_key, looks_of, unchanged
 from nvc.discovery.pack import pack, unpack
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from nvc.discovery.key import Look
-    from nvc.kernel import Kernel
-    from nvc.model.facts import HostFacts
-    from nvc.model.request import DriverOptions
+from nvc.kernel import Kernel
+from nvc.model.facts import HostFacts
+from nvc.model.request import DriverOptions
 
 
 def find(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 
 from nvc.base.errors import DetectionError
+from nvc.base.types import Callable
 from nvc.base.value import Value
 from nvc.discovery.devices.gpus import find_gpus
 from nvc.discovery.devices.mig import MigCapabilities
 from nvc.discovery.devices.nodes import control_nodes, majors_of_nodes
-from nvc.discovery.devices.proc import char_majors, kernel_version, proc_files, proc_gpus
+from nvc.discovery.devices.proc import ProcGpu, char_majors, kernel_version, proc_files, proc_gpus
 from nvc.discovery.devices.sockets import find_ipcs
 from nvc.discovery.driver.binaries import find_binaries, search_directories
 from nvc.discovery.driver.firmware import find_firmwares, firmware_directories
@@ -18,20 +19,23 @@ from nvc.discovery.driver.manifests import find_manifests
 from nvc.discovery.driver.modules import find_modules
 from nvc.discovery.driver.places import COMPAT, DIRECTORIES
 from nvc.discovery.driver.wsl import WslFiles, wsl_gpus, wsl_node
+from nvc.discovery.host import Host
 from nvc.discovery.nvml.asking import ask, check_version, start
+from nvc.discovery.nvml.wire import ProbeReply
 from nvc.discovery.outer import outer_slice
-from nvc.model.facts import HostFacts
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from nvc.discovery.devices.proc import ProcGpu
-    from nvc.discovery.host import Host
-    from nvc.discovery.nvml.wire import ProbeReply
-    from nvc.kernel.probe import Probe
-    from nvc.model.facts import Binary, DeviceNode, Firmware, Gpu, Library, Manifest, Module, OuterSlice
-    from nvc.model.request import DriverOptions
+from nvc.kernel.probe import Probe
+from nvc.model.facts import (
+    Binary,
+    DeviceNode,
+    Firmware,
+    Gpu,
+    HostFacts,
+    Library,
+    Manifest,
+    Module,
+    OuterSlice,
+)
+from nvc.model.request import DriverOptions
 
 
 class DriverFiles(Value):

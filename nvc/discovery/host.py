@@ -5,11 +5,8 @@ from __future__ import annotations
 import stat
 
 from nvc.discovery.hostroot import PATIENCE, HostRoot
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.kernel import Kernel
-    from nvc.model.request import DriverOptions
+from nvc.kernel import Kernel
+from nvc.model.request import DriverOptions
 
 #: A driver root with this file is a simulated driver.
 SIMULATION = "/proc/driver/nvidia/sim/description"

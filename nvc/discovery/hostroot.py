@@ -6,12 +6,8 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 import stat
 
 from nvc.base.errors import DetectionError, HostError, InitializationError, of_host
-from nvc.kernel import O_PATH
+from nvc.kernel import O_PATH, Kernel
 from nvc.model.facts import Identity
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.kernel import Kernel
 
 #: Largest file of /proc or /sys that is read, bytes. mig-minors of a big host has 300 KiB.
 PROC_LIMIT = 1 << 20

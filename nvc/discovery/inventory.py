@@ -17,12 +17,8 @@ from _struct import Struct  # `struct` is a file to look for, which costs a cont
 
 from nvc.base.errors import NvcError
 from nvc.base.rundir import runtime_directory
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from nvc.model.request import DriverOptions
+from nvc.base.types import Any
+from nvc.model.request import DriverOptions
 
 #: The largest file that is read or written, bytes. 64 GPUs with all MIG minors take 300 KiB.
 LIMIT = 8 << 20

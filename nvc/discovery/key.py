@@ -10,22 +10,16 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 import stat
 
 import nvc
+from nvc.base.types import Any, Iterator
 from nvc.discovery.devices.nodes import CONTROL, MODESET, UVM, UVM_TOOLS
 from nvc.discovery.devices.proc import GPUS, PROC
-from nvc.discovery.host import SIMULATION
+from nvc.discovery.host import SIMULATION, Host
+from nvc.discovery.hostroot import HostRoot
 from nvc.model.facts import Gpu, HostFacts, Library, MigDevice
+from nvc.model.request import DriverOptions
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any, TypeAlias
-
-    from nvc.discovery.host import Host
-    from nvc.discovery.hostroot import HostRoot
-    from nvc.model.request import DriverOptions
-
-    #: Root, kind, path and answer. Roots: D the driver's, S of /proc and /sys, V of device nodes, H this process's.
-    Look: TypeAlias = tuple[str, str, str, bytes]
+#: Root, kind, path and answer. Roots: D the driver's, S of /proc and /sys, V of device nodes, H this process's.
+Look = tuple[str, str, str, bytes]
 
 _MODULES = ("nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm")
 _CAPABILITIES = PROC + "/capabilities"

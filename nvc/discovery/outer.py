@@ -5,14 +5,9 @@ from __future__ import annotations
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 
 from nvc.base.errors import DetectionError, InputError
-from nvc.discovery.hostroot import identity_of
-from nvc.model.facts import OuterSlice
+from nvc.discovery.hostroot import HostRoot, identity_of
+from nvc.model.facts import HostFacts, Library, OuterSlice
 from nvc.model.slices.layout import LEDGER_DIRECTORY, LEDGER_NAME, QUOTA_FILE, REAL
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.discovery.hostroot import HostRoot
-    from nvc.model.facts import HostFacts, Library
 
 
 def outer_slice(root: HostRoot, shims: tuple[Library, ...]) -> OuterSlice | None:

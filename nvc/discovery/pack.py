@@ -3,6 +3,8 @@ and sockets are read on every start."""
 
 from __future__ import annotations
 
+from nvc.base.types import Any
+from nvc.base.value import Value
 from nvc.model.facts import (
     Binary,
     DeviceNode,
@@ -18,12 +20,6 @@ from nvc.model.facts import (
     OuterSlice,
     ProcFile,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from nvc.base.value import Value
 
 
 def pack(facts: HostFacts) -> tuple[Any, ...]:

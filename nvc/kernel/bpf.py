@@ -8,12 +8,9 @@ from __future__ import annotations
 import errno
 import posix
 
+from nvc.base.types import Iterator
 from nvc.base.value import Value
 from nvc.kernel import checked, ffi, lib
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # linux/bpf.h
 ALLOW_OVERRIDE = 1

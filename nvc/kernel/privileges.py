@@ -6,11 +6,7 @@ The applier's own two sets are in native/core/apply/apply.c, beside the calls th
 from __future__ import annotations
 
 from nvc.base.errors import PermissionDenied
-from nvc.kernel import LinuxKernel
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.kernel import Kernel
+from nvc.kernel import Kernel, LinuxKernel
 
 # Numbers of include/uapi/linux/capability.h.
 CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, KILL, SETGID, SETUID, SETPCAP = 0, 1, 2, 3, 5, 6, 7, 8

@@ -13,13 +13,9 @@ import struct
 from typing import NamedTuple
 
 from nvc.base.errors import RmError
+from nvc.base.types import Any, Sequence
 from nvc.base.value import Value
 from nvc.kernel import LinuxKernel, ffi, lib, strerror, tracing
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
 
 START, END, RESET = 1, 2, 3
 

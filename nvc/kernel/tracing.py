@@ -10,12 +10,9 @@ import json
 import os
 import struct
 
+from nvc.base.types import Any
 from nvc.base.value import Value
 from nvc.kernel import checked, ffi, lib, strerror
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 _LOG_BYTES = 1 << 20
 _INSTRUCTION = 8

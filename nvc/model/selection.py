@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from nvc.base.errors import DeviceError, MigConfigError, MigMonitorError
+from nvc.base.errors import DeviceError, MigConfigError, MigMonitorError, NvcError
 from nvc.base.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.base.errors import NvcError
-    from nvc.model.facts import Gpu, HostFacts, MigDevice
-    from nvc.model.request import Request
+from nvc.model.facts import Gpu, HostFacts, MigDevice
+from nvc.model.request import Request
 
 #: A list of selectors comes from an image's environment; no machine has this many devices.
 MAX_SELECTORS = 4096

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
+from nvc.base.types import Any
 from nvc.plan import ops
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
 
 SCHEMA_VERSION = 1
 VERBS = {

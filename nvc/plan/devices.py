@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from nvc.plan.ops import AllowDevice, BindDevice, BindDeviceDirectory, BindProc
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any
-
-    from nvc.model.facts import DeviceNode, Gpu, HostFacts
-    from nvc.model.request import Request
-    from nvc.model.selection import Selection
-    from nvc.plan.ops import Op
+from nvc.base.types import Any, Iterable
+from nvc.model.facts import DeviceNode, Gpu, HostFacts
+from nvc.model.request import Request
+from nvc.model.selection import Selection
+from nvc.plan.ops import AllowDevice, BindDevice, BindDeviceDirectory, BindProc, Op
 
 CAPABILITIES_PROC = "/proc/driver/nvidia/capabilities"
 CAPABILITIES_DEV = "/dev/nvidia-caps"

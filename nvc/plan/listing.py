@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from nvc.base.errors import one_line
+from nvc.base.types import Any, Iterable, Iterator
 from nvc.base.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from typing import Any
-
-    from nvc.model.facts import DeviceNode, Gpu, HostFacts, Library
-    from nvc.model.request import Request
-    from nvc.model.selection import Selection
+from nvc.model.facts import DeviceNode, Gpu, HostFacts, Library
+from nvc.model.request import Request
+from nvc.model.selection import Selection
 
 SCHEMA_VERSION = 1
 

@@ -8,13 +8,13 @@ through operations ends with `assert_never`, so that mypy finds one that is left
 
 from __future__ import annotations
 
+from nvc.base.errors import InternalError
+from nvc.base.types import NoReturn
 from nvc.base.value import Value
 from nvc.model.facts import Identity
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import TypeAlias
-
     from nvc.model.slices.slice import Slice
 
 
@@ -186,19 +186,13 @@ class UpdateLoaderCache(Value):
 #: What mounts a source on a target.
 BINDS = (BindFile, BindHostFile, BindInside, BindSocket, BindProc, BindDevice, BindDeviceDirectory)
 
-if TYPE_CHECKING:
-    from typing_extensions import assert_never as assert_never
+Bind = BindFile | BindHostFile | BindInside | BindSocket | BindProc | BindDevice | BindDeviceDirectory
+Op = Bind | AllowDevice | Tmpfs | Ledger | Symlink | UpdateLoaderCache
 
-    Bind: TypeAlias = (
-        BindFile | BindHostFile | BindInside | BindSocket | BindProc | BindDevice | BindDeviceDirectory
-    )
-    Op: TypeAlias = Bind | AllowDevice | Tmpfs | Ledger | Symlink | UpdateLoaderCache
-else:
 
-    def assert_never(op):
-        from nvc.base.errors import InternalError
-
-        raise InternalError("read the plan", cause=f"unknown operation {op!r}")
+def assert_never(op: NoReturn) -> NoReturn:
+    """For what comes after all kinds of operations: type checkers know that nothing does."""
+    raise InternalError("read the plan", cause=f"unknown operation {op!r}")
 
 
 class Plan(Value):

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from nvc.plan.ops import BindProc, Tmpfs
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from nvc.model.facts import HostFacts
-    from nvc.model.selection import Selection
-    from nvc.plan.ops import Op
+from nvc.base.types import Iterable
+from nvc.model.facts import HostFacts
+from nvc.model.selection import Selection
+from nvc.plan.ops import BindProc, Op, Tmpfs
 
 PROC = "/proc/driver/nvidia"
 PROFILES = "/etc/nvidia/nvidia-application-profiles-rc.d"

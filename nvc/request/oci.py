@@ -11,11 +11,8 @@ import stat
 
 from nvc.base.errors import ContainerError
 from nvc.base.fastjson import JsonError, parse
+from nvc.base.types import Any
 from nvc.base.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 MAX_STATE = 1 << 20  # bytes
 MAX_CONFIG = 16 << 20

@@ -11,12 +11,16 @@ from __future__ import annotations
 import errno
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 
-from nvc.apply.cgroup.program import allow_block, decode, encode, names_hidden_register, reloadable
+from nvc.apply.cgroup.program import (
+    Instruction,
+    Rule,
+    allow_block,
+    decode,
+    encode,
+    names_hidden_register,
+    reloadable,
+)
 from nvc.kernel import bpf
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.apply.cgroup.program import Instruction, Rule
 
 _NAME_NODES = "list the nodes in the bundle's linux.resources.devices (as CDI does)"
 _HINT = (

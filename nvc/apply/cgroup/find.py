@@ -12,10 +12,7 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 from nvc.apply.cgroup import HINT_SKIP, STEP
 from nvc.base.errors import MountError
 from nvc.base.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.kernel import Kernel
+from nvc.kernel import Kernel
 
 _MOST_BYTES = 16 << 20
 ID_LENGTH = 32  # of a container, at least: shorter ones may be part of any name

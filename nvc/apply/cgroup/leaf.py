@@ -7,15 +7,10 @@ from __future__ import annotations
 
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 
-from nvc.apply.cgroup.find import below, memberships, mounted, read_all
+from nvc.apply.cgroup.find import CgroupMount, below, memberships, mounted, read_all
 from nvc.base.errors import ContainerError
+from nvc.base.types import Callable
 from nvc.base.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from nvc.apply.cgroup.find import CgroupMount
 
 STEP = "isolate by the kernel"
 VERSION_HINT = "the driver limits memory by cgroup v2: boot with it, or use no kernel isolation"

@@ -10,14 +10,10 @@ from __future__ import annotations
 
 from _struct import Struct
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import TypeAlias
-
-    #: code, destination register, source register, offset, immediate
-    Instruction: TypeAlias = tuple[int, int, int, int, int]
-    #: major, minor of a character device
-    Rule: TypeAlias = tuple[int, int]
+#: code, destination register, source register, offset, immediate
+Instruction = tuple[int, int, int, int, int]
+#: major, minor of a character device
+Rule = tuple[int, int]
 
 CHAR = 2
 BLOCK = 1

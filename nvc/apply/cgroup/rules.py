@@ -20,12 +20,10 @@ from nvc.apply.cgroup.program import (
     RSH32_K,
     WRITE,
     Assembler,
+    Instruction,
+    Rule,
 )
 from nvc.base.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.apply.cgroup.program import Instruction, Rule
 
 _TYPES = {"a": 0, "b": BLOCK, "c": CHAR, "u": CHAR}
 _LETTERS = {"r": READ, "w": WRITE, "m": MKNOD}

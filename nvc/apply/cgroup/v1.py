@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from nvc.apply.cgroup.find import DeviceCgroup
     from nvc.apply.cgroup.program import Rule
     from nvc.kernel import Kernel
-
-    #: type, major, minor as devices.list writes them, and the letters of access
-    Entry = tuple[str, str, str, str]
+#: type, major, minor as devices.list writes them, and the letters of access
+Entry = tuple[str, str, str, str]
 
 
 def prepare(kernel: Kernel, cgroup: DeviceCgroup, rules: tuple[Rule, ...]) -> RuleChange:

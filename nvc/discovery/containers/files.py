@@ -6,10 +6,7 @@ import os
 import stat
 
 from nvc.base.fastjson import JsonError, parse
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from nvc.base.types import Any
 
 FILE_MAX = 16 << 20  # bytes
 TEXT_MAX = 256  # characters of a name

@@ -5,17 +5,12 @@ from __future__ import annotations
 import os
 from operator import itemgetter
 
+from nvc.base.types import Any
 from nvc.base.value import Value
 from nvc.discovery.containers import ContainerName, is_long_id
 from nvc.discovery.containers.cgroup import ids_in
 from nvc.discovery.containers.files import names_in, read_json, table, text
-from nvc.discovery.containers.places import places
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from nvc.discovery.containers.places import Places
+from nvc.discovery.containers.places import Places, places
 
 TASKS = "io.containerd.runtime.v2.task"
 STORED = "-containers"  # of containers/storage: overlay-containers, vfs-containers

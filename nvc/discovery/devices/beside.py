@@ -9,16 +9,12 @@ import os
 import stat
 
 from nvc.base.errors import of_host
+from nvc.base.types import Iterable
 from nvc.base.value import Value
 from nvc.discovery.devices.devfiles import IMEX_NODES, existing_nodes
 from nvc.discovery.devices.sockets import look
+from nvc.discovery.hostroot import HostRoot
 from nvc.model.facts import DeviceNode
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from nvc.discovery.hostroot import HostRoot
 
 MANAGEMENT, IMEX = "management", "imex"
 #: Directories and beginnings of names, of each kind of devices.

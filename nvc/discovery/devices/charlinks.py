@@ -5,12 +5,8 @@ from __future__ import annotations
 import os
 
 from nvc.base.errors import InitializationError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from nvc.model.facts import DeviceNode
+from nvc.base.types import Iterable
+from nvc.model.facts import DeviceNode
 
 
 def links(root: str, nodes: Iterable[DeviceNode]) -> list[tuple[str, str]]:

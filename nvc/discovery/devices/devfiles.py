@@ -25,14 +25,11 @@ from nvc.discovery.devices.nodes import (
     nvidia_major,
 )
 from nvc.discovery.devices.proc import PROC, char_majors, fields_of, proc_gpus
+from nvc.discovery.host import Host
+from nvc.discovery.hostroot import HostRoot
 from nvc.kernel import O_PATH
 from nvc.model.facts import DeviceNode
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.discovery.host import Host
-    from nvc.discovery.hostroot import HostRoot
-    from nvc.model.request import DriverOptions
+from nvc.model.request import DriverOptions
 
 IMEX_NODES = "/dev/nvidia-caps-imex-channels"
 _BESIDE = ("nvidia-fs", "nvidia-nvswitch", "nvidia-nvlink")

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from nvc.discovery.devices.nodes import capability_node
 from nvc.discovery.devices.proc import PROC, fields_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.discovery.hostroot import HostRoot
-    from nvc.model.facts import DeviceNode
+from nvc.discovery.hostroot import HostRoot
+from nvc.model.facts import DeviceNode
 
 CAPABILITIES = PROC + "/capabilities"
 MINORS = "/proc/driver/nvidia-caps/mig-minors"

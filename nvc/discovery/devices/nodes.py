@@ -6,11 +6,8 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 import stat
 
 from nvc.base.errors import DetectionError
+from nvc.discovery.hostroot import HostRoot
 from nvc.model.facts import DeviceNode
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.discovery.hostroot import HostRoot
 
 #: The registered major of GPUs and control nodes (Documentation/admin-guide/devices.txt), for kernels whose
 #: /proc/devices is hidden.

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from nvc.base.errors import DetectionError
 from nvc.base.value import Value
+from nvc.discovery.hostroot import HostRoot
 from nvc.model.facts import ProcFile
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.discovery.hostroot import HostRoot
 
 PROC = "/proc/driver/nvidia"
 GPUS = PROC + "/gpus"

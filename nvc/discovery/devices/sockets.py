@@ -8,11 +8,8 @@ import stat
 
 from nvc.base.errors import DetectionError, of_host
 from nvc.base.rundir import in_user_namespace
+from nvc.discovery.hostroot import HostRoot
 from nvc.model.facts import Ipc
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.discovery.hostroot import HostRoot
 
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 #: Each service with its socket's name below /run.

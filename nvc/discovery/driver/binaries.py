@@ -7,12 +7,8 @@ import os
 
 from nvc.base.errors import DetectionError, of_host
 from nvc.discovery.driver.elf import read_elf
-from nvc.discovery.hostroot import identity_of
+from nvc.discovery.hostroot import HostRoot, identity_of
 from nvc.model.facts import Binary
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.discovery.hostroot import HostRoot
 
 TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("utility", ("nvidia-smi", "nvidia-debugdump", "nvidia-persistenced", "nv-fabricmanager")),

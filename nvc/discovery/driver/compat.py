@@ -12,12 +12,8 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 
 from nvc.base.errors import of_host
 from nvc.base.value import Value
-from nvc.kernel import ffi, lib
+from nvc.kernel import Kernel, ffi, lib
 from nvc.model.facts import Identity
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.kernel import Kernel
 
 DIRECTORY = "/usr/local/cuda/compat"
 _ENTRIES_MAX = 256

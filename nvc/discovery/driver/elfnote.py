@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import struct
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.discovery.driver.elf import Elf
+from nvc.discovery.driver.elf import Elf
 
 OWNER = "NVC"
 TYPE = 1

@@ -5,12 +5,8 @@ from __future__ import annotations
 import os
 
 from nvc.base.errors import DetectionError, of_host
-from nvc.discovery.hostroot import identity_of
+from nvc.discovery.hostroot import HostRoot, identity_of
 from nvc.model.facts import Firmware
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.discovery.hostroot import HostRoot
 
 
 def firmware_directories(system: HostRoot, version: str) -> tuple[str, ...]:

@@ -10,10 +10,7 @@ from __future__ import annotations
 import struct
 
 from nvc.base.errors import DetectionError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from nvc.base.types import Iterator
 
 #: The largest cache that is read, bytes. A desktop's has 200 KiB, a big image's 2 MiB.
 CACHE_LIMIT = 32 << 20

@@ -10,19 +10,13 @@ import os
 
 from nvc.base.errors import DetectionError, NvcError, of_host
 from nvc.base.value import Value
-from nvc.discovery.driver.elf import read_elf
+from nvc.discovery.driver.elf import Elf, read_elf
 from nvc.discovery.driver.elfnote import layouts_of
 from nvc.discovery.driver.ldcache import ARCH_FLAGS, ARCH_MASK, CACHE_LIMIT, TYPE_MASK, TYPES, parse_cache
 from nvc.discovery.driver.library_table import NOT, ROWS, DriverLibrary
 from nvc.discovery.driver.places import DIRECTORIES
-from nvc.discovery.hostroot import identity_of
-from nvc.model.facts import OTHER, Library
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.discovery.driver.elf import Elf
-    from nvc.discovery.hostroot import HostRoot
-    from nvc.model.facts import Identity
+from nvc.discovery.hostroot import HostRoot, identity_of
+from nvc.model.facts import OTHER, Identity, Library
 
 _PREFIXES = tuple(name.encode() + b".so" for name in ROWS)
 

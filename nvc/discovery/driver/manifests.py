@@ -8,16 +8,10 @@ import os
 
 from nvc.base.errors import DetectionError, of_host
 from nvc.base.fastjson import JsonError, parse
+from nvc.base.types import Any, Iterator
 from nvc.discovery.driver.modules import DRIVER
-from nvc.discovery.hostroot import identity_of
+from nvc.discovery.hostroot import HostRoot, identity_of
 from nvc.model.facts import Manifest
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
-
-    from nvc.discovery.hostroot import HostRoot
 
 #: Directories below those of configuration, and the suffix of the files in them.
 PLACES = (

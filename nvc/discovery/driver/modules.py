@@ -6,12 +6,8 @@ import os
 
 from nvc.base.errors import DetectionError, of_host
 from nvc.discovery.driver.elf import read_elf
-from nvc.discovery.hostroot import identity_of
+from nvc.discovery.hostroot import HostRoot, identity_of
 from nvc.model.facts import Module
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.discovery.hostroot import HostRoot
 
 #: The driver itself, and the extension GLX. The latter's file bears the driver's version.
 DRIVER, GLX = "nvidia_drv.so", "libglxserver_nvidia.so"

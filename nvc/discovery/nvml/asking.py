@@ -7,15 +7,10 @@ import os
 from nvc.base.errors import DetectionError, InitializationError
 from nvc.discovery.driver.ldcache import ARCH_FLAGS, ARCH_MASK
 from nvc.discovery.driver.places import COMPAT, DIRECTORIES
-from nvc.discovery.nvml.wire import parse_reply
-from nvc.kernel.probe import IDS_CHANGE, IDS_TRY, start_probe
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.discovery.host import Host
-    from nvc.discovery.nvml.wire import ProbeReply
-    from nvc.kernel.probe import Probe
-    from nvc.model.request import DriverOptions
+from nvc.discovery.host import Host
+from nvc.discovery.nvml.wire import ProbeReply, parse_reply
+from nvc.kernel.probe import IDS_CHANGE, IDS_TRY, Probe, start_probe
+from nvc.model.request import DriverOptions
 
 NVML = "libnvidia-ml.so.1"
 

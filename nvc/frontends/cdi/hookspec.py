@@ -6,11 +6,8 @@ that sets LD_PRELOAD would run its code on the host (CVE-2025-23266).
 
 from __future__ import annotations
 
+from nvc.base.types import Any
 from nvc.base.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 PATH = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
 #: How a document's own hooks remember what it was made from; see `nvc.frontends.cdi.stamp`.

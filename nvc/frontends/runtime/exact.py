@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from nvc.base.fastjson import parse
+from nvc.base.types import Any
 from nvc.request.oci import MAX_CONFIG
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 
 class Number(str):

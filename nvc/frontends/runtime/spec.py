@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import posixpath
 
+from nvc.base.types import Any
 from nvc.frontends.runtime.exact import Number
 from nvc.request.oci import Malformed
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 #: The programs whose hooks give a container its GPUs: ours, and NVIDIA's under its two names.
 GIVERS = ("nvc-hook", "nvidia-container-runtime-hook", "nvidia-container-toolkit")

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from nvc.base.errors import InputError, one_line
+from nvc.base.types import Any, Callable, Iterator
 from nvc.model.facts import CAPABILITIES, GATED
 from nvc.model.slices.isolation import OPERATORS
 from nvc.request.config import Config, ConfigError
 from nvc.request.config.keys import KEYS
 from nvc.request.ids import user_and_group
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any
 
 MODES = ("auto", "legacy", "hook", "csv", "cdi", "jit-cdi")
 COMPAT_MODES = ("ldconfig", "mount", "hook", "disabled")

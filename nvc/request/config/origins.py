@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from nvc.base.types import Any
 from nvc.base.value import Value
 from nvc.request.config import Config, ConfigError
 from nvc.request.config.file import examine, written
 from nvc.request.config.keys import KEYS
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 DEFAULT = "default"
 

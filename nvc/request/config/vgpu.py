@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nvc.base.errors import InputError
+from nvc.base.types import Any
 from nvc.model.slices.isolation import KERNEL, OPERATORS
 from nvc.model.slices.layout import CORES_UNCAPPED, WEIGHT
 from nvc.model.slices.policy import POLICIES
@@ -15,10 +16,6 @@ from nvc.model.slices.time_settings import (
     parse_period,
     parse_policy,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 KEYS = ("name", "memory", "devices", "cores", "weight", "policy", "request", "period", "isolation")
 NAME_MAX = 63

@@ -12,11 +12,8 @@ from nvc.base.errors import MountError, of_host
 from nvc.base.value import Value
 from nvc.discovery.driver.places import COMPAT, DIRECTORIES
 from nvc.kernel import ffi, lib, strerror
+from nvc.model.facts import Identity
 from nvc.model.slices.slice import ShadowLibrary
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.model.facts import Identity
 
 #: SONAMEs that there are shims for.
 SONAMES = ("libcuda.so.1", "libnvidia-ml.so.1")

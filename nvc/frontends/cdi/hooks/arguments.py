@@ -8,11 +8,8 @@ Several in one call are our own invention: every process costs a container start
 from __future__ import annotations
 
 from nvc.base.errors import InputError
+from nvc.base.types import Sequence
 from nvc.base.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 #: Options by step; each takes a value and may be repeated.
 OPTIONS: dict[str, tuple[str, ...]] = {

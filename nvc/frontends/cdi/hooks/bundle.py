@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from nvc.base.errors import ContainerError
+from nvc.base.types import Any
 from nvc.frontends.cdi.hookspec import OPTION, STEP
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 _HOOKS_MAX = 4096
 

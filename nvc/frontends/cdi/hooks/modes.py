@@ -6,11 +6,7 @@ import os
 import stat
 
 from nvc.base.errors import ContainerError, InputError
-from nvc.kernel import O_PATH
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.kernel import Kernel
+from nvc.kernel import O_PATH, Kernel
 
 _MODE_MAX = 0o777
 

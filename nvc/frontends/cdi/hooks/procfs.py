@@ -9,13 +9,9 @@ from nvc.base.errors import InputError, NvcError
 from nvc.discovery.devices.proc import PROC, proc_files
 from nvc.discovery.host import SIMULATION
 from nvc.discovery.hostroot import HostRoot
-from nvc.plan.ops import BindProc
+from nvc.kernel import Kernel
+from nvc.plan.ops import BindProc, Op
 from nvc.plan.proc import simulated_proc_ops, unmodifiable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.kernel import Kernel
-    from nvc.plan.ops import Op
 
 _ENTRIES_MAX = 4096
 
