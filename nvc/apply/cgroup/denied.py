@@ -8,13 +8,9 @@ from nvc.apply.cgroup import v1
 from nvc.apply.cgroup.evaluate import verdict
 from nvc.apply.cgroup.extend import Unreadable, readable
 from nvc.apply.cgroup.find import device_cgroup, read_all
+from nvc.apply.cgroup.program import Instruction, Rule
 from nvc.base.value import Value
-from nvc.kernel import O_PATH, bpf
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.apply.cgroup.program import Instruction, Rule
-    from nvc.kernel import Kernel
+from nvc.kernel import O_PATH, Kernel, bpf
 
 
 class Judgement(Value):

@@ -8,62 +8,55 @@ fails otherwise is counted by its status and said once; the caller tries again.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 from nvc.base.errors import NvcError
-from nvc.daemon.keeper.plan import NATIVE_US
+from nvc.daemon.keeper.accounts import Record
+from nvc.daemon.keeper.plan import NATIVE_US, Group
 from nvc.kernel import rm
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from typing import Protocol
 
-    from nvc.daemon.keeper.accounts import Record
-    from nvc.daemon.keeper.plan import Group
+class SwitchLog(Protocol):
+    """The log of one GPU, as nvc/kernel/rm.py has it."""
 
-    class SwitchLog(Protocol):
-        """The log of one GPU, as nvc/kernel/rm.py has it."""
+    def read(self) -> tuple[Sequence[Record], int]:
+        """The records since the last time, and how many were lost. Raises OSError, RmError."""
 
-        def read(self) -> tuple[Sequence[Record], int]:
-            """The records since the last time, and how many were lost. Raises OSError, RmError."""
+    def close(self) -> None:
+        """The driver writes no more."""
+class Subdevice(Protocol):
+    """One GPU of the driver, as nvc/kernel/rm.py has it."""
 
-        def close(self) -> None:
-            """The driver writes no more."""
+    @property
+    def instance(self) -> int:
+        """The driver's number of it."""
 
-    class Subdevice(Protocol):
-        """One GPU of the driver, as nvc/kernel/rm.py has it."""
+    def stop(self, channels: Sequence[tuple[int, int]]) -> int:
+        """Take channels (client, handle) off the GPU. Returns the driver's status."""
 
-        @property
-        def instance(self) -> int:
-            """The driver's number of it."""
+    def start(self, channels: Sequence[tuple[int, int]]) -> int:
+        """Let them run again. Returns the driver's status."""
 
-        def stop(self, channels: Sequence[tuple[int, int]]) -> int:
-            """Take channels (client, handle) off the GPU. Returns the driver's status."""
+    def now(self) -> int:
+        """Nanoseconds of the GPU's timer. Raises OSError, RmError."""
 
-        def start(self, channels: Sequence[tuple[int, int]]) -> int:
-            """Let them run again. Returns the driver's status."""
+    def log(self) -> SwitchLog:
+        """Open the log. Raises RmError."""
+class Driver(Protocol):
+    """The driver's resource manager, as nvc/kernel/rm.py has it."""
 
-        def now(self) -> int:
-            """Nanoseconds of the GPU's timer. Raises OSError, RmError."""
+    def subdevice(self, uuid: str) -> Subdevice:
+        """The same one each time. Raises RmError."""
 
-        def log(self) -> SwitchLog:
-            """Open the log. Raises RmError."""
+    def set_timeslice(self, fd: int, client: int, group: int, us: int) -> int:
+        """By a descriptor of the process that made the group. Returns the driver's status."""
 
-    class Driver(Protocol):
-        """The driver's resource manager, as nvc/kernel/rm.py has it."""
+    def borrow(self, pid: int, number: int) -> int:
+        """That descriptor. Raises OSError, RmError."""
 
-        def subdevice(self, uuid: str) -> Subdevice:
-            """The same one each time. Raises RmError."""
-
-        def set_timeslice(self, fd: int, client: int, group: int, us: int) -> int:
-            """By a descriptor of the process that made the group. Returns the driver's status."""
-
-        def borrow(self, pid: int, number: int) -> int:
-            """That descriptor. Raises OSError, RmError."""
-
-        def let_go(self) -> None:
-            """Start all channels that compute, on all GPUs. Raises OSError, NvcError."""
-
+    def let_go(self) -> None:
+        """Start all channels that compute, on all GPUs. Raises OSError, NvcError."""
 
 OK, GONE = 0, 0x21  # NV_OK, NV_ERR_INVALID_CHANNEL
 #: In place of a status: the call itself failed; the process or its descriptor is not there.

@@ -7,15 +7,11 @@ timekeeper stops a slice that had it (nvc/daemon/keeper/caps.py).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from nvc.base.value import Value
 from nvc.model.slices.policy import MS
-from nvc.slices.policy.entitlement import FLOOR_US, FRONT_US, entitlements, with_guest
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from nvc.slices.policy.entitlement import InForce, Terms
+from nvc.slices.policy.entitlement import FLOOR_US, FRONT_US, InForce, Terms, entitlements, with_guest
 
 NATIVE_US = 2048  # the driver's own timeslice of a group that computes
 TURN = 4 * MS  # of one of several equal tenants: best for decode loops, as measured (docs/sharing.md)
