@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Sequence
+
 from nvc.base.errors import NvcError, one_line
 from nvc.base.value import Value
-from nvc.daemon.keeper.accounts import Accounts
+from nvc.daemon.keeper.accounts import Accounts, Record
 from nvc.daemon.keeper.caps import NEVER, Cap
-from nvc.daemon.keeper.executor import Executor
-from nvc.daemon.keeper.plan import STRANGERS
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections import deque
-    from collections.abc import Callable, Sequence
-
-    from nvc.daemon.keeper.accounts import Record
-    from nvc.daemon.keeper.executor import Driver, SwitchLog
-    from nvc.daemon.keeper.plan import DevicePlan, Group, SlicePlan
+from nvc.daemon.keeper.executor import Driver, Executor, SwitchLog
+from nvc.daemon.keeper.plan import STRANGERS, DevicePlan, Group, SlicePlan
 
 MS = 1_000_000
 SECOND = 1000 * MS

@@ -47,7 +47,7 @@ class Driver(Protocol):
     """The driver's resource manager, as nvc/kernel/rm.py has it."""
 
     def subdevice(self, uuid: str) -> Subdevice:
-        """The same one each time. Raises RmError."""
+        """The subdevice of a device, the same object each time. Raises RmError."""
 
     def set_timeslice(self, fd: int, client: int, group: int, us: int) -> int:
         """By a descriptor of the process that made the group. Returns the driver's status."""

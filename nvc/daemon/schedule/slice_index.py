@@ -5,25 +5,20 @@ policies. Only what has changed is read again. Of what cannot be read, the last 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from nvc.base.errors import NvcError
+from nvc.kernel import Kernel
 from nvc.kernel.clocks import host_monotonic
 from nvc.model.slices import layout, quota
 from nvc.model.slices.entry import RegistryError, is_remnant, open_own
-from nvc.model.slices.quota import QuotaError
+from nvc.model.slices.quota import QuotaDevice, QuotaError
 from nvc.slices.policy import policies
 from nvc.slices.policy.entitlement import InForce, in_force
 from nvc.slices.policy.policies import DevicePolicy
 from nvc.slices.store import limits, registry
 from nvc.slices.store.liveness import living_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from nvc.kernel import Kernel
-    from nvc.model.slices.quota import QuotaDevice
-    from nvc.slices.store.registry import Entry
+from nvc.slices.store.registry import Entry
 
 LOCK_TIME = 0.05  # seconds: nvcd must not wait for a command; the next look tries again
 NO_UUID = bytes(16)

@@ -7,11 +7,9 @@ it had no group, and in which nothing of it came or went.
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from collections.abc import Iterable
 
-    from nvc.daemon.keeper.wire import Account
+from nvc.daemon.keeper.wire import Account
 
 Place = tuple[str, int]  # a GPU and a process
 
