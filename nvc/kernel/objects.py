@@ -5,11 +5,8 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
+from nvc.base.types import Iterable
 from nvc.base.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 NEW, FREED, CLIENT_FREED, TIMESLICE, KILLED, EXITED, MEDDLED, UNREADABLE, CROWDED, CONTESTED, NAMED = range(1, 12)
 #: Words for the kinds of news: something was made; freed; a whole client was; a process set a timeslice; a guarded

@@ -6,19 +6,14 @@ Time is passed in.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Iterable
 
 from nvc.daemon.io.loop import SECOND
 from nvc.daemon.keeper.caps import NEVER
+from nvc.daemon.keeper.device import SliceTime
 from nvc.daemon.time.owners import STRANGER
 from nvc.daemon.time.seldom import Seldom
-from nvc.kernel.tracer import KILLED, MEDDLED, NAMED, TIMESLICE
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from nvc.daemon.keeper.device import SliceTime
-    from nvc.kernel.tracer import News
+from nvc.kernel.tracer import KILLED, MEDDLED, NAMED, TIMESLICE, News
 
 BROKE = SECOND // 100  # that a process had the GPU while it was stopped: somebody has started its channels
 BREAKS = 3  # how often that is seen until the process is killed: it is stopped again each time

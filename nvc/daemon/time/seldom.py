@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from nvc.daemon.io.loop import SECOND
+from collections.abc import Callable
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from nvc.daemon.io.loop import SECOND
 
 MINUTE = 60 * SECOND
 MOST = 100  # that are told apart in a minute

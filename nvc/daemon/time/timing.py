@@ -7,35 +7,27 @@ carries it out). It decides nothing of its own. Where one is missing, the shim k
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 
 from nvc.base.errors import NvcError
 from nvc.base.rundir import runtime_directory
 from nvc.daemon.io.identity import parent_of, signal_process
-from nvc.daemon.io.loop import SECOND
+from nvc.daemon.io.loop import SECOND, Loop
 from nvc.daemon.keeper import process
 from nvc.daemon.keeper.driver import opener
-from nvc.daemon.keeper.plan import DevicePlan, Plan, plan_with_strangers
+from nvc.daemon.keeper.plan import DevicePlan, Group, Plan, plan_with_strangers
 from nvc.daemon.keeper.table import UNKNOWN, Table
-from nvc.daemon.schedule.slice_index import raw_uuid
+from nvc.daemon.keeper.wire import Account
+from nvc.daemon.schedule.slice_index import SliceIndex, raw_uuid
 from nvc.daemon.time.books import Books
-from nvc.daemon.time.client import TimeClient
+from nvc.daemon.time.client import Records, TimeClient
 from nvc.daemon.time.hidden import Hidden
 from nvc.daemon.time.meddling import BREAKS, BROKE, Meddling, number_of
 from nvc.daemon.time.owners import STRANGER, Owners
+from nvc.kernel import Kernel
 from nvc.kernel.tracer import CLIENT_FREED, CONTESTED, EXITED, FREED, NEW, Tracer, process_began
+from nvc.request.config import Config
 from nvc.slices.store.process_info import start_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from nvc.daemon.io.loop import Loop
-    from nvc.daemon.keeper.plan import Group
-    from nvc.daemon.keeper.wire import Account
-    from nvc.daemon.schedule.slice_index import SliceIndex
-    from nvc.daemon.time.client import Records
-    from nvc.kernel import Kernel
-    from nvc.request.config import Config
 
 SOON = SECOND // 500  # after news of channels: a context is made by some dozen calls
 PINS = "bpf"  # below the runtime directory
