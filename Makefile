@@ -18,8 +18,8 @@ RUN    := $(VENV)/bin/python
 WARN   := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wshadow -Werror
 LAUNCHER := $(wildcard native/launcher/*.c native/launcher/*/*.c)
 # What the CDI hook has in common with nvc/_syscalls: the applier, and the steps that it applies.
-LAUNCHER += $(filter-out %/private.c,$(wildcard native/core/apply/*.c)) $(wildcard native/core/ldcache/*.c native/core/steps/*.c)
-LAUNCHER_FLAGS = -Inative/launcher $(addprefix -Inative/core/,apply ldcache steps) -DNVC_VERSION='$(shell sed -n 's/^__version__ = //p' nvc/__init__.py)'
+LAUNCHER += $(filter-out %/private.c,$(wildcard native/core/apply/*.c)) $(wildcard $(patsubst %,native/core/%/*.c,bpf files ldcache steps))
+LAUNCHER_FLAGS = -Inative/launcher $(addprefix -Inative/core/,apply bpf files ldcache steps) -DNVC_VERSION='$(shell sed -n 's/^__version__ = //p' nvc/__init__.py)'
 STATIC := -static
 SPIN := $(addprefix native/spin/,spin.c driver.c options.c) native/simdriver/tools/start.c
 # What an installation is made of.
