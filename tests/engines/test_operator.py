@@ -9,7 +9,10 @@ from collections.abc import Iterator
 import pytest
 from support import until
 from support.engines import CONTAINERD_TOML, DAEMON_JSON, DRIVER, Host
-from support.operator import ROOT, TOOLKIT, Node, image
+from support.gpu_operator import ROOT, TOOLKIT, Node, image
+
+#: The image is made of what is staged, which takes half a minute.
+pytestmark = pytest.mark.nightly
 
 #: As the operator has it; Debian's engines have no CDI themselves.
 CDI = {"CDI_ENABLED": "true", "NVIDIA_RUNTIME_SET_AS_DEFAULT": "false", "NVIDIA_CONTAINER_RUNTIME_MODE": "cdi",
