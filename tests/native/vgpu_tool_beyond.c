@@ -110,11 +110,8 @@ static CUresult graphs(char **word)
     if (IS("kernelin") || IS("anykernelin")) /* graph, library, context */
         return kernel_node(word, *kept_object(word[3]));
     if (IS("uploaded")) { /* instance, graph */
-        struct {
-            CUDA_GRAPH_INSTANTIATE_PARAMS known;
-            CUgraphNode bad;
-            int result;
-        } params = {.known = {CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD, *tool_stream()}};
+        CUDA_GRAPH_INSTANTIATE_PARAMS params = {.flags = CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD,
+                                                .hUploadStream = *tool_stream()};
         return ((instantiate)entry("cuGraphInstantiateWithParams"))((CUgraphExec *)&OBJECT,
                                                                     *kept_object(word[2]), &params);
     }
