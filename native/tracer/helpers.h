@@ -21,6 +21,7 @@ static u64 (*const current_task)(void) = (void *)35;
 static long (*const send_signal)(u32 signal) = (void *)109;
 static long (*const read_user)(void *to, u32 size, const void *from) = (void *)112;
 static long (*const read_kernel)(void *to, u32 size, const void *from) = (void *)113;
+static long (*const pid_in)(u64 device, u64 inode, void *pids, u32 size) = (void *)120;
 static u64 (*const boot_ns)(void) = (void *)125;
 static long (*const ring_output)(void *ring, void *data, u64 size, u64 flags) = (void *)130;
 

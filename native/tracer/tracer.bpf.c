@@ -49,6 +49,13 @@ struct object {
     u32 engine;
 };
 
+enum { SPACES = 256 };
+
+struct space {
+    u64 device, inode;
+    u32 flags, unused;
+};
+
 struct news {
     u32 kind, pid, client, handle;
     struct object object;
@@ -64,6 +71,9 @@ struct map guards SEC("maps") = {HASH, sizeof(u32), sizeof(u32), 32768, 0};
 /* Tasks that a guarded process made and that have not yet been seen: their process id cannot be read portably here, but
  * the address of their task can be looked up once they run. */
 struct map births SEC("maps") = {HASH, sizeof(u64), sizeof(u32), 65536, 0};
+/* Pid namespaces in which slices have processes: nsfs's device and inode, and what guards those in it; up to the first
+ * without an inode. */
+struct map spaces SEC("maps") = {ARRAY, sizeof(u32), sizeof(struct space), SPACES, 0};
 struct map counts SEC("maps") = {ARRAY, sizeof(u32), sizeof(u64), COUNTS, 0};
 struct map ring SEC("maps") = {RING, 0, 0, 1 << 19, 0};
 
@@ -105,6 +115,23 @@ INLINE u32 flags_of(u32 pid)
     else
         map_delete(&births, &task);
     return flags;
+}
+
+/* What guards the processes of the namespace in which the current one is; it may have entered a container a moment ago. */
+INLINE u32 flags_of_space(void)
+{
+    struct space *space;
+    u32 place, key, pids[2];
+
+    for (place = 0; place < SPACES; place++) {
+        key = place;
+        space = map_lookup(&spaces, &key);
+        if (!space || !space->inode)
+            return 0;
+        if (!pid_in(space->device, space->inode, pids, sizeof(pids)))
+            return space->flags;
+    }
+    return 0;
 }
 
 enum { MOST_OBJECTS = 4096 };
@@ -281,6 +308,8 @@ INLINE void on_control(const struct call *call)
             tell(TIMESLICE, call->pid, words[0], words[1], 0);
         return;
     }
+    if (!(flags & GUARDED) && (flags = flags_of_space()) && map_update(&guards, &call->pid, &flags, 0))
+        count(LOST_GUARDS);
     by.parent = flags >> SLICE;
     /* It is done in part where the driver says that it failed. */
     if (words[6] == sizeof(struct disable) && (call->result == 0 || flags & GUARDED))

@@ -15,6 +15,7 @@ import time
 
 import nvc
 from nvc.base.errors import TracerError
+from nvc.base.value import Value
 from nvc.kernel import LinuxKernel, tracing
 from nvc.kernel.clocks import ahead
 from nvc.kernel.objects import (
@@ -44,6 +45,10 @@ from nvc.kernel.objects import (
     parse_object,
 )
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 __all__ = [
     "CLIENT",
     "CLIENT_FREED",
@@ -70,6 +75,8 @@ __all__ = [
     "Tracer",
     "flat_path",
     "missing_rights",
+    "Space",
+    "pid_space",
     "process_began",
     "status_at",
 ]
@@ -78,6 +85,7 @@ _GUARDED, _EXEMPT = 1, 2
 _SLICE = 2  # bits below the number of the slice that a process is guarded for
 _PID = struct.Struct("<I")
 _COUNT = struct.Struct("<Q")
+_SPACE = struct.Struct("<QQI4x")
 _COUNTS = 3
 #: Of struct object and what it means. Maps of another layout are not taken over.
 _LAYOUT = 2
@@ -106,6 +114,20 @@ def process_began(pid: int, proc: str = "/proc") -> int | None:
     return began * (1_000_000_000 // _TICKS) - ahead("boottime", proc)
 
 
+def pid_space(pid: int, proc: str = "/proc") -> tuple[int, int] | None:
+    """The pid namespace of a process, as `guard_spaces` takes it; None: it is the host's, or the process is over.
+
+    Raises OSError.
+    """
+    try:
+        status = os.stat(f"{proc}/{pid}/ns/pid")
+        if os.readlink(f"{proc}/{pid}/ns/pid") == _HOST_PIDS:
+            return None
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return os.minor(status.st_dev), status.st_ino  # the kernel's own form: the device has no major number
+
+
 #: name, number (linux/capability.h), what for.
 _NEEDED = (
     ("CAP_BPF", 39, "to load the tracer"),
@@ -132,6 +154,14 @@ def missing_rights(kernel: LinuxKernel | None = None, proc: str = "/proc") -> tu
 def flat_path() -> str:
     """The file that the build makes for this machine."""
     return f"{nvc.__file__.rpartition('/')[0]}/tracer-{os.uname().machine}.bin"
+
+
+class Space(Value):
+    """A pid namespace in which a slice has processes: nsfs's device and inode, the number of the slice."""
+
+    device: int
+    inode: int
+    number: int = 0  # 0: not known
 
 
 class Tracer:
@@ -266,6 +296,23 @@ class Tracer:
             self._maps["guards"].put(_PID.pack(pid), _PID.pack(_GUARDED | number << _SLICE))
         else:
             self._maps["guards"].remove(_PID.pack(pid))
+
+    def guard_spaces(self, spaces: Iterable[Space]) -> None:
+        """Have processes in these pid namespaces killed likewise, from their first call on. Those of before go."""
+        table = self._maps["spaces"]
+        room = table.shape.entries
+        numbers: dict[tuple[int, int], set[int]] = {}
+        for one in spaces:
+            numbers.setdefault((one.device, one.inode), set()).add(one.number)
+        # Of a namespace that several slices share it is not known whose a process is.
+        values = [
+            _SPACE.pack(*place, _GUARDED | (min(found) if len(found) == 1 else 0) << _SLICE)
+            for place, found in sorted(numbers.items())[:room]
+        ]
+        if len(values) < room:
+            values.append(bytes(_SPACE.size))
+        for index, value in enumerate(values):
+            table.put(_PID.pack(index), value)
 
     def exempt(self, pid: int) -> None:
         """Tell nothing of what this process does to channels and timeslices; `guard(pid, False)` ends it."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 from typing import Any
 
-from support import CLEAN_ENV, PATIENCE
+from support import CLEAN_ENV, PATIENCE, until
 from support.dialog import Dialog
-from support.nvcd import Place, eventually
+from support.nvcd import Place, ask, eventually
 from support.nvcd_programs import started
 from support.rootfs import LIBS
+from support.tracing import build_calls
 from support.vgpucap import Worker
 
 
@@ -40,6 +42,19 @@ def test_they_are_known_and_come_back(place: Place, driver: str, container: Any,
         place.daemon.kill()
         place.start(*place.words)
     assert all(worker.stop().kernels for worker in workers)
+
+
+def test_whoever_enters_one_is_guarded_from_the_first_call(place: Place, driver: str, container: Any) -> None:
+    """It starts channels, and is killed before that call returns."""
+    place.start(f"--root={driver}")
+    made = container("--vgpu-weight=1", place=place)
+    words = ("nsenter", f"--target={made.pid}", "--pid", build_calls("64"), "/dev/null")
+
+    def said() -> str:
+        return subprocess.run(words, input="break plain\n", stdout=subprocess.PIPE, text=True).stdout
+
+    until(lambda: said() == "ready\n")
+    assert ask(place)["timekeeper"]["killed"] > 0
 
 
 #: Root of a user namespace, without a right outside, leaves all but devices and the driver's library behind.

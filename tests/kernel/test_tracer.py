@@ -30,7 +30,7 @@ def test_what_is_pinned_is_taken(bpffs: str) -> None:  # noqa: F811
     Tracer.open(bpffs).close()
     before = pins(bpffs)
     assert sorted(before.values()) == [
-        ["births", "counts", "guards", "objects", "owners", "ring", "settings"],
+        ["births", "counts", "guards", "objects", "owners", "ring", "settings", "spaces"],
         ["sched_process_exit", "sched_process_fork", "sys_exit"],
     ]
     inodes = {path: os.stat(f"{bpffs}/{path}").st_ino for path in before}

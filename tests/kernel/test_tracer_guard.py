@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 
 import pytest
 from support.tracing import Caller, bpffs, build_calls, unmount, wait_for  # noqa: F401
 
-from nvc.kernel.tracer import EXITED, KILLED, Tracer
+from nvc.kernel.tracer import EXITED, KILLED, Space, Tracer, pid_space
 
 WAYS_64 = ("plain", "xfer", "type", "thread", "fork", "vfork", "parent", "grandchild", "high", "int80")
 WAYS_32 = ("plain", "xfer", "thread", "fork", "vfork", "parent", "grandchild")
@@ -136,6 +137,31 @@ def test_the_first_process_of_a_container_is_killed_too(tracer: Tracer) -> None:
     out, _ = shell.communicate("\n")
     assert out.split() == ["ready"]
     assert [each.kind for each in tracer.news() if each.kind == KILLED] == [KILLED]
+
+
+def test_whoever_enters_a_pid_namespace_is_killed_at_the_first_call(tracer: Tracer) -> None:
+    """As by `docker exec`: it is no child of a guarded process, and has made no object."""
+    pipe = subprocess.PIPE
+    words = ("unshare", "--pid", "--fork", "--kill-child", "sh", "-c", "echo ready; exec cat")
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe) as container:
+        assert container.stdout is not None and container.stdout.readline() == b"ready\n"
+        with open(f"/proc/{container.pid}/task/{container.pid}/children") as file:
+            first = int(file.read())
+
+        def entered(*more: str) -> str:
+            enter = ("nsenter", f"--target={first}", *more, build_calls("64"), "/dev/null")
+            return subprocess.run(enter, input="break plain\n", stdout=pipe, text=True).stdout
+
+        space = pid_space(first)
+        assert space is not None and pid_space(os.getpid()) is None
+        assert entered("--pid") == "ready\nsurvived\n"
+        tracer.guard_spaces([Space(space[0], space[1] - 1), Space(*space, 7)])
+        assert entered("--pid") == "ready\n"
+        assert [each.kind for each in tracer.news() if each.kind == KILLED] == [KILLED]
+        assert entered("--mount") == "ready\nsurvived\n"
+        tracer.guard_spaces([])
+        assert entered("--pid") == "ready\nsurvived\n"
+        container.stdin.close()  # type: ignore[union-attr]
 
 
 def test_the_guard_holds_while_nobody_runs(bpffs: str) -> None:  # noqa: F811

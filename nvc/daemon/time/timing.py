@@ -25,7 +25,7 @@ from nvc.daemon.time.hidden import Hidden
 from nvc.daemon.time.meddling import BREAKS, BROKE, Meddling, number_of
 from nvc.daemon.time.owners import STRANGER, Owners
 from nvc.kernel import Kernel
-from nvc.kernel.tracer import CLIENT_FREED, CONTESTED, EXITED, FREED, NEW, Tracer, process_began
+from nvc.kernel.tracer import CLIENT_FREED, CONTESTED, EXITED, FREED, NEW, Space, Tracer, pid_space, process_began
 from nvc.request.config import Config
 from nvc.slices.store.process_info import start_of
 
@@ -61,6 +61,8 @@ class Timing:
         self.meddling = Meddling(
             lambda pids: self.owners.of({*self.table.pids(), *pids}), lambda: slices.by_key, self._end, log
         )
+        self.spaces: dict[int, Space] = {}  # pid namespaces of those, but the host's
+        self._spaces_told: frozenset[Space] | None = None  # the tracer has those of an nvcd before
         self.hidden = Hidden(BROKE)
         self.strangers: dict[str, tuple[int, ...]] = {}  # processes in no slice, by the GPU that they use
         #: Of the last trace that was asked for; None: it is not there yet. And why there is none.
@@ -111,6 +113,10 @@ class Timing:
         owners = self.owners.of(self.table.pids())
         self._guard({pid: key for pid, key in owners.items() if key != STRANGER})
         self._guard({entry.pid: entry.key for entry in self.slices.living() if entry.pid})
+        spaces = frozenset(self.spaces.values())
+        if spaces != self._spaces_told:
+            self.tracer.guard_spaces(spaces)
+            self._spaces_told = spaces
         groups = self.table.groups()
         self.client.set(
             Plan(
@@ -144,17 +150,21 @@ class Timing:
         """Have these processes, and all that they make, killed when they start or stop channels; until they end.
 
         The first process of a container is among them before it runs a program, so its children are from their
-        beginning. Only who enters a container from outside is guarded later, with its first object.
+        beginning. Who enters its pid namespace is, too; who enters other namespaces alone, with its first object.
         """
         assert self.tracer is not None
         for pid in keys.keys() - self.guarded:
             self.tracer.guard(pid, True, number_of(keys[pid]))
             self.guarded.add(pid)
+            if space := pid_space(pid):
+                self.spaces[pid] = Space(*space, number_of(keys[pid]))
 
     def _news(self, now: int) -> None:
         assert self.tracer is not None
         news = self.tracer.news()
-        self.guarded.difference_update(one.pid for one in news if one.kind == EXITED)
+        for pid in {one.pid for one in news if one.kind == EXITED}:
+            self.guarded.discard(pid)
+            self.spaces.pop(pid, None)
         for pid in {one.pid for one in news if one.kind == CONTESTED}:
             self.slices.say(f"process {pid} has handles of the driver that another process made: left out")
         self.meddling.take(news, now)
