@@ -129,7 +129,7 @@ def pid_space(pid: int, proc: str = "/proc") -> tuple[int, int] | None:
 
 
 #: name, number (linux/capability.h), what for.
-_NEEDED = (
+NEEDED = (
     ("CAP_BPF", 39, "to load the tracer"),
     ("CAP_PERFMON", 38, "to load the tracer"),
     ("CAP_SYS_ADMIN", 21, "to mount a file system bpf, and for the switch log"),
@@ -142,10 +142,10 @@ def missing_rights(kernel: LinuxKernel | None = None, proc: str = "/proc") -> tu
     CAP_PERFMON. Raises OSError.
     """
     effective, _, _ = (kernel or LinuxKernel()).capget()
-    has = {name for name, number, _ in _NEEDED if effective >> number & 1}
+    has = {name for name, number, _ in NEEDED if effective >> number & 1}
     if "CAP_SYS_ADMIN" in has:
         has |= {"CAP_BPF", "CAP_PERFMON"}
-    lacks = [f"{name} ({why})" for name, _, why in _NEEDED if name not in has]
+    lacks = [f"{name} ({why})" for name, _, why in NEEDED if name not in has]
     if os.readlink(f"{proc}/self/ns/pid") != _HOST_PIDS:
         lacks.append("the host's pid namespace (the driver and the kernel tell its numbers)")
     return tuple(lacks)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import glob
 import os
+from typing import Any
 
 import pytest
 import yaml
 from support import run
 from support.cluster import Cluster, programs
 
+from nvc.kernel import privileges
+from nvc.kernel.privileges import PERMITTED, mask
+from nvc.kernel.tracer import NEEDED
 from nvc.request.config import load
 
 
@@ -21,14 +25,16 @@ def template(made: str, *words: str, check: bool = True) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def rendered(made: str, *words: str) -> list[dict[str, object]]:
+def rendered(made: str, *words: str) -> list[dict[str, Any]]:
     return [each for each in yaml.safe_load_all(template(made, *words)[1]) if each]
 
 
-def of_kind(documents: list[dict[str, object]], kind: str) -> list[dict[str, object]]:
+def of_kind(documents: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     return [each for each in documents if each["kind"] == kind]
 
 
+#: Of nvcd at its start, beside what it keeps.
+MORE = {"BPF", "PERFMON", "SYS_ADMIN", "NET_ADMIN"}
 DRA = "--api-versions=resource.k8s.io/v1"
 EVERY = [
     (DRA,),
@@ -55,6 +61,32 @@ def test_the_manifest_is_the_chart(made: str, cluster: Cluster) -> None:
         documents = [each for each in yaml.safe_load_all(text) if each]
     assert documents[0]["kind"] == "Namespace"
     assert documents[1:] == rendered(made, DRA)
+
+
+def security(documents: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    """The security context of a container of nvc's DaemonSet, which shares the host's process ids."""
+    (spec,) = (one["spec"]["template"]["spec"] for one in of_kind(documents, "DaemonSet"))
+    assert spec["hostPID"] is True
+    (found,) = (one["securityContext"] for one in spec["containers"] if one["name"] == name)
+    return dict(found)
+
+
+def test_without_privileges_nvcd_has_what_its_tracer_needs(made: str) -> None:
+    """Whoever only runs the plugin has less. Kubernetes leaves out the CAP_ of names."""
+    documents = rendered(made, DRA, "--set=privileged=false,openshift.scc=on")
+    nvcd, plugin = security(documents, "nvcd"), security(documents, "plugin")
+    names = set(nvcd["capabilities"]["add"])
+    assert {name.removeprefix("CAP_") for name, _, _ in NEEDED} <= names
+    numbers = mask(*(getattr(privileges, name) for name in names))
+    assert numbers == PERMITTED["nvcd"] | mask(*(getattr(privileges, name) for name in MORE))
+    assert "privileged" not in nvcd and nvcd["capabilities"]["drop"] == ["ALL"]
+    assert nvcd["appArmorProfile"] == {"type": "Unconfined"}, "the default profile forbids mounts"
+    assert set(plugin["capabilities"]["add"]) == names - MORE and plugin["allowPrivilegeEscalation"] is False
+    (allowed,) = of_kind(documents, "SecurityContextConstraints")
+    assert set(allowed["allowedCapabilities"]) == names and allowed["allowPrivilegeEscalation"] is True
+    documents = rendered(made, DRA, "--set=privileged=false,openshift.scc=on,nvcd.enabled=false")
+    (allowed,) = of_kind(documents, "SecurityContextConstraints")
+    assert set(allowed["allowedCapabilities"]) == names - MORE and allowed["allowPrivilegeEscalation"] is False
 
 
 def test_a_device_plugin_asks_for_neither_rights_nor_classes(made: str) -> None:
@@ -95,7 +127,7 @@ def test_the_configuration_is_one_that_nvc_reads(made: str, scratch: str) -> Non
     (found,) = of_kind(rendered(made, DRA, f"--set={sizes},{more}"), "ConfigMap")
     path = os.path.join(scratch, "config.toml")
     with open(path, "w", encoding="utf-8") as out:
-        out.write(found["data"]["config.toml"])  # type: ignore[index]
+        out.write(found["data"]["config.toml"])
     config = load(path)
     assert config.vgpu_devices == (("small", "10GiB", ("all",), 25, 1, "", "", "", "kernel"),)
     assert (config.timeout, config.require_nvcd, config.nvcd_metrics) == (20, True, "0.0.0.0:9394")
@@ -118,7 +150,7 @@ def test_only_who_is_named_reads_metrics(made: str, values: str, address: str) -
     policies = of_kind(documents, "NetworkPolicy")
     assert bool(policies) is ("enabled=false" not in values)
     for policy in policies:
-        rules = policy["spec"].get("ingress", [])  # type: ignore[attr-defined]
+        rules = policy["spec"].get("ingress", [])
         assert all(rule["from"] == [{"podSelector": {}}] for rule in rules)
         assert bool(rules) is ("from" not in values)
 

@@ -99,6 +99,16 @@ metrics = "{{ include "nvc.address" . }}:{{ .Values.metrics.nvcdPort }}"
 {{- end }}
 {{- end }}
 
+{{- define "nvc.capabilities" -}}
+DAC_OVERRIDE, DAC_READ_SEARCH, KILL, SETGID, SETUID, SETPCAP, SYS_CHROOT, SYS_PTRACE
+{{- end }}
+
+{{- /* Beside those, nvcd needs BPF and PERFMON to load the tracer, SYS_ADMIN to mount a file system bpf for it and to read the
+driver's switch log, NET_ADMIN for the kernel's news of processes. Each of its processes drops what it does not need. */}}
+{{- define "nvc.nvcd.capabilities" -}}
+{{ include "nvc.capabilities" . }}, BPF, PERFMON, SYS_ADMIN, NET_ADMIN
+{{- end }}
+
 {{- define "nvc.security" -}}
 {{- if .Values.privileged }}
 privileged: true
@@ -106,10 +116,27 @@ privileged: true
 allowPrivilegeEscalation: false
 capabilities:
   drop: [ALL]
-  add: [DAC_OVERRIDE, DAC_READ_SEARCH, KILL, SETGID, SETUID, SETPCAP, SYS_CHROOT, SYS_PTRACE]
+  add: [{{ include "nvc.capabilities" . }}]
 {{- end }}
 readOnlyRootFilesystem: true
 runAsUser: 0
+{{- end }}
+
+{{- /* SYS_ADMIN stands for privilege escalation. AppArmor's default profile forbids mounts. */}}
+{{- define "nvc.nvcd.security" -}}
+{{- if .Values.privileged }}
+{{- include "nvc.security" . }}
+{{- else }}
+allowPrivilegeEscalation: true
+capabilities:
+  drop: [ALL]
+  add: [{{ include "nvc.nvcd.capabilities" . }}]
+{{- if semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version }}
+appArmorProfile: {type: Unconfined}
+{{- end }}
+readOnlyRootFilesystem: true
+runAsUser: 0
+{{- end }}
 {{- end }}
 
 {{- /* What every program of nvc on the node needs: the same paths as on the host. */}}
