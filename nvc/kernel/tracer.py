@@ -15,7 +15,6 @@ import time
 
 import nvc
 from nvc.base.errors import TracerError
-from nvc.base.value import Value
 from nvc.kernel import LinuxKernel, tracing
 from nvc.kernel.clocks import ahead
 from nvc.kernel.objects import (
@@ -44,42 +43,20 @@ from nvc.kernel.objects import (
     parse_news,
     parse_object,
 )
+from nvc.kernel.pid_space import HOST_PIDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from nvc.kernel.pid_space import Space
+
 __all__ = [
-    "CLIENT",
-    "CLIENT_FREED",
-    "COMPUTE_ENGINES",
-    "CONTESTED",
-    "CROWDED",
-    "DEVICE",
-    "EXITED",
-    "FREED",
-    "GROUP",
-    "KILLED",
-    "MEDDLED",
-    "NAMED",
-    "NEW",
-    "SUBDEVICE",
-    "TIMESLICE",
-    "UNREADABLE",
-    "WORDS",
-    "News",
-    "Object",
-    "living",
-    "parse_news",
-    "parse_object",
-    "Tracer",
-    "flat_path",
-    "missing_rights",
-    "Space",
-    "pid_space",
-    "process_began",
-    "status_at",
-]
+    "CLIENT", "CLIENT_FREED", "COMPUTE_ENGINES", "CONTESTED", "CROWDED", "DEVICE", "EXITED", "FREED",
+    "GROUP", "KILLED", "MEDDLED", "NAMED", "NEW", "SUBDEVICE", "TIMESLICE", "UNREADABLE", "WORDS",
+    "News", "Object", "living", "parse_news", "parse_object", "Tracer", "flat_path", "missing_rights",
+    "process_began", "status_at",
+]  # fmt: skip
 
 _GUARDED, _EXEMPT = 1, 2
 _SLICE = 2  # bits below the number of the slice that a process is guarded for
@@ -92,8 +69,6 @@ _LAYOUT = 2
 #: Entries of the map `settings`, as in tracer.bpf.c.
 _STATUS_AT, _SINCE = 0, 1
 _TICKS = os.sysconf("SC_CLK_TCK")
-#: /proc/self/ns/pid of the host: PROC_PID_INIT_INO of linux/proc_ns.h.
-_HOST_PIDS = "pid:[4026531836]"
 
 
 def process_began(pid: int, proc: str = "/proc") -> int | None:
@@ -114,20 +89,6 @@ def process_began(pid: int, proc: str = "/proc") -> int | None:
     return began * (1_000_000_000 // _TICKS) - ahead("boottime", proc)
 
 
-def pid_space(pid: int, proc: str = "/proc") -> tuple[int, int] | None:
-    """The pid namespace of a process, as `guard_spaces` takes it; None: it is the host's, or the process is over.
-
-    Raises OSError.
-    """
-    try:
-        status = os.stat(f"{proc}/{pid}/ns/pid")
-        if os.readlink(f"{proc}/{pid}/ns/pid") == _HOST_PIDS:
-            return None
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return os.minor(status.st_dev), status.st_ino  # the kernel's own form: the device has no major number
-
-
 #: name, number (linux/capability.h), what for.
 NEEDED = (
     ("CAP_BPF", 39, "to load the tracer"),
@@ -146,7 +107,7 @@ def missing_rights(kernel: LinuxKernel | None = None, proc: str = "/proc") -> tu
     if "CAP_SYS_ADMIN" in has:
         has |= {"CAP_BPF", "CAP_PERFMON"}
     lacks = [f"{name} ({why})" for name, _, why in NEEDED if name not in has]
-    if os.readlink(f"{proc}/self/ns/pid") != _HOST_PIDS:
+    if os.readlink(f"{proc}/self/ns/pid") != HOST_PIDS:
         lacks.append("the host's pid namespace (the driver and the kernel tell its numbers)")
     return tuple(lacks)
 
@@ -154,14 +115,6 @@ def missing_rights(kernel: LinuxKernel | None = None, proc: str = "/proc") -> tu
 def flat_path() -> str:
     """The file that the build makes for this machine."""
     return f"{nvc.__file__.rpartition('/')[0]}/tracer-{os.uname().machine}.bin"
-
-
-class Space(Value):
-    """A pid namespace in which a slice has processes: nsfs's device and inode, the number of the slice."""
-
-    device: int
-    inode: int
-    number: int = 0  # 0: not known
 
 
 class Tracer:

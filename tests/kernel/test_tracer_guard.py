@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 from support.tracing import Caller, bpffs, build_calls, unmount, wait_for  # noqa: F401
 
-from nvc.kernel.tracer import EXITED, KILLED, Space, Tracer, pid_space
+from nvc.kernel.pid_space import Space, pid_space
+from nvc.kernel.tracer import EXITED, KILLED, Tracer
 
 WAYS_64 = ("plain", "xfer", "type", "thread", "fork", "vfork", "parent", "grandchild", "high", "int80")
 WAYS_32 = ("plain", "xfer", "thread", "fork", "vfork", "parent", "grandchild")

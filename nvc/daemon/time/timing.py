@@ -25,7 +25,8 @@ from nvc.daemon.time.hidden import Hidden
 from nvc.daemon.time.meddling import BREAKS, BROKE, Meddling, number_of
 from nvc.daemon.time.owners import STRANGER, Owners
 from nvc.kernel import Kernel
-from nvc.kernel.tracer import CLIENT_FREED, CONTESTED, EXITED, FREED, NEW, Space, Tracer, pid_space, process_began
+from nvc.kernel.pid_space import Space, pid_space
+from nvc.kernel.tracer import CLIENT_FREED, CONTESTED, EXITED, FREED, NEW, Tracer, process_began
 from nvc.request.config import Config
 from nvc.slices.store.process_info import start_of
 
