@@ -13,11 +13,22 @@ STATE = "/var/lib/nvc"
 #: The configuration file: the first of them that exists.
 CONFIGURATIONS = ("/etc/nvc/config.toml", "/etc/nvidia-container-runtime/config.toml")
 _INITIAL_USER_NAMESPACE = 0xEFFFFFFD  # its inode since Linux 3.8 (PROC_USER_INIT_INO)
+_OVERFLOW_ID = 65534  # the host's root in a user namespace that has no number for it
 
 
 def in_user_namespace() -> bool:
     """Whether this process is in a user namespace other than the host's."""
     return os.stat("/proc/self/ns/user").st_ino != _INITIAL_USER_NAMESPACE
+
+
+def belongs_to_us(status: os.stat_result) -> bool:
+    """Whether the owner is root or this user: of anybody else, nothing is obeyed, and no link is followed."""
+    return status.st_uid in (0, os.geteuid()) or status.st_uid == _OVERFLOW_ID and in_user_namespace()
+
+
+def is_ours_alone(status: os.stat_result) -> bool:
+    """Whether only root and this user can change it."""
+    return belongs_to_us(status) and not status.st_mode & 0o022
 
 
 def runtime_directory(*below: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from nvc.base.errors import InputError, NvcError
 from nvc.base.fastjson import JsonError, parse
 from nvc.base.replace import replace_file
+from nvc.base.rundir import is_ours_alone
 from nvc.base.value import Value
 from nvc.base.yamlread import YamlError, parse_yaml
 from nvc.base.yamlwrite import yaml_text
@@ -125,7 +126,7 @@ def open_directory(path: str, create: bool, private: bool) -> int:
     except OSError as error:
         raise CdiError.of("open specification directory", path, error) from None
     status = os.fstat(fd)
-    if private and (status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022):
+    if private and not is_ours_alone(status):
         os.close(fd)
         raise CdiError(
             "open specification directory", path, "can be changed by others",

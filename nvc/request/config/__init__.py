@@ -11,7 +11,7 @@ import stat
 
 import nvc
 from nvc.base.errors import NvcError
-from nvc.base.rundir import CONFIGURATIONS, in_user_namespace
+from nvc.base.rundir import CONFIGURATIONS, belongs_to_us
 from nvc.base.value import Value
 from nvc.discovery import inventory
 from nvc.model.request import MPS_PIPES, DriverOptions
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 PATHS = CONFIGURATIONS
 MAX_SIZE = 1 << 20  # bytes
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_OVERFLOW_ID = 65534
 
 
 class ConfigError(NvcError, code="NVC-1801", stage="configuration", doctor="config"):
@@ -226,9 +225,7 @@ def _check(status: os.stat_result, path: str) -> None:
         raise ConfigError("open", path, "not a regular file")
     if status.st_size > MAX_SIZE:
         raise ConfigError("open", path, f"larger than {MAX_SIZE} bytes")
-    if status.st_uid not in (0, os.geteuid()) and not (
-        status.st_uid == _OVERFLOW_ID and in_user_namespace()  # how the host's root shows there
-    ):
+    if not belongs_to_us(status):
         raise ConfigError("open", path, "not owned by root", f"chown root {path}")
     if status.st_mode & 0o022:
         raise ConfigError("open", path, "writable by others", f"chmod go-w {path}")
