@@ -10,7 +10,7 @@ import click
 
 from nvc.base.columns import fitted
 from nvc.base.errors import one_line
-from nvc.frontends.engines import change, tomltext
+from nvc.frontends.engines import change, place, tomltext
 from nvc.request.config import PATHS, ConfigError, check_file
 from nvc.request.config.file import examine, refusal, written
 from nvc.request.config.origins import DEFAULT, Setting, settings, split
@@ -166,7 +166,7 @@ def _change(
 ) -> None:  # fmt: skip
     """Change one key of the file by `edited`, which takes its text, its path and the key; say what was written."""
     table, key = split(name)
-    path = os.path.realpath(path_now(named))
+    path = place.resolved(path_now(named))
     before = change.read(path)
     written(before or b"", path)  # with the words of who reads it
     old = change.text_of(before, path)
@@ -187,7 +187,7 @@ def _change(
         change.check_writable(edit)
     output.write(change.diff(edit))
     if not dry_run:
-        os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
+        change.make_directory(path)
         change.make(edit)
     output.write(change.summary(edit, dry_run))
 

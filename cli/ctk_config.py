@@ -7,9 +7,8 @@ import os
 import click
 
 from nvc.base.errors import InputError
-from nvc.base.replace import replace_file
-from nvc.frontends.engines import change, tomltext
-from nvc.request.config import PATHS, ConfigError
+from nvc.frontends.engines import change, place, tomltext
+from nvc.request.config import PATHS
 from nvc.request.config.file import examine, refusal
 from nvc.request.config.keys import KEYS
 from nvc.request.config.origins import settings, split
@@ -66,7 +65,7 @@ def config(ctx: click.Context, file: str, sets: tuple[str, ...], in_place: bool,
         return
     if in_place and path:
         raise InputError("--in-place", path, "not together with --output", "leave out one of them")
-    source = os.path.realpath(path_now(file))
+    source = place.resolved(path_now(file))
     before = change.read(source)
     text = default_text() if before is None else change.text_of(before, source)
     examined = examine(text.encode(), source)
@@ -80,7 +79,7 @@ def config(ctx: click.Context, file: str, sets: tuple[str, ...], in_place: bool,
         return
     edit = change.Change(source, before, text.encode())
     change.check_writable(edit)
-    os.makedirs(os.path.dirname(source), 0o755, exist_ok=True)
+    change.make_directory(source)
     change.make(edit)
     output.note(program_of(ctx), change.summary(edit, False).rstrip() or f"{source}: nothing to change")
     active = path_now()
@@ -107,16 +106,13 @@ def _set(text: str, path: str, given: str) -> str:
 
 
 def _put(text: str, path: str) -> None:
-    """Write to a file, or to standard output. Raises ConfigError."""
+    """Write to a file, or to standard output. Raises EngineError."""
     if not path:
         output.write(text)
         return
-    path = os.path.realpath(path)
-    try:
-        os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
-        replace_file(path, text.encode(), 0o644)
-    except OSError as error:
-        raise ConfigError.of("write", path, error) from None
+    path = place.resolved(path)
+    change.make_directory(path)
+    change.make(change.Change(path, None, text.encode()))
 
 
 

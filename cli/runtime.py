@@ -20,6 +20,7 @@ from nvc.frontends.engines import (
     containerd,
     crio,
     docker,
+    place,
     podman,
 )
 from nvc.frontends.engines import link as links
@@ -162,7 +163,7 @@ def registration(engine: str, wanted: Wanted, program: str = "") -> _Work:
 
 def _check_containerd(wanted: Wanted, changes: list[Change], program: str) -> None:
     """Raise EngineError if containerd would not use what is about to be written."""
-    path = os.path.realpath(wanted.config or containerd.CONFIG)
+    path = place.resolved(wanted.config or containerd.CONFIG)
     texts = {item.path: change.text_of(item.after, item.path) for item in changes}
     main = texts.pop(path, None)
     if main is None:

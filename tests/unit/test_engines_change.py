@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
+import traceback
+from collections.abc import Callable
 
 import pytest
 
 from nvc.frontends.engines import EngineError, FileEdit, Key, change, link, tomltext, undo
 
 KEYS = (Key(("runtimes", "nvc"), {"path": "/p"}), Key(("default-runtime",), "nvc"))
+SOMEBODY = 1234
 ORIGINAL = '{\n  "debug": true,\n  "default-runtime": "runc"\n}'
 
 
@@ -140,6 +144,96 @@ def test_a_link_is_followed(path: str) -> None:
     assert os.path.islink(path) and "nvc" in read(real)
     take_out(path)
     assert os.path.islink(path) and read(real) == ORIGINAL
+
+
+@pytest.mark.parametrize("of_directory", [False, True])
+def test_a_link_of_somebody_else_is_refused(path: str, of_directory: bool) -> None:
+    victim = os.path.join(os.path.dirname(os.path.dirname(path)), "victim/daemon.json")
+    write(victim, ORIGINAL)
+    link_path, target = (os.path.dirname(path), os.path.dirname(victim)) if of_directory else (path, victim)
+    os.makedirs(os.path.dirname(link_path), exist_ok=True)
+    os.symlink(target, link_path)
+    os.lchown(link_path, SOMEBODY, SOMEBODY)
+    for call in (lambda: configure(path, *KEYS), lambda: change.remove(path, "json"), lambda: change.read(path)):
+        with pytest.raises(EngineError, match=f"{link_path}: a link of user {SOMEBODY}; remove it"):
+            call()
+    assert read(victim) == ORIGINAL and files(victim) == ["daemon.json"]
+
+
+def test_a_link_that_is_put_there_meanwhile_is_refused(path: str) -> None:
+    """Between the look and the change, by whoever owns a directory above."""
+    victim = os.path.join(os.path.dirname(os.path.dirname(path)), "victim")
+    os.mkdir(os.path.dirname(os.path.dirname(path)))
+    os.mkdir(victim)
+    made = change.configure(FileEdit(path, "json", KEYS))
+    os.symlink(victim, os.path.dirname(path))
+    with pytest.raises(EngineError, match="make directory: .*not a directory"):
+        change.make(made)
+    assert os.listdir(victim) == []
+
+
+@pytest.mark.parametrize(("owner", "mode"), [(SOMEBODY, 0o644), (0, 0o666)])
+@pytest.mark.parametrize("place", [undo.record_of, undo.backup_of])
+def test_records_of_somebody_else_are_refused(
+    path: str, place: Callable[[str], str], owner: int, mode: int
+) -> None:
+    write(path, ORIGINAL)
+    configure(path, *KEYS)
+    os.chown(place(path), owner, owner)
+    os.chmod(place(path), mode)
+    for call in (lambda: configure(path, KEYS[0]), lambda: change.remove(path, "json")):
+        with pytest.raises(EngineError, match="others could have written it; nothing was undone"):
+            call()
+
+
+def test_a_backup_is_ours_whoever_owns_the_file(path: str) -> None:
+    """So it counts afterwards; and nobody reads it who could not read the file."""
+    write(path, ORIGINAL, 0o660)
+    os.chown(path, SOMEBODY, SOMEBODY)
+    configure(path, *KEYS)
+    kept = os.stat(undo.backup_of(path))
+    assert (kept.st_uid, kept.st_mode & 0o777) == (os.geteuid(), 0o640)
+    take_out(path)
+    assert read(path) == ORIGINAL
+    assert (os.stat(path).st_uid, os.stat(path).st_mode & 0o777) == (SOMEBODY, 0o660)
+
+
+def test_only_directories_around_the_file_are_removed(path: str) -> None:
+    other = os.path.join(os.path.dirname(os.path.dirname(path)), "other")
+    configure(path, *KEYS)
+    os.mkdir(other)
+    with open(undo.record_of(path), encoding="utf-8") as file:
+        record = json.load(file)
+    write(undo.record_of(path), json.dumps({**record, "directories": [other]}))
+    with pytest.raises(EngineError, match="not written by this program"):
+        change.remove(path, "json")
+    assert os.path.isdir(other)
+
+
+def test_a_user_who_is_not_root() -> None:
+    """As one who runs rootless Docker, over a link of root and one of his own."""
+    with tempfile.TemporaryDirectory() as base:
+        os.chmod(base, 0o755)
+        os.mkdir(f"{base}/home")
+        os.chown(f"{base}/home", SOMEBODY, SOMEBODY)
+        os.symlink("home", f"{base}/of-root")
+        child = os.fork()
+        if child == 0:
+            try:
+                os.setresuid(SOMEBODY, SOMEBODY, SOMEBODY)
+                os.symlink("real.json", f"{base}/home/daemon.json")
+                write(f"{base}/home/real.json", ORIGINAL)
+                configure(f"{base}/of-root/daemon.json", *KEYS)
+                assert '"nvc"' in read(f"{base}/home/real.json")
+                take_out(f"{base}/of-root/daemon.json")
+                assert read(f"{base}/home/real.json") == ORIGINAL
+                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert sorted(os.listdir(f"{base}/home")) == ["daemon.json", "real.json"]
 
 
 def test_records_of_a_drop_in_are_above_it(path: str) -> None:

@@ -9,9 +9,9 @@ from types import ModuleType
 from typing import Any
 
 from nvc.base.errors import PermissionDenied
-from nvc.base.replace import replace_file
+from nvc.base.rundir import is_ours_alone
 from nvc.base.value import Value
-from nvc.frontends.engines import EngineError, FileEdit, jsontext, tomltext, undo
+from nvc.frontends.engines import EngineError, FileEdit, jsontext, place, tomltext, undo
 
 MAX_SIZE = 16 << 20  # bytes
 FORMS: dict[str, ModuleType] = {"json": jsontext, "toml": tomltext}
@@ -31,17 +31,28 @@ class Change(Value):
     notes: tuple[str, ...] = ()
 
 
-def read(path: str) -> bytes | None:
-    """The content of a file, None where there is none. Raises EngineError."""
+def read(path: str, own: bool = False) -> bytes | None:
+    """The content of a file, None where there is none; with `own` only one that nobody else can change.
+
+    Raises EngineError.
+    """
+    path = place.resolved(path)
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        fd = place.opened(path)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise EngineError.of("open", path, error) from None
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
+    status = os.fstat(fd)
+    problem, hint = "", ""
+    if not stat.S_ISREG(status.st_mode):
+        problem = "not a regular file"
+    elif own and not is_ours_alone(status):
+        problem = f"user {status.st_uid} or others could have written it"
+        hint = "nothing was undone by it: compare it with the file beside it, then remove it"
+    if problem:
         os.close(fd)
-        raise EngineError("open", path, "not a regular file")
+        raise EngineError("open", path, problem, hint)
     with open(fd, "rb") as file:
         data = file.read(MAX_SIZE + 1)
     if len(data) > MAX_SIZE:
@@ -76,10 +87,9 @@ def value_at(document: Any, keys: tuple[str, ...], default: Any = None) -> Any:
 
 def configure(edit: FileEdit) -> Change:
     """The change that makes `edit`. `after` is `before` where there is nothing to do. Raises EngineError."""
-    path = os.path.realpath(edit.path)
+    path = place.resolved(edit.path)
     before = read(path)
-    record = undo.load(read(undo.record_of(path)), path)
-    backup = read(undo.backup_of(path))
+    record, backup = _records(path)
     if record is None:
         record, backup = undo.begin(before is not None, _missing_directories(path)), before
     elif before is None or before != record["text"].encode("utf-8"):
@@ -111,11 +121,11 @@ def configure(edit: FileEdit) -> Change:
 
 def remove(path: str, form: str) -> Change | None:
     """The change that takes out what `configure` put in, None where it put in nothing. Raises EngineError."""
-    path = os.path.realpath(path)
-    record = undo.load(read(undo.record_of(path)), path)
+    path = place.resolved(path)
+    record, backup = _records(path)
     if record is None:
         return None
-    before, backup = read(path), read(undo.backup_of(path))
+    before = read(path)
     original = backup if record["existed"] else None
     directories = tuple(reversed(record["directories"]))
     text, written, notes = text_of(before, path), str(record["text"]), []
@@ -136,6 +146,11 @@ def remove(path: str, form: str) -> Change | None:
     empty = not record["existed"] and FORMS[form].load(text, path) == {} and "#" not in text
     after = None if empty else text.encode("utf-8")
     return Change(path, before, after, forget=True, directories=directories, notes=tuple(notes))
+
+
+def _records(path: str) -> tuple[dict[str, Any] | None, bytes | None]:
+    """What was recorded of a file, and its original. Raises EngineError for what others could have planted."""
+    return undo.load(read(undo.record_of(path), own=True), path), read(undo.backup_of(path), own=True)
 
 
 def _taken_back(form: ModuleType, text: str, path: str, keys: list[dict[str, Any]]) -> bool:
@@ -211,10 +226,10 @@ def _missing_directories(path: str) -> list[str]:
 
 def check_writable(change: Change) -> None:
     """Refuse a change that this user cannot make, before it is shown as made. Raises PermissionDenied."""
-    place = os.path.dirname(change.path)
-    while not os.path.isdir(place):
-        place = os.path.dirname(place)
-    if change.before != change.after and os.geteuid() != 0 and not os.access(place, os.W_OK):
+    directory = os.path.dirname(change.path)
+    while not os.path.isdir(directory):
+        directory = os.path.dirname(directory)
+    if change.before != change.after and os.geteuid() != 0 and not os.access(directory, os.W_OK):
         raise PermissionDenied("write", change.path, "only root can")
 
 
@@ -249,13 +264,10 @@ def summary(change: Change, dry_run: bool) -> str:
 def make(change: Change) -> None:
     """Make a change: the records first, so that one that is cut short can be undone. Raises EngineError."""
     if change.before != change.after and change.record is not None:
-        try:
-            os.makedirs(os.path.dirname(change.path), 0o755, exist_ok=True)
-        except OSError as error:
-            raise EngineError.of("make directory", os.path.dirname(change.path), error) from None
+        make_directory(change.path)
         backup = undo.backup_of(change.path)
-        if change.backup is not None and not os.path.exists(backup):
-            _write(backup, change.backup, change.path)
+        if change.backup is not None:
+            _keep(backup, change.backup, change.path)
         _write(undo.record_of(change.path), change.record, "")
     if change.after is None:
         _unlink(change.path)
@@ -266,24 +278,41 @@ def make(change: Change) -> None:
         _unlink(undo.record_of(change.path))
         for directory in change.directories:
             try:
-                os.rmdir(directory)
+                place.remove(directory, is_directory=True)
             except OSError:  # somebody else uses it
                 break
 
 
+def make_directory(path: str) -> None:
+    """Make the directory of a resolved path. Raises EngineError."""
+    try:
+        os.close(place.directory(path, create=True))
+    except OSError as error:
+        raise EngineError.of("make directory", os.path.dirname(path), error) from None
+
+
 def _unlink(path: str) -> None:
     try:
-        os.unlink(path)
+        place.remove(path)
     except FileNotFoundError:
         pass
     except OSError as error:
         raise EngineError.of("remove", path, error) from None
 
 
+def _keep(path: str, data: bytes, like: str) -> None:
+    """Have a backup of the file `like`, unless there is one: ours, whoever owns that, and as secret."""
+    try:
+        if place.status_of(path) is None:
+            status = place.status_of(like)
+            place.replace(path, data, 0o600 if status is None else status.st_mode & 0o755)
+    except OSError as error:
+        raise EngineError.of("write", path, error, f"{like} was left as it is") from None
+
+
 def _write(path: str, data: bytes, like: str) -> None:
     """Replace a file at once, with the owner and mode of the file `like` where that is there, else 0644."""
     try:
-        status = os.stat(like) if like and os.path.exists(like) else None
-        replace_file(path, data, 0o644, like=status)
+        place.replace(path, data, 0o644, like)
     except OSError as error:
         raise EngineError.of("write", path, error) from None

@@ -44,7 +44,9 @@ def load(data: bytes | None, path: str) -> dict[str, Any] | None:
         ]
         if record["version"] != VERSION or not all(keys_path for keys_path, *_ in keys):
             raise ValueError("version")
-        bool(record["exact"]), bool(record["existed"]), str(record["text"]), list(record["directories"])
+        bool(record["exact"]), bool(record["existed"]), str(record["text"])
+        if not all(path.startswith(f"{directory}/") for directory in record["directories"]):
+            raise ValueError("not a directory that the file is in")
     except (ValueError, KeyError, TypeError, RecursionError):
         raise EngineError(
             "read undo record", record_of(path), "not written by this program",
