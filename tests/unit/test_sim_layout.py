@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 from elftools.elf.elffile import ELFFile
@@ -245,6 +246,40 @@ def test_a_root_is_removed_whole_and_alone(tmp_path: os.PathLike[str]) -> None:
     destroy(root)
     assert sorted(os.listdir(tmp_path)) == ["outside"]
     assert os.listdir(outside) == ["kept"]
+
+
+@pytest.mark.parametrize("call", [destroy, lambda path: create(path, SimSpec(device_nodes=False))])
+def test_a_directory_of_somebody_else_is_refused(tmp_path: os.PathLike[str], call: Callable[[str], None]) -> None:
+    """Whatever marker is in it; a link too, which may lead to a root of ours."""
+    root = made(tmp_path)
+    before = tree(root)
+    os.symlink(root, os.path.join(tmp_path, "link"))
+    with pytest.raises(InputError, match="link: is a link; name the directory itself"):
+        call(os.path.join(tmp_path, "link"))
+    os.chown(root, 1234, 1234)
+    with pytest.raises(InputError, match=f"{root}: belongs to user 1234; name a new directory"):
+        call(root)
+    assert tree(root) == before
+
+
+@pytest.mark.parametrize("call", [destroy, lambda path: create(path, SimSpec(device_nodes=False))])
+def test_another_directory_takes_its_place_meanwhile(
+    tmp_path: os.PathLike[str], monkeypatch: pytest.MonkeyPatch, call: Callable[[str], None]
+) -> None:
+    """Between the look at the marker and the removal: what is there by now is left alone."""
+    root, other = made(tmp_path), os.path.join(tmp_path, "other")
+    os.makedirs(os.path.join(other, "precious"))
+
+    def swap(path: str) -> list[object]:
+        if os.path.exists(other):
+            os.rename(root, os.path.join(tmp_path, "moved"))
+            os.rename(other, root)
+        return usage(path)
+
+    monkeypatch.setattr("nvc.testing.sim.state.usage", swap)
+    with suppress(InitializationError):
+        call(root)
+    assert os.listdir(root) == ["precious"]
 
 
 def test_a_file_in_the_way(tmp_path: os.PathLike[str]) -> None:

@@ -6,9 +6,11 @@ import os
 import platform
 import shutil
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
-from nvc.base.errors import InitializationError, InputError
+from nvc.base.errors import InitializationError, InputError, NvcError
+from nvc.base.rundir import belongs_to_us
 from nvc.discovery.driver.library_table import DriverLibrary
 from nvc.model.request import MPS_PIPES
 from nvc.testing.sim import description, elffile, graphics, loadercache, nodes, procfiles, state
@@ -183,46 +185,76 @@ def _kernel_files(root: _Root, spec: SimSpec, gpus: tuple[SimGpu, ...]) -> None:
 def is_root(directory: str) -> bool:
     """Whether `create` made this directory."""
     try:
-        with open(os.path.join(directory, MARKER), encoding="ascii", errors="replace") as marker:
-            return marker.read(len(_MARKER_TEXT)) == _MARKER_TEXT
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        fd = os.open(os.path.join(directory, MARKER), flags)
     except OSError:
         return False
+    with open(fd, "rb") as marker:
+        return marker.read(len(_MARKER_TEXT)) == _MARKER_TEXT.encode()
 
 
-def _clear(directory: str) -> None:
-    """Removes what is in a root of ours, its marker last. Raises InputError while it is in use."""
+@contextmanager
+def _opened(step: str, directory: str) -> Iterator[str]:
+    """A path that leads to this very directory, whatever others rename or link meanwhile; errors name the old one.
+
+    Raises InputError for a link and for a directory of somebody else, InitializationError.
+    """
     try:
-        users = sorted({str(use.pid) for use in state.usage(os.path.join(directory, STATE))})
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        if os.path.islink(directory):
+            raise InputError(step, directory, "is a link", "name the directory itself") from None
+        raise InitializationError.of(step, directory, error, "name another directory") from None
+    held = f"/proc/self/fd/{fd}"
+    try:
+        owner = os.fstat(fd)
+        if not belongs_to_us(owner):
+            cause = f"belongs to user {owner.st_uid}"
+            raise InputError(step, directory, cause, "name a new directory, or have its owner do that")
+        yield held
+    except OSError as error:
+        where = str(error.filename or directory).replace(held, directory)
+        raise InitializationError.of(step, where, error) from None
+    except NvcError as error:
+        error.path = error.path.replace(held, directory)
+        raise
+    finally:
+        os.close(fd)
+
+
+def _check_unused(root: str, directory: str) -> None:
+    """Raises InputError while a root of ours is in use."""
+    try:
+        users = sorted({str(use.pid) for use in state.usage(os.path.join(root, STATE))})
     except OSError:
         users = []
     if users:
         cause = f"in use by {', '.join(users)}"
         raise InputError("remove simulated driver", directory, cause, "end these processes first")
-    if os.path.ismount(os.path.join(directory, RM)):
+    if os.path.ismount(os.path.join(root, RM)):
         raise InputError("remove simulated driver", directory, "its resource manager runs", "end it first")
-    _empty(directory)
 
 
-def _empty(directory: str) -> None:
-    """Removes what is in a directory, the marker last."""
-    for name in sorted(os.listdir(directory), key=lambda name: name == MARKER):
-        path = os.path.join(directory, name)
+def _empty(root: str) -> None:
+    """Removes what is in an opened directory, the marker last."""
+    for name in sorted(os.listdir(root), key=lambda name: name == MARKER):
+        path = os.path.join(root, name)
         if os.path.isdir(path) and not os.path.islink(path):
             shutil.rmtree(path)
         else:
             os.unlink(path)
 
 
-def _check_mount(directory: str, spec: SimSpec) -> None:
+def _check_mount(root: str, directory: str, spec: SimSpec) -> None:
     """Refuses a file system where libraries cannot be loaded or nodes not be opened, as Debian's /run is."""
-    flags = os.statvfs(directory).f_flag
+    flags = os.statvfs(root).f_flag
     if flags & os.ST_NOEXEC or (spec.device_nodes and flags & os.ST_NODEV):
         cause = "its file system is mounted noexec or nodev"
         raise InputError(
             "create simulated driver", directory, cause, "name a directory elsewhere, as /srv/sim"
         )
     if spec.device_nodes:  # before an earlier root is removed
-        probe = os.path.join(directory, ".nvc-sim-node")
+        probe = os.path.join(root, ".nvc-sim-node")
         nodes.make_node(probe, *nodes.NULL)
         os.unlink(probe)
 
@@ -237,26 +269,35 @@ def create(directory: str, spec: SimSpec) -> None:
     gpus = gpus_of(spec)
     built = prebuilt()
     new = _missing(directory)
-    filling = False
     try:
-        os.makedirs(directory, exist_ok=True)
-        _check_mount(directory, spec)
-        if is_root(directory):
-            _clear(directory)
-        elif os.listdir(directory):
-            cause = "not empty, and not a simulated driver"
-            raise InputError("create simulated driver", directory, cause, "name a new directory")
-        filling = True
-        _fill(directory, spec, gpus, built)
-    except BaseException as error:
+        try:
+            os.makedirs(directory, exist_ok=True)
+        except OSError as error:
+            where, hint = error.filename or directory, "name another directory"
+            raise InitializationError.of("create simulated driver", where, error, hint) from None
+        with _opened("create simulated driver", directory) as root:
+            _replace(root, directory, spec, gpus, built)
+    except BaseException:
         with suppress(OSError):
-            if filling:
-                _empty(directory)
             for path in new:
                 os.rmdir(path)
-        if isinstance(error, OSError):
-            where = error.filename or directory
-            raise InitializationError.of("create simulated driver", where, error) from None
+        raise
+
+
+def _replace(root: str, directory: str, spec: SimSpec, gpus: tuple[SimGpu, ...], built: str) -> None:
+    """Fills an opened directory, in place of what was simulated there before."""
+    if os.listdir(root) and not is_root(root):
+        cause = "not empty, and not a simulated driver"
+        raise InputError("create simulated driver", directory, cause, "name a new directory")
+    os.chmod(root, 0o755)  # from here on nobody else puts anything there
+    _check_mount(root, directory, spec)
+    _check_unused(root, directory)
+    _empty(root)
+    try:
+        _fill(root, spec, gpus, built)
+    except BaseException:
+        with suppress(OSError):
+            _empty(root)
         raise
 
 
@@ -270,9 +311,8 @@ def _missing(directory: str) -> list[str]:
     return found
 
 
-def _fill(directory: str, spec: SimSpec, gpus: tuple[SimGpu, ...], built: str) -> None:
-    os.chmod(directory, 0o755)
-    root = _Root(directory)
+def _fill(path: str, spec: SimSpec, gpus: tuple[SimGpu, ...], built: str) -> None:
+    root = _Root(path)
     root.file(MARKER, _MARKER_TEXT.encode())
     entries = _libraries(root, spec, built)
     if spec.cache != "none":
@@ -285,10 +325,11 @@ def _fill(directory: str, spec: SimSpec, gpus: tuple[SimGpu, ...], built: str) -
 
 def destroy(directory: str) -> None:
     """Removes a simulated root. Raises InputError where it is none or in use, InitializationError."""
-    if not is_root(directory):
+    if not os.path.isdir(directory):
         raise InputError("remove simulated driver", directory, "not the root of a simulated driver")
-    try:
-        _clear(directory)
-        os.rmdir(directory)
-    except OSError as error:
-        raise InitializationError.of("remove simulated driver", error.filename or directory, error) from None
+    with _opened("remove simulated driver", directory) as root:
+        if not is_root(root):
+            raise InputError("remove simulated driver", directory, "not the root of a simulated driver")
+        _check_unused(root, directory)
+        _empty(root)
+        os.rmdir(directory)  # nothing but an empty directory, whatever the name leads to by now

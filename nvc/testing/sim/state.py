@@ -77,7 +77,7 @@ def _lives(fd: int, slot: int) -> bool:
 
 def usage(path: str) -> list[Usage]:
     """Who uses what now. A foreign file, or one that is too short, has no users. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         # Read, not mapped: whoever may use the simulated GPUs may cut the file off meanwhile.
         data = os.pread(fd, SIZE, 0)
