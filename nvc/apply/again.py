@@ -54,11 +54,27 @@ class Call:
     ) -> None:
         """Note how the container at `target` got what it has, if that is not known yet and can be done again."""
         try:
-            if self._is_fit(options, request, plan, target, outcome):
-                self._keep(kernel, options, request, plan, target, outcome)
-        except (
-            Exception
-        ):  # the container is complete: too late to fail, and the next start only takes longer
+            if not self._is_fit(options, request, plan, target, outcome):
+                return
+            # A record for each device program that was judged: the launcher knows it by the kernel's tag.
+            ruled = any(isinstance(op, AllowDevice) for op in plan.ops)
+            programs = (outcome.programs or ()) if ruled else (("", True),)
+            call = "\1".join((*self.words, traits(kernel, target.rootfs)))
+            names = {f"{PREFIX}{hash_of((call + tag).encode()):016x}": (tag, allows) for tag, allows in programs}
+            # The launcher removes one that does not hold any more.
+            new = {name: one for name, one in names.items() if not os.access(f"{SYSTEM}/{name}", os.F_OK)}
+            if not new:
+                return
+            from nvc.apply.replay import BLOCK, record, store
+
+            content = record(kernel, options, request, plan, self.facts, self.configuration)
+            if self.configuration != tuple((path, _state(path)) for path, _ in self.configuration):
+                return
+            block = content[BLOCK]
+            for name, (tag, allows) in new.items():
+                content[BLOCK] = b"" if allows else block
+                store(name, [(call + tag).encode(), *content])
+        except Exception:  # the container is complete: too late to fail, and the next start only takes longer
             pass
 
     def _is_fit(
@@ -70,34 +86,6 @@ class Call:
         silent = not plan.warnings and not outcome.warnings
         ruled = not request.cgroups or os.access(_UNIFIED, os.F_OK)  # rules of version 1 are not the launcher's
         return known and container and plain and silent and ruled and options.inventory
-
-    def _keep(
-        self,
-        kernel: Kernel,
-        options: DriverOptions,
-        request: Request,
-        plan: Plan,
-        target: Target,
-        outcome: Outcome,
-    ) -> None:
-        """Write a record for each device program that was judged: the launcher knows it by the kernel's tag."""
-        ruled = any(isinstance(op, AllowDevice) for op in plan.ops)
-        programs = (outcome.programs or ()) if ruled else (("", True),)
-        call = "\1".join((*self.words, traits(kernel, target.rootfs)))
-        names = {f"{PREFIX}{hash_of((call + tag).encode()):016x}": (tag, allows) for tag, allows in programs}
-        # The launcher removes one that does not hold any more.
-        new = {name: one for name, one in names.items() if not os.access(f"{SYSTEM}/{name}", os.F_OK)}
-        if not new:
-            return
-        from nvc.apply.replay import BLOCK, record, store
-
-        content = record(kernel, options, request, plan, self.facts, self.configuration)
-        if self.configuration != tuple((path, _state(path)) for path, _ in self.configuration):
-            return
-        block = content[BLOCK]
-        for name, (tag, allows) in new.items():
-            content[BLOCK] = b"" if allows else block
-            store(name, [(call + tag).encode(), *content])
 
 
 def traits(kernel: Kernel, rootfs: int) -> str:
