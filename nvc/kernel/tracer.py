@@ -68,6 +68,9 @@ _COUNTS = 3
 _LAYOUT = 2
 #: Entries of the map `settings`, as in tracer.bpf.c.
 _STATUS_AT, _SINCE = 0, 1
+#: Reads of the ring in a turn: as many records as it has room for, and a few more.
+_TURN = 40
+_UNORDERED = frozenset(_PID.pack(kind) for kind in (KILLED, MEDDLED, UNREADABLE, CROWDED, CONTESTED, NAMED))
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -126,6 +129,7 @@ class Tracer:
         self._ring = tracing.Ring(maps["ring"], RECORD.size)
         self._leaving: set[int] = set()
         self.fd = maps["ring"].fd
+        self.behind = False
 
     @staticmethod
     def open(directory: str, program: str = "") -> Tracer:
@@ -160,21 +164,28 @@ class Tracer:
             os.close(lock)
 
     def news(self) -> tuple[News, ...]:
-        """What happened since the last call, in order.
+        """What happened since the last call, in order, as much as the ring has room for: `behind` says that there
+        was more. What does not change the table comes last, once with the number of times.
 
         EXITED is told once the last thread of the process is over. Its guard is then gone, and so are its clients,
         but for those in which another process has made something. `leaving` says whether to ask again soon.
         """
-        found = []
-        while True:
+        found: list[News] = []
+        several: dict[bytes, int] = {}
+        self.behind = True
+        for _ in range(_TURN):
             records = self._ring.read()
-            for each in map(parse_news, records):
-                if each.kind == EXITED:
-                    self._leaving.add(each.pid)
+            for each in records:
+                if each[:4] in _UNORDERED:
+                    several[each] = several.get(each, 0) + 1
+                elif (one := parse_news(each)).kind == EXITED:
+                    self._leaving.add(one.pid)
                 else:
-                    found.append(each)
+                    found.append(one)
             if len(records) < tracing.Ring.ROOM:
+                self.behind = False
                 break
+        found += [parse_news(each)._replace(times=times) for each, times in several.items()]
         for pid in sorted(self._leaving):
             if process_began(pid) is None:
                 self._leaving.discard(pid)

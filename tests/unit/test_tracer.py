@@ -15,7 +15,7 @@ from elftools.elf.elffile import ELFFile
 from support import REPO, need, run
 
 from nvc.kernel import tracer, tracing
-from nvc.kernel.tracer import News, Object, living, parse_news, parse_object, process_began
+from nvc.kernel.tracer import News, Object, Tracer, living, parse_news, parse_object, process_began
 
 sys.path.insert(0, os.path.join(REPO, "native/tracer"))
 from build import flatten
@@ -167,3 +167,17 @@ def test_what_bpf_cannot_take_is_not_flattened(tmp_path: Path) -> None:
         run(need("clang"), "-O2", "-target", "bpf", "-c", "-o", target, source)
         with open(target, "rb") as file, pytest.raises(ValueError, match=why):
             flatten(ELFFile(file))
+
+
+def test_a_flood_of_news_is_read_a_part_at_a_time() -> None:
+    """Of a ring that is never empty."""
+    made: Any = Tracer.__new__(Tracer)
+    meddled = struct.pack("<IIII32x", tracer.MEDDLED, 7, 1, 2)
+    freed = struct.pack("<IIII32x", tracer.FREED, 8, 3, 4)
+    reads = iter([[meddled, freed] * 128] * 1000)
+    made._ring, made._leaving = SimpleNamespace(read=lambda: next(reads)), set()
+    news = made.news()
+    assert made.behind and len([*reads]) > 900
+    assert len(news) < 10_000 and news[-1] == News(tracer.MEDDLED, 7, 1, 2, times=len(news) - 1)
+    made._ring = SimpleNamespace(read=lambda: [freed])
+    assert made.news() == (News(tracer.FREED, 8, 3, 4),) and not made.behind
