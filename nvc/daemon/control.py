@@ -242,5 +242,6 @@ def slice_(daemon: Daemon, key: str, now: int) -> dict[str, Any]:
         "program": known.entry.program or None,
         "rootfs": known.entry.rootfs or None,
         "running": known.alive,
+        "guarded": not daemon.timing.problem and key not in daemon.timing.unguarded,
         "devices": [device.uuid for device in known.devices],
     }

@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from support.tracing import Caller, bpffs, build_calls, unmount, wait_for  # noqa: F401
+from support.tracing import Caller, bpffs, build_calls, changed, unmount, wait_for  # noqa: F401
 
+from nvc.daemon.time.timing import Timing
 from nvc.kernel.pid_space import Space, pid_space
 from nvc.kernel.tracer import EXITED, KILLED, Tracer
 
@@ -175,4 +179,26 @@ def test_the_guard_holds_while_nobody_runs(bpffs: str) -> None:  # noqa: F811
         again = Tracer.open(bpffs)
         assert caller.pid in again.guarded() or EXITED in {each.kind for each in again.news()}
         again.close()
+    unmount(bpffs)
+
+
+def test_a_full_table_of_guards_is_said_and_stops_nobody_else(bpffs: str, tmp_path: Path) -> None:  # noqa: F811
+    tracer = Tracer.open(bpffs, changed(tmp_path, guards=4))
+    timing: Any = Timing.__new__(Timing)
+    said: set[str] = set()
+    timing.tracer, timing.guarded, timing.unguarded = tracer, set(), set()
+    timing.slices, timing.spaces = SimpleNamespace(say=said.add), {}
+    pids = range(5_000_000, 5_000_006)  # more than the kernel gives
+    timing._guard(dict.fromkeys(pids, "slice-a"))
+    assert tracer.guarded() == timing.guarded and len(timing.guarded) == 4
+    assert timing.unguarded == {"slice-a"}
+    (line,) = said
+    assert line.startswith("slice slice-a has processes that the tracer cannot guard: ") and "--pids-limit" in line
+    ended = min(timing.guarded)
+    tracer.guard(ended, False)
+    timing.guarded.discard(ended)
+    timing.unguarded.clear()
+    timing._guard(dict.fromkeys(pids[4:], "slice-b"))
+    assert tracer.guarded() == timing.guarded and len(timing.guarded) == 4 and len(said) == 2
+    tracer.close()
     unmount(bpffs)

@@ -59,6 +59,7 @@ class Timing:
         )
         self.instances: dict[str, int] = {}  # the driver's numbers of GPUs
         self.guarded: set[int] = set()
+        self.unguarded: set[str] = set()  # slices with a process that could not be guarded
         self.meddling = Meddling(
             lambda pids: self.owners.of({*self.table.pids(), *pids}), lambda: slices.by_key, self._end, log
         )
@@ -112,6 +113,7 @@ class Timing:
         if self.tracer is None:
             return
         owners = self.owners.of(self.table.pids())
+        self.unguarded.clear()
         self._guard({pid: key for pid, key in owners.items() if key != STRANGER})
         self._guard({entry.pid: entry.key for entry in self.slices.living() if entry.pid})
         spaces = frozenset(self.spaces.values())
@@ -155,7 +157,15 @@ class Timing:
         """
         assert self.tracer is not None
         for pid in keys.keys() - self.guarded:
-            self.tracer.guard(pid, True, number_of(keys[pid]))
+            try:
+                self.tracer.guard(pid, True, number_of(keys[pid]))
+            except OSError as error:
+                self.unguarded.add(keys[pid])
+                self.slices.say(
+                    f"slice {keys[pid]} has processes that the tracer cannot guard: {error}; limit the number of "
+                    "processes of each container (--pids-limit)"
+                )
+                continue
             self.guarded.add(pid)
             if space := pid_space(pid):
                 self.spaces[pid] = Space(*space, number_of(keys[pid]))
@@ -163,6 +173,8 @@ class Timing:
     def _news(self, now: int) -> None:
         assert self.tracer is not None
         news = self.tracer.news()
+        if self.tracer.behind:  # a flood: others are served meanwhile
+            self.loop.rest(self.tracer.fd, now)
         for pid in {one.pid for one in news if one.kind == EXITED}:
             self.guarded.discard(pid)
             self.spaces.pop(pid, None)
