@@ -34,6 +34,9 @@ class OneGpu:
     def set_timeslice(self, fd: int, client: int, group: int, us: int) -> int:
         return rm.set_timeslice(fd, client, group, us)
 
+    def get_timeslice(self, fd: int, client: int, group: int) -> tuple[int, int]:
+        return rm.get_timeslice(fd, client, group)
+
     def borrow(self, pid: int, number: int) -> int:
         return rm.borrow(pid, number, self.path)
 

@@ -29,6 +29,8 @@ class Driver:
         return self.rm.subdevice(next(one.instance for one in self.rm.devices() if one.uuid == uuid))
     def set_timeslice(self, fd, client, group, us):
         return rm.set_timeslice(fd, client, group, us)
+    def get_timeslice(self, fd, client, group):
+        return rm.get_timeslice(fd, client, group)
     def borrow(self, pid, number):
         return rm.borrow(pid, number, self.path)
 

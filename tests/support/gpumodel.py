@@ -252,6 +252,14 @@ class Gpu:
                 return 0
         return 0x57
 
+    def get_timeslice(self, fd: int, client: int, group: int) -> tuple[int, int]:
+        """As nvc/kernel/rm.py has it."""
+        answer = self.call("read", CLOCK)
+        if answer is not None:
+            return answer, 0
+        found = [one.length // 1000 for one in self.contexts if (one.client, one.handle) == (client, group)]
+        return (0, found[0]) if found else (0x57, 0)
+
     def borrow(self, pid: int, number: int) -> int:
         """As nvc/kernel/rm.py has it."""
         if not self.alive(pid):

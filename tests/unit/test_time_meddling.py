@@ -40,7 +40,7 @@ class Host:
                 self.meddling.take(told, self.now)
                 self.meddling.second(self.now)
             self.had += TENTH
-            found = SliceTime("a", 0, 0, 0, 0, ((1, self.had),), 0)
+            found = SliceTime("a", 0, 0, 0, 0, ((1, self.had),), 0, 0)
             self.meddling.look_at(found, lambda key, pid: {CLIENT} if pid == 1 else set(), self.now)
 
 

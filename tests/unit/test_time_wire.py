@@ -35,7 +35,7 @@ ACCOUNT = wire.Account(
     1, 2, 3,
     (
         DeviceTime(
-            UUID, 0, True, ((7, 8, 9),), (SliceTime("a", 1, 2, 3, 4, ((7, 5),), 6),), 1, 2, 3,
+            UUID, 0, True, ((7, 8, 9),), (SliceTime("a", 1, 2, 3, 4, ((7, 5),), 6, 7),), 1, 2, 3,
             ((-1, 2), (0x56, 3)), "why",
         ),
         DeviceTime("GPU-x", -1, False, (), (), 0, 0, 0, (), ""),

@@ -20,6 +20,7 @@ JUMP = 5 * MS  # between the GPU's timer and CLOCK_MONOTONIC, from look to look
 RETRY = 100 * MS  # until a stop or start that failed is repeated
 ATTEMPTS = 3  # to read clock and timer at one moment
 TIDY = 10 * SECOND  # between two looks at which processes may be forgotten
+READ_BACK = 16  # timeslices in a second, of slices that work
 REOPEN = SECOND  # until the log is opened again
 SETTLED = 20 * MS  # after a stop, or a change of its channels, what a process has is not told of
 
@@ -34,6 +35,7 @@ class SliceTime(Value):
     stops: int
     broke: tuple[tuple[int, int], ...]  # process, and what it had while it was stopped: somebody has started it
     refused: int  # stops and starts that the driver refused
+    retimed: int  # timeslices that were not what was set, though the tracer saw nobody set them
 
 
 class DeviceTime(Value):
@@ -81,6 +83,8 @@ class _Slice:
         "stopped",
         "broke",
         "refused",
+        "retimed",
+        "seen",
         "off",
         "tried",
         "fresh",
@@ -93,7 +97,8 @@ class _Slice:
         self.made: dict[int, tuple[Made, ...]] = {}  # of each of its processes in the plan, as far as that is whole
         self.since: dict[int, int] = {}  # when that last changed
         self.broke: dict[int, int] = {}  # what each had since then while it was stopped
-        self.had = self.doubtful = self.stopped = self.refused = 0
+        self.had = self.doubtful = self.stopped = self.refused = self.retimed = 0
+        self.seen = 0  # what it had when its timeslices were last read back
         self.off = 0  # since when it is stopped; 0: it is not
         self.tried = 0  # until when a stop that failed is not repeated
         self.fresh = True  # never started by this timekeeper: an earlier one may have stopped it
@@ -114,11 +119,13 @@ class DeviceKeeper:
         self.executor = Executor(self.device, driver, clock, alive)
         self.slices: dict[str, _Slice] = {}
         self.lengths: list[tuple[Group, int]] = []  # timeslices to be set, one a step
+        self.checks: list[tuple[_Slice, Group]] = []  # timeslices to be read back, one a step
+        self.suspects: list[tuple[_Slice, Group]] = []  # that differed: the tracer may still tell who set them
         self.log: SwitchLog | None = None
         self.log_problem = ""
         self.timer_problem = ""
         self.looked, self.time, self.apart = self._moment()
-        self.reopen = self.tidied = now = self.looked
+        self.reopen = self.tidied = self.checked = now = self.looked
         self.credited: dict[int, int] = {}  # what of each process's time its slice was charged with
         self.accounts = Accounts(self.time)
         self._open(now)
@@ -172,6 +179,27 @@ class DeviceKeeper:
             for group in known.plan.groups
             if self.executor.wants_length(group, known.plan.timeslice_us)
         ]
+
+    def _read_back(self) -> None:
+        """Note which timeslices are to be read back: of slices that worked, those that have waited longest."""
+        for known, group in self.suspects:
+            known.retimed += group in known.plan.groups  # as it was: touched is another one if the tracer saw it
+        self.suspects.clear()
+        read, found = self.executor.read, []
+        for known in self.slices.values():
+            if known.had > known.seen and known.plan.timeslice_us:
+                waits = [(read.get((one.client, one.handle), 0), known, one) for one in known.plan.groups]
+                waits.sort(key=lambda one: one[0])
+                found += [(place, *one) for place, one in enumerate(waits)]
+            known.seen = known.had
+        found.sort(key=lambda one: one[:2])
+        self.checks = [(known, group) for _, _, known, group in found[:READ_BACK]]
+
+    def _check(self, known: _Slice, group: Group) -> None:
+        us = known.plan.timeslice_us
+        if self.executor.differs(group, us):
+            self.suspects.append((known, group))
+            self.lengths.append((group, us))
 
     def _take(self, known: _Slice, plan: SlicePlan, now: int) -> None:
         """Take what is new of a slice."""
@@ -236,6 +264,9 @@ class DeviceKeeper:
         if self.lengths and following > self.clock() + MS:
             self.executor.set_length(*self.lengths.pop())
             return following if not self.lengths else self.clock()
+        if self.checks and following > self.clock() + MS:
+            self._check(*self.checks.pop())
+            return self.clock()
         return following
 
     def _next_look(self) -> int:
@@ -293,6 +324,9 @@ class DeviceKeeper:
             self._charge(known, doubtful, before, now)
             if sum(known.broke.values()) > broke:
                 self.executor.stop(known.plan.groups, again=True)
+        if now >= self.checked + SECOND:
+            self.checked = now
+            self._read_back()
         if now >= self.tidied + TIDY:
             self.tidied = now
             kept = frozenset(pid for known in self.slices.values() for pid in known.pids)
@@ -343,6 +377,7 @@ class DeviceKeeper:
                     key, known.had, known.doubtful,
                     known.stopped + (max(now - known.off, 0) if known.off else 0),
                     known.cap.stops if known.cap else 0, tuple(known.broke.items()), known.refused,
+                    known.retimed,
                 )
                 for key, known in self.slices.items()
             ),

@@ -82,6 +82,10 @@ class RmDriver:
         """The driver's status. Raises RmError."""
         return rm.set_timeslice(fd, client, group, us)
 
+    def get_timeslice(self, fd: int, client: int, group: int) -> tuple[int, int]:
+        """The driver's status, and microseconds. Raises RmError."""
+        return rm.get_timeslice(fd, client, group)
+
     def let_go(self) -> None:
         """Start all channels that compute, as far as the tracer knows them. Raises OSError, NvcError."""
         tracer, table = Tracer.open(self._pins), Table()

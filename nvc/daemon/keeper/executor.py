@@ -52,6 +52,9 @@ class Driver(Protocol):
     def set_timeslice(self, fd: int, client: int, group: int, us: int) -> int:
         """By a descriptor of the process that made the group. Returns the driver's status."""
 
+    def get_timeslice(self, fd: int, client: int, group: int) -> tuple[int, int]:
+        """By the same descriptor: the driver's status, and microseconds."""
+
     def borrow(self, pid: int, number: int) -> int:
         """That descriptor. Raises OSError, RmError."""
 
@@ -83,6 +86,7 @@ class Executor:
         self.lengths: dict[Channel, tuple[int, int, int]] = {}  # of groups: timeslice, serial, touched
         self.gone: dict[Channel, int] = {}  # channels that were not there, until when they are left out
         self.again: dict[Channel, int] = {}  # groups whose timeslice failed, until when it is left
+        self.read: dict[Channel, int] = {}  # groups whose timeslice was read back, when
         self.calls = 0
         self.failed: dict[int, int] = {}  # by status
         self.refused = 0  # calls on end in which no channel was reached, and one was refused
@@ -198,6 +202,28 @@ class Executor:
         self.again[key] = self.clock() + REST
         return False
 
+    def differs(self, group: Group, us: int) -> bool:
+        """Whether a group has another timeslice than the one that was set. It is to be set again, then."""
+        key = (group.client, group.handle)
+        if self.lengths.get(key) != (us, group.serial, group.touched):
+            return False  # it is to be set anyhow
+        self.read[key] = self.clock()
+        try:
+            fd = self.driver.borrow(group.pid, group.fd)
+        except (OSError, NvcError):
+            return False
+        try:
+            self.calls += 1
+            status, found = self.driver.get_timeslice(fd, group.client, group.handle)
+        except (OSError, NvcError):
+            return False
+        finally:
+            os.close(fd)
+        if status != OK or found == us:
+            return False
+        del self.lengths[key]
+        return True
+
     def give_back(self, groups: Iterable[Group]) -> None:
         """Set the driver's own timeslice again where another one was set."""
         for group in groups:
@@ -219,6 +245,7 @@ class Executor:
         now = self.clock()
         self.lengths = {key: value for key, value in self.lengths.items() if key in handles}
         self.again = {key: value for key, value in self.again.items() if key in handles}
+        self.read = {key: value for key, value in self.read.items() if key in handles}
         self.off = {key: value for key, value in self.off.items() if key in channels}
         self.gone = {key: value for key, value in self.gone.items() if key in channels and value > now}
 

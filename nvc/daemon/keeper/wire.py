@@ -41,7 +41,8 @@ def account_message(account: Account) -> dict[str, Any]:
         [
             one.uuid, one.instance, one.logged, one.pids,
             [
-                [each.key, each.had_ns, each.doubtful_ns, each.stopped_ns, each.stops, each.broke, each.refused]
+                [each.key, each.had_ns, each.doubtful_ns, each.stopped_ns, each.stops, each.broke, each.refused,
+                 each.retimed]
                 for each in one.slices
             ],
             one.lost, one.jumps, one.calls, one.failed, one.problem,
@@ -176,11 +177,11 @@ def _device_time(value: object) -> DeviceTime:
 
 
 def _slice_time(value: object) -> SliceTime:
-    key, had, doubtful, stopped, stops, broke, refused = _list(value, 7)
+    key, had, doubtful, stopped, stops, broke, refused, retimed = _list(value, 8)
     return SliceTime(
         _text(key), _number(had), _number(doubtful), _number(stopped), _number(stops),
         tuple((_number(a, 0, WORD), _number(b)) for a, b in (_list(one, 2) for one in _list(broke))),
-        _number(refused),
+        _number(refused), _number(retimed),
     )  # fmt: skip
 
 

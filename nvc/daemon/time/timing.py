@@ -246,6 +246,8 @@ class Timing:
             for found in device.slices:
                 self.meddling.look_at(found, self._clients, now)
                 told.update(pid for pid, _ in found.broke)
+                if found.retimed:
+                    self.slices.say(f"slice {found.key} set a timeslice by a call that it hid: it is set again")
             for key, had, waited in self.books.slices(device.uuid):
                 known = self.slices.by_key.get(key)
                 if known is not None:
