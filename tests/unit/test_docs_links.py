@@ -20,9 +20,9 @@ PAGES = sorted(
 )
 TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 #: Pages for those who change nvc, beside what they are about.
-BESIDE = ("tests/features.md", "tests/security.md", "tests/adversary/catalogue.md", "packaging/dependencies.md")
+BESIDE = ("tests/features.md", "tests/security.md", "tests/adversary/catalogue.md")
 #: Pages that are not for users, and one that is made from the code.
-OTHERS = ("docs/api.md", "docs/architecture.md", "docs/time.md", "docs/decisions.md")
+OTHERS = ("docs/api.md", "docs/architecture.md", "docs/time.md", "docs/decisions.md", "docs/dependencies.md")
 #: What somebody who comes for slices must find at the first look.
 AT_ONCE = ("docs/peers.md", "docs/sharing.md", "docs/daemon.md", "docs/vgpu.md")
 
