@@ -100,7 +100,7 @@ def test_a_slice_that_has_too_much_is_denied_more(
     assert place.daemon is not None and "is within its limits again; no longer denied" in place.daemon.said()
     assert "denied more" not in run(*place.enter(launcher, "vgpu", "show", denied["key"])).stdout
     assert "nvc_slice_denied{" not in get(place, "/metrics") and not violation(place, "excess")
-    told(place, launcher, denied["key"], "excess", "deny", "allowed")
+    told(place, launcher, denied["key"], "excess", "deny", "no longer denied")
 
 
 def test_a_limit_that_the_operator_lowered_stops_nobody(
@@ -155,7 +155,7 @@ def test_a_way_around_the_shim_is_told_until_it_is_over(
     other.end()
     eventually(place, lambda s: not s["ongoing"])
     assert program.code("alloc c 2m")[0] == 0 and not violation(place, "bypass")
-    told(place, launcher, key, "bypass", action, "allowed" if action == "deny" else "over")
+    told(place, launcher, key, "bypass", action, "no longer denied" if action == "deny" else "over")
 
 
 def test_strangers_on_a_shared_device_are_reported(place: Place, driver: str, sliced: Any) -> None:

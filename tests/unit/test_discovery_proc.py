@@ -102,7 +102,7 @@ def test_gpus_by_address_with_the_kernels_minors(tree: DriverTree) -> None:
         ("0000:ff:00.0", -1, False),
     ]
     tree.gpu("0000:2b:00.0", 1)
-    with pytest.raises(DetectionError, match="minor 1 is 0000:2b:00.0's"):
+    with pytest.raises(DetectionError, match="0000:2b:00.0 has minor 1 too"):
         proc_gpus(root)
 
 
