@@ -69,7 +69,7 @@ def test_a_slice_that_needs_nvcd(box: Box) -> None:
     with sliced(box, NVC_VGPU_CORES="50", NVC_VGPU_POLICY="weight"):
         said = named(box, "vgpu.daemon", "nvcd cannot be reached")
         assert said.commands == ("nvcd &",) and examine(box.host).returncode == 1
-        waiting = "until [ -S /run/nvc/nvcd/nvcd.sock ]; do :; done"
+        waiting = "until nvcd --state >/run/nvcd.state 2>&1; do :; done"
         pid = box.host.sh(f"nvcd </dev/null >/run/nvcd.log 2>&1 & {waiting}; echo $!").stdout.strip()
         well(box, "vgpu.daemon")
         box.host.sh(f"kill {pid}; while [ -e /proc/{pid}/exe ]; do :; done; rm -r /run/nvc/nvcd")
