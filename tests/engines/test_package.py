@@ -191,7 +191,7 @@ def test_another_python(installed: str, scratch: str) -> None:
         assert debian.sh("nvc-cli sim create /srv/driver; nvc-cli --root /srv/driver list").stdout
         debian.sh("dpkg -i /var/cache/apt/archives/python3-minimal_*.deb")
         assert debian.sh(head).stdout == ours
-        assert debian.sh("ls /usr/lib/nvc/python/nvc/__pycache__/errors.*.pyc").stdout
+        assert debian.sh("ls /usr/lib/nvc/python/nvc/base/__pycache__/errors.*.pyc").stdout
 
         linked = "ls /usr/lib/nvc/site | grep -c prctl || true"
         assert debian.sh(linked).stdout == "2\n"

@@ -18,7 +18,8 @@ pytestmark = pytest.mark.nightly
 #: Where zsh looks differs.
 MOVED = {"/usr/share/zsh/vendor-completions": "/usr/share/zsh/site-functions"}
 SHARED = re.compile(
-    r"/(etc|usr)?|/usr/(bin|lib|share)|/usr/lib/systemd(/system)?|/usr/share/(man(/man.)?|doc)|/usr/share/(bash|fish|zsh).*"
+    r"/(etc|usr)?|/usr/(bin|lib|share)|/usr/lib/systemd(/system)?|/usr/lib/udev(/rules.d)?"
+    r"|/usr/share/(man(/man.)?|doc)|/usr/share/(bash|fish|zsh).*"
 )
 
 ARCHITECTURES = {"x86_64": "x64", "aarch64": "AArch64"}
