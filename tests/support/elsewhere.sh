@@ -12,6 +12,7 @@ if [ "$1" = --busy ]; then
     shift
 fi
 repository=$(cd "$(dirname "$0")/../.." && pwd)
+mkdir -p /srv
 place=$(mktemp -d "/srv/some place XXXXXX")
 trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$place"' EXIT
 chmod 755 "$place"
