@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -44,7 +45,7 @@ class Simulated:
             *(f"alloc b{n} 1g" for n in range(size)),
         ]
         lines = " ".join(f"'{command}'" for command in commands)
-        said = container.exec(f"printf '%s\\n' {lines} | {self.tool}").stdout
+        said = container.exec(f"printf '%s\\n' {lines} | {shlex.quote(self.tool)}").stdout
         info, beyond, *blocks = [[int(word) for word in line.split()] for line in said.splitlines()][2:]
         return Memory(info[2], [code for code, *_ in blocks].count(0) * GIB, beyond[0] == OUT_OF_MEMORY)
 
