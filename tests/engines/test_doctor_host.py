@@ -105,7 +105,7 @@ def test_a_runtime_directory_that_is_full(host: Host) -> None:
 def test_the_daemon(host: Host) -> None:
     """It is found while it runs; where no slice needs it, nothing fails without it."""
     start = (
-        "nvcd < /dev/null > /run/nvcd.log 2>&1 & echo $!; until [ -S /run/nvc/nvcd/nvcd.sock ]; do :; done"
+        "nvcd < /dev/null > /run/nvcd.log 2>&1 & echo $!; until nvcd --state >/run/nvcd.state 2>&1; do :; done"
     )
     host.sh("mkdir -p /etc/systemd/system; touch /etc/systemd/system/nvcd.service")
     done = examine(host, "", "--strict vgpu.daemon")
