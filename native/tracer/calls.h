@@ -23,7 +23,7 @@ struct disable {
     u32 clients[64], channels[64];
 };
 enum {
-    MOST_NAMED = 64,
+    MOST_NAMED = 16,
     NAMED_CLIENTS = __builtin_offsetof(struct disable, clients),
     NAMED_CHANNELS = __builtin_offsetof(struct disable, channels)
 };

@@ -73,9 +73,10 @@ def test_who_runs_while_it_is_stopped_is_killed_whatever_others_do(told: tuple[N
 
 @pytest.mark.parametrize(
     "told",
-    [guarded(9, "b"), (named(CLIENT, 3), News(MEDDLED, 3, 7, 8)), (named(CLIENT, 9), News(MEDDLED, 9, 7, 8))],
-    ids=["a neighbour", "a stranger", "one that has ended"],
-)
+    [guarded(9, "b"), (named(CLIENT, 3), News(MEDDLED, 3, 7, 8)), (named(CLIENT, 9), News(MEDDLED, 9, 7, 8)),
+     (named(0, 3), News(MEDDLED, 3, 7, 8))],
+    ids=["a neighbour", "a stranger", "one that has ended", "by a call that names everybody"],
+)  # fmt: skip
 def test_whose_channels_another_one_has_started_is_not(told: tuple[News, ...]) -> None:
     host = Host()
     host.run(10, *told)
