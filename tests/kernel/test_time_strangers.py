@@ -17,20 +17,31 @@ from nvc.daemon.keeper.plan import NATIVE_US
 from nvc.testing.sim.layout import STATE
 from nvc.testing.sim.state import Group, groups
 
-pytestmark = [pytest.mark.usefixtures("shim"), pytest.mark.driver(gpus=1)]
+#: nvcd sees all programs of the host, so those of other tests, too. Few of them use this GPU.
+GPU = 2 + os.getpid() % 30
+
+pytestmark = [pytest.mark.usefixtures("shim"), pytest.mark.driver(gpus=32)]
 
 
 def of(served: Served, pid: int) -> Group:
-    (found,) = [one for one in groups(os.path.join(served.root, STATE)) if one.pid == pid]
+    known = groups(os.path.join(served.root, STATE))
+    (found,) = [one for one in known if (one.pid, one.partition) == (pid, 9 * GPU)]
     return found
+
+
+def stranger_of(sliced: Any) -> int:
+    """A program in no slice that uses the GPU."""
+    program = sliced()
+    assert program.code(f"primary {GPU}")[0] == 0
+    return int(program.process.pid)
 
 
 def test_as_one_more_tenant(
     served: Served, place: Place, driver: str, sliced: Any, busy: Callable[..., Worker]
 ) -> None:
     started(place, driver, '[nvcd]\non-stranger = "slice"\n')
-    stranger = sliced().process.pid
-    worker = busy("--policy=weight", "--weight=3", seconds=600).started()
+    stranger = stranger_of(sliced)
+    worker = busy("--policy=weight", "--weight=3", device=GPU, seconds=600).started()
     state = eventually(place, lambda s: bool(s["devices"]) and len(s["devices"][0]["had"]) == 2)
     (device,) = state["devices"]
     assert device["strangers"] == [stranger]
@@ -46,8 +57,8 @@ def test_stopped_while_slices_are_there(
     served: Served, place: Place, driver: str, sliced: Any, busy: Callable[..., Worker]
 ) -> None:
     started(place, driver, '[nvcd]\non-stranger = "stop"\n')
-    stranger = sliced().process.pid
-    worker = busy("--policy=weight", seconds=600).started()
+    stranger = stranger_of(sliced)
+    worker = busy("--policy=weight", device=GPU, seconds=600).started()
     until(lambda: of(served, stranger).stopped == of(served, stranger).channels)
     worker.kill()
     until(lambda: not of(served, stranger).stopped)
