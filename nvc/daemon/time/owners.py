@@ -11,6 +11,9 @@ from nvc.slices.store.process_info import start_of
 from nvc.slices.store.registry import Entry
 
 STRANGER = ""  # in no slice
+#: So often, once a second, a process in no slice is looked at again. A slice is in the registry before its
+#: container sees it, and a start takes seconds at most.
+LOOKS = 5
 
 
 class Owner(Value):
@@ -18,6 +21,8 @@ class Owner(Value):
 
     start: int  # clock ticks since boot: another process with this number has another
     key: str  # of its slice, or STRANGER
+    looks: int = 0  # at one in no slice, before this one
+    due: bool = False
 
 
 class Owners:
@@ -45,11 +50,19 @@ class Owners:
         self._known = found
         return {pid: owner.key for pid, owner in found.items()}
 
+    def doubt(self) -> None:
+        """Look again at processes in no slice, a few times."""
+        for pid, owner in self._known.items():
+            if not owner.key and owner.looks < LOOKS:
+                self._known[pid] = owner.replace(looks=owner.looks + 1, due=True)
+
     def _look(self, pid: int, entries: list[Entry], keys: frozenset[str]) -> Owner | None:
         known = self._known.get(pid)
         try:
             start = start_of(f"/proc/{pid}")
-            if known is not None and known.start == start and (not known.key or known.key in keys):
+            if known is not None and known.start != start:
+                known = None
+            if known is not None and (known.key in keys if known.key else not known.due):
                 return known
             entry = slice_of(self._kernel, pid, entries)
         except (FileNotFoundError, ProcessLookupError):
@@ -57,4 +70,6 @@ class Owners:
         except OSError as error:  # what cannot be looked at is held like the slice that it was in
             self._say(f"process {pid} uses a GPU, and its slice is not known: {error}")
             return known
-        return Owner(start, entry.key if entry is not None else STRANGER)
+        if entry is not None:
+            return Owner(start, entry.key)
+        return Owner(start, STRANGER, known.looks if known is not None else 0)

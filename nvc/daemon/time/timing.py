@@ -106,6 +106,7 @@ class Timing:
             self._lost = self.tracer.lost
             self.table.load(self.tracer.objects())
         self.table.purge(lambda pid: process_began(pid) is not None)
+        self.owners.doubt()
         self.refresh(now)
 
     def refresh(self, now: int) -> None:
