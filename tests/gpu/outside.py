@@ -67,8 +67,10 @@ class Tenant:
         with open(self.path, "wb") as file:
             file.write(bytes(4096))
         self.log = open(f"{self.path}.log", "wb")
+        python = shutil.which("python3") or "python3"  # the one that has PyTorch, which may be another than this
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         self.process = subprocess.Popen(
-            [sys.executable, "-c", TENANT, self.path], stdout=self.log, stderr=self.log
+            [python, "-c", TENANT, self.path], stdout=self.log, stderr=self.log, env=environment
         )
         self.pid = self.process.pid
 

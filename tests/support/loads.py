@@ -47,11 +47,12 @@ class Failed(AssertionError):
 
 
 def together(
-    tenants: Sequence[Tenant], seconds: float = 10, meanwhile: Callable[[], object] = lambda: None
-) -> list[Had]:
+    tenants: Sequence[Tenant], seconds: float = 10, meanwhile: Callable[[], object] = lambda: None,
+    late: float = 30,
+) -> list[Had]:  # fmt: skip
     """Run them at the same time, and return what each had in a window of so many seconds.
 
-    `meanwhile` is called 2 s before the window begins.
+    `meanwhile` is called 2 s before the window begins. The last step may end `late` seconds after the window.
     """
     with tempfile.TemporaryDirectory(prefix="nvc-loads-") as scratch:
         os.chmod(scratch, 0o755)
@@ -64,7 +65,7 @@ def together(
                 file.write(str(time.monotonic_ns() + 2_000_000_000))
             os.rename(f"{go}.new", go)
             meanwhile()
-            until = time.monotonic() + seconds + 30
+            until = time.monotonic() + seconds + late
             found = [json.loads(_line(process, until, errors)) for process, errors in running]
         finally:
             for process, _ in running:
