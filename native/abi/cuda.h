@@ -280,6 +280,17 @@ typedef struct {
     int sharedMemPerBlock, totalConstantMemory, SIMDWidth, memPitch, regsPerBlock, clockRate, textureAlign;
 } CUdevprop;
 
+typedef struct {
+    unsigned int timeoutMs; /* 0: none */
+    unsigned int reserved0;
+    uint64_t reserved1[7];
+} CUcheckpointLockArgs;
+
+typedef struct {
+    uint64_t reserved[8];
+} CUcheckpointArgs; /* the same for checkpoint, restore and unlock, where it is not used */
+
+_Static_assert(sizeof(CUcheckpointLockArgs) == 64, "CUDA layout");
 _Static_assert(sizeof(CUarrayMapInfo) == 96, "CUDA layout");
 _Static_assert(sizeof(CUDA_LAUNCH_PARAMS) == 56, "CUDA layout");
 _Static_assert(sizeof(CUmemAllocationProp) == 32, "CUDA layout");

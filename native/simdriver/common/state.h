@@ -45,15 +45,20 @@ struct sim_use {
     _Atomic uint64_t busy_ns; /* GPU time consumed */
     _Atomic uint64_t second;  /* CLOCK_BOOTTIME in seconds, of what follows */
     _Atomic uint64_t this_second_ns, last_second_ns;
-    uint64_t spare;
+    _Atomic uint64_t saved; /* `bytes` while the process is checkpointed */
 };
 
+/* What cuCheckpoint* have made of a process: CUprocessState, one that is to be locked, and one that is checkpointed and
+ * that nothing brings back. */
+enum { SIM_PROCESS_LOCKING = 0x100, SIM_PROCESS_LOST };
+
 struct sim_slot {
-    _Atomic uint64_t token; /* 0: free; else drawn at random by the owner */
-    _Atomic uint32_t pid;   /* in the owner's pid namespace */
-    _Atomic uint32_t reserved;
-    _Atomic uint64_t cgroup; /* inode of the one that was charged last; 0: not known */
-    uint64_t spare;
+    _Atomic uint64_t token;   /* 0: free; else drawn at random by the owner */
+    _Atomic uint32_t pid;     /* in the owner's pid namespace */
+    _Atomic uint32_t process; /* CUprocessState, or SIM_PROCESS_LOCKING; a futex that its threads wait on */
+    _Atomic uint64_t cgroup;  /* inode of the one that was charged last; 0: not known */
+    _Atomic uint32_t inside;  /* threads in calls of the driver */
+    _Atomic uint32_t pending; /* operations that have not ended */
     struct sim_use uses[SIM_USES];
 };
 

@@ -231,6 +231,8 @@ struct driver {
     ino_t state_inode;
     uint32_t slot; /* SIM_SLOTS: none */
     uint64_t token;
+    uint32_t inside;  /* threads in calls */
+    uint32_t pending; /* operations of all streams */
     uint64_t next_id;
     uint32_t device_count;
     struct device devices[SIM_MAX_GPUS];
@@ -250,6 +252,7 @@ struct driver {
 struct driver *driver(void);
 
 CUresult api_enter(void);
+CUresult api_attach(void); /* likewise, before cuInit: only the shared state is there */
 void api_leave(void);
 uint64_t thread_number(void); /* from 1, unique in the process */
 CUresult cuDriverGetVersion(int *version);
@@ -316,8 +319,16 @@ void ledger_busy(struct device *device, uint64_t ns);
 /* Bytes that this process may have of the device, and that are left of them; `leaf`: of sim_own_limit. */
 void ledger_room(struct device *device, bool leaf, uint64_t *total, uint64_t *room);
 CUresult ledger_export(struct device *device, uint64_t bytes, uint64_t *id); /* from charged to shared */
+bool ledger_lock(const struct driver *in); /* while others' entries are looked at, too */
+void ledger_unlock(const struct driver *in);
+bool ledger_has_slot(const struct driver *in); /* whether our slot is ours still */
 CUresult ledger_hold(uint64_t id);
 void ledger_drop(uint64_t id);
+
+/* locked.c: what cuCheckpoint* ask of this process */
+void locked_enter(struct driver *in); /* waits while the process is locked */
+void locked_leave(struct driver *in);
+void locked_pending(int change); /* operations begin or end */
 
 /* context.c */
 struct context *context_current(void);

@@ -37,6 +37,7 @@ static void complete(struct op *op, uint64_t time)
     if (!stream->head)
         stream->tail = NULL;
     stream->depth--;
+    locked_pending(-1);
     op_free(op);
     if (stream->dead && !stream->head)
         stream_remove(stream);

@@ -112,6 +112,7 @@ CUresult engine_submit(struct stream *stream, struct op *op)
         stream->head = op;
     stream->tail = op;
     stream->depth++;
+    locked_pending(1);
     if (stream->head == op) /* else there is nothing to do yet */
         rouse(&device->engine, device);
     return CUDA_SUCCESS;

@@ -83,9 +83,13 @@ static void reap(struct sim_state *state, uint32_t slot)
         atomic_store(&use->bytes, 0);
         atomic_store(&use->managed, 0);
         atomic_store(&use->busy_ns, 0);
+        atomic_store(&use->saved, 0);
         atomic_store(&use->this_second_ns, 0);
         atomic_store(&use->last_second_ns, 0);
     }
+    atomic_store(&state->slots[slot].process, CU_PROCESS_STATE_RUNNING);
+    atomic_store(&state->slots[slot].inside, 0);
+    atomic_store(&state->slots[slot].pending, 0);
     for (uint32_t i = 0; i < SIM_EXPORTS; i++)
         if (atomic_load(&state->exports[i].id))
             release(&state->exports[i], slot);
@@ -117,35 +121,40 @@ static bool claim(struct driver *in)
     return false;
 }
 
-/* Whether our slot is ours still: whoever can write the state can take it. */
-static bool has_slot(const struct driver *in)
+/* Whoever can write the state can take it. */
+bool ledger_has_slot(const struct driver *in)
 {
     return in->slot < SIM_SLOTS && atomic_load(&in->state->slots[in->slot].token) == in->token;
+}
+
+bool ledger_lock(const struct driver *in)
+{
+    return lock_byte(in->fd, F_OFD_SETLKW, F_WRLCK, SIM_LOCK_LEDGER) == 0;
+}
+
+void ledger_unlock(const struct driver *in)
+{
+    lock_byte(in->fd, F_OFD_SETLK, F_UNLCK, SIM_LOCK_LEDGER);
 }
 
 /* Enters the ledger with a slot of our own. */
 static bool enter(struct driver *in)
 {
-    if (!has_descriptor(in) || (in->slot < SIM_SLOTS && !has_slot(in)))
+    if (!has_descriptor(in) || (in->slot < SIM_SLOTS && !ledger_has_slot(in)))
         return false;
-    if (lock_byte(in->fd, F_OFD_SETLKW, F_WRLCK, SIM_LOCK_LEDGER) != 0)
+    if (!ledger_lock(in))
         return false;
     if (in->slot < SIM_SLOTS || claim(in))
         return true;
-    lock_byte(in->fd, F_OFD_SETLK, F_UNLCK, SIM_LOCK_LEDGER);
+    ledger_unlock(in);
     return false;
-}
-
-static void leave(struct driver *in)
-{
-    lock_byte(in->fd, F_OFD_SETLK, F_UNLCK, SIM_LOCK_LEDGER);
 }
 
 /* The entry for a partition, made if it is missing; NULL: no room, or no slot yet. */
 static struct sim_use *use_of(struct driver *in, uint32_t partition)
 {
     struct sim_use *spare = NULL;
-    for (uint32_t i = 0; has_slot(in) && i < SIM_USES; i++) {
+    for (uint32_t i = 0; ledger_has_slot(in) && i < SIM_USES; i++) {
         struct sim_use *use = &in->state->slots[in->slot].uses[i];
         uint32_t number = atomic_load(&use->partition);
         if (number == partition + 1)
@@ -188,7 +197,7 @@ void ledger_room(struct device *device, bool leaf, uint64_t *total, uint64_t *ro
 static void note_cgroup(struct driver *in, struct device *device)
 {
     const struct sim_limit *limit = device->mig ? NULL : sim_own_limit(in->state, device->partition, false);
-    if (has_slot(in))
+    if (ledger_has_slot(in))
         atomic_store(&in->state->slots[in->slot].cgroup,
                      limit ? atomic_load(&limit->cgroup) : sim_own_cgroup());
 }
@@ -208,7 +217,7 @@ CUresult ledger_charge(struct device *device, uint64_t bytes)
         atomic_fetch_add(&use->bytes, bytes);
         result = CUDA_SUCCESS;
     }
-    leave(in);
+    ledger_unlock(in);
     return result;
 }
 
@@ -282,7 +291,7 @@ CUresult ledger_export(struct device *device, uint64_t bytes, uint64_t *id)
         ledger_refund(device, bytes);
         result = CUDA_SUCCESS;
     }
-    leave(in);
+    ledger_unlock(in);
     return result;
 }
 
@@ -293,7 +302,7 @@ CUresult ledger_hold(uint64_t id)
     struct sim_export *export = export_at(in->state, id);
     if (export)
         atomic_fetch_or(&export->holders[in->slot / 64], UINT64_C(1) << in->slot % 64);
-    leave(in);
+    ledger_unlock(in);
     return export ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
@@ -305,5 +314,5 @@ void ledger_drop(uint64_t id)
     struct sim_export *export = export_at(in->state, id);
     if (export)
         release(export, in->slot);
-    leave(in);
+    ledger_unlock(in);
 }

@@ -61,11 +61,22 @@ static void make_driver(void)
     __atomic_store_n(&process.driver, made, __ATOMIC_RELEASE);
 }
 
+static CUresult map_state(struct driver *to)
+{
+    char message[SIM_MAX_PATH];
+    struct stat st;
+    if (!to->state)
+        to->state = sim_state_map(&to->root, true, &to->fd, message, sizeof(message));
+    CU_REQUIRE(to->state && syscall(SYS_fstat, to->fd, &st) == 0, CUDA_ERROR_OPERATING_SYSTEM);
+    to->state_device = st.st_dev;
+    to->state_inode = st.st_ino;
+    return CUDA_SUCCESS;
+}
+
 /* What cuInit finds out, once. A failure is found again by the next call: nodes may appear. */
 static CUresult start(struct driver *to)
 {
     char message[SIM_MAX_PATH];
-    struct stat st;
     if (to->ready)
         return CUDA_SUCCESS;
     if (sim_root_open(&to->root, message, sizeof(message)) != 0 ||
@@ -76,11 +87,7 @@ static CUresult start(struct driver *to)
                CUDA_ERROR_UNKNOWN);
     devices_find(to);
     CU_REQUIRE(to->device_count, CUDA_ERROR_NO_DEVICE);
-    if (!to->state)
-        to->state = sim_state_map(&to->root, true, &to->fd, message, sizeof(message));
-    CU_REQUIRE(to->state && syscall(SYS_fstat, to->fd, &st) == 0, CUDA_ERROR_OPERATING_SYSTEM);
-    to->state_device = st.st_dev;
-    to->state_inode = st.st_ino;
+    CU_TRY(map_state(to));
     CU_TRY(mps_start(to));
     to->ready = true;
     return CUDA_SUCCESS;
@@ -93,7 +100,25 @@ CU_API CUresult cuInit(unsigned int flags)
     CU_REQUIRE(driver(), CUDA_ERROR_OUT_OF_MEMORY);
     CU_REQUIRE(!process.forked, CUDA_ERROR_NOT_INITIALIZED);
     pthread_mutex_lock(&driver()->lock);
+    locked_enter(driver());
     CU_RETURN(start(driver()));
+}
+
+CUresult api_attach(void)
+{
+    char message[SIM_MAX_PATH];
+    pthread_once(&process.once, make_driver);
+    struct driver *to = driver();
+    CU_REQUIRE(to && !process.forked, CUDA_ERROR_NOT_INITIALIZED);
+    pthread_mutex_lock(&to->lock);
+    locked_enter(to);
+    CUresult found = CUDA_SUCCESS;
+    if (!to->ready)
+        found =
+            sim_root_open(&to->root, message, sizeof(message)) == 0 ? map_state(to) : CUDA_ERROR_NO_DEVICE;
+    if (found != CUDA_SUCCESS)
+        api_leave();
+    return found;
 }
 
 /* Defined where a test simulates time, tests/native/virtual: there, calls take as long as this says. */
@@ -111,11 +136,14 @@ CUresult api_enter(void)
     CUresult found = to->ready ? mps_look(to) : CUDA_ERROR_NOT_INITIALIZED;
     if (found != CUDA_SUCCESS)
         pthread_mutex_unlock(&to->lock);
+    else
+        locked_enter(to);
     return found;
 }
 
 void api_leave(void)
 {
+    locked_leave(driver());
     pthread_mutex_unlock(&driver()->lock);
 }
 
