@@ -41,10 +41,10 @@ class Policy(Value):
 
 
 TABLE = (
-    Policy(0, "fair", "1/n each (n: --max-instances, or more if more take part); idle time is not redistributed",
+    Policy(0, "fair", "an equal part, also while others are idle. --max-instances says of how many",
            "equal parts; what one leaves stays unused", EQUAL),
-    Policy(1, "first", "slices that ask for this policy go before those that do not, which get what these leave;"
-           " equal parts among themselves",
+    Policy(1, "first", "a slice that asks for this policy goes before the others, which get what it leaves."
+           " Several have equal parts",
            "a slice that asks for it goes before the others, which get what it leaves"),
     Policy(2, "weight", "by weight, for the slices that have work",
            "parts by weight for slices with work; a step waits for a timeslice of each", weighs=True),
@@ -91,6 +91,6 @@ def table() -> str:
     for row in TABLE:
         cap = "part of the multiprocessors" if row.server else "enforced" if row.timed else "ignored"
         weight = "used" if row.weighs else "ignored"
-        needs = "yes" if row.needs_nvcd else "only for exact caps beside other slices" if row.timed else "no"
+        needs = "yes" if row.needs_nvcd else "for exact caps" if row.timed else "no"
         lines.append(f"| `{row.name}` | {row.number} | {row.text} | {cap} | {weight} | {needs} |\n")
     return "".join(lines)
