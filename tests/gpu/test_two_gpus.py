@@ -105,6 +105,7 @@ def decoders(place: Place, jobs: list[Job], model: str, *more: str) -> dict[str,
 
 
 def test_two_gpus_tensor_parallel(place: Place, jobs: list[Job], model: str, measured: Measured) -> None:
+    two_gpus.policy(place, "weight")
     try:
         made = decoders(place, jobs, model, "--graph")
         measured("decode: CUDA graph; NCCL", f"yes; {made['driver'].begun['nccl']}")
@@ -175,6 +176,7 @@ def test_two_gpus_tensor_parallel(place: Place, jobs: list[Job], model: str, mea
 
 
 def test_two_gpus_nccl(place: Place, jobs: list[Job], measured: Measured) -> None:
+    two_gpus.policy(place, "weight")
     limits: dict[str, Sequence[str] | None] = {
         "driver": None, "no limits": ("--weight=1",), "memory": (MEMORY,), "cap": (MEMORY, "--cores=50"),
     }  # fmt: skip
@@ -234,6 +236,7 @@ def test_two_gpus_peers(place: Place, jobs: list[Job], measured: Measured) -> No
 
 def test_two_gpus_stop_and_start(place: Place, jobs: list[Job], measured: Measured) -> None:
     """A job of both GPUs is stopped on both, then on one; then it is `first` beside another."""
+    two_gpus.policy(place, "first")
     jobs += [
         Job("pair", ranks("steps"), slice_of_both(place, "pair", MEMORY, "--policy=first")),
         Job("other", ranks("steps"), slice_of_both(place, "other", MEMORY, "--policy=weight")),
@@ -293,11 +296,7 @@ def test_two_gpus_killed_rank(place: Place, jobs: list[Job], measured: Measured)
                 ended.setdefault(job.name, time.monotonic() - begin)
         time.sleep(0.05)
     for job in jobs:
-        said = [
-            line
-            for line in job.problem().splitlines()
-            if "rror" in line or "imeout" in line or "Signal" in line
-        ]
+        said = [" ".join(line.split()) for line in job.complaints()]
         after = f"{ended[job.name]:.1f} s" if job.name in ended else "it runs on"
         measured(f"rank 1 killed, {job.name}: the other ended after; status; said",
                  f"{after}; {job.process.poll()}; {' / '.join(said[:3])[:300]}")  # fmt: skip

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 from collections.abc import Sequence
-from statistics import median
 from typing import Any
 
 from . import STAGE, gpus
@@ -90,6 +89,12 @@ class Job(Honest):
         self.ask(seconds)
         return self.told(seconds)
 
+    def complaints(self) -> list[str]:
+        """Lines of what it wrote about errors."""
+        self.errors.seek(0)
+        words = ("Error", "timeout", "Signal")
+        return [line for line in self.errors if 'File "' not in line and any(word in line for word in words)]
+
     def quit(self) -> int:
         """Let it end by itself; its exit status."""
         self.stop()
@@ -125,10 +130,6 @@ class Worked:
         """All values of a round's sum, of both ranks."""
         return {one for rank in self.ranks for one in rank[name]}
 
-    def medians(self, name: str) -> list[float]:
-        """Of rank 0, for each of a round's figures."""
-        return [median(column) for column in zip(*self.ranks[0][name])]
-
 
 def together(jobs: Sequence[Job], seconds: float) -> list[tuple[Worked, float]]:
     """What jobs did side by side, each with its steps a second while all of them worked."""
@@ -159,6 +160,12 @@ def order(place: Place, *words: str) -> float:
     )
     assert done.returncode == 0, f"{words}: {done.stderr}"
     return REAL.now
+
+
+def policy(place: Place, name: str) -> None:
+    """Of both GPUs, whichever slice is the oldest."""
+    for uuid in gpus.all_uuids()[:2]:
+        order(place, "policy", uuid, name)
 
 
 def had(place: Place) -> dict[tuple[str, str], tuple[int, int]]:
