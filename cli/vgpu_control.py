@@ -21,6 +21,11 @@ from nvc_cli.vgpu_group import (
     wanted_slice,
 )
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.slices.store.status import SliceStatus
+
+PATIENCE = 600.0  # seconds: 80 GiB take 40
 DEVICE = click.option(
     "--device", "devices", multiple=True, metavar="ID", shell_complete=completion.devices_of_slice,
     help="Only this device: index or UUID; repeatable.",
@@ -77,6 +82,8 @@ def _pausing(name: str, summary: str) -> click.Command:
 
         kernel = operator_kernel()
         tenant = find(everybody(ctx, kernel), slice_name)
+        if tenant.suspension is not None:
+            _bring_back(tenant, name, devices)
         pause(kernel, tenant, devices, name == "pause")
         output.warn(program_of(ctx), gone(tenant))
 
@@ -84,8 +91,36 @@ def _pausing(name: str, summary: str) -> click.Command:
     return pausing
 
 
+def _bring_back(tenant: SliceStatus, name: str, devices: tuple[str, ...]) -> None:
+    """Resume a slice that is suspended. Raises InputError where that is not what is asked for."""
+    from nvc.base.errors import InputError
+    from nvc.slices.client.suspend import resume
+
+    if name == "pause":
+        raise InputError("pause slice", tenant.name, f"it is {tenant.state}", "`resume` brings it back")
+    if devices:
+        raise InputError("--device", devices[0], "a suspended slice comes back as a whole", "leave --device out")
+    resume(tenant.entry.key, tenant.name, PATIENCE)
+
+
+@command("suspend", "nvc-cli vgpu suspend web", "nvc-cli vgpu resume web")
+@click.argument("slice_name", metavar="SLICE", shell_complete=completion.slices)
+@click.pass_context
+def suspend_command(ctx: click.Context, slice_name: str) -> None:
+    """Take a slice's memory off its GPUs, into the host's, until it is resumed.
+
+    Its processes wait in their next call of the driver. nvcd does it, by the driver's checkpoints (driver 570 or
+    newer). If that fails the slice runs on.
+    """
+    from nvc.slices.client.suspend import suspend
+    from nvc.slices.store.status import find
+
+    tenant = find(everybody(ctx, operator_kernel()), slice_name)
+    suspend(tenant.entry.key, tenant.name, PATIENCE)
+
+
 _pausing("pause", "Stop a slice's kernels. Where the shim keeps time, only new launches wait.")
-_pausing("resume", "Let a slice go on.")
+_pausing("resume", "Let a slice go on that is paused or suspended.")
 
 
 @command(

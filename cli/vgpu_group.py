@@ -33,7 +33,9 @@ def vgpu() -> None:
 
 
 #: In the order in which they are used.
-vgpu.order = ("run", "ls", "top", "set", "show", "pause", "resume", "policy", "report", "trace", "advise", "rm")
+vgpu.order = (
+    "run", "ls", "top", "set", "show", "pause", "suspend", "resume", "policy", "report", "trace", "advise", "rm",
+)  # fmt: skip
 
 
 def command(name: str, *lines: str, **more: Any) -> Callable[[Callable[..., None]], click.Command]:

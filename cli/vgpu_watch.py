@@ -15,6 +15,10 @@ from nvc_cli import arguments, completion, output
 from nvc_cli.main import Seconds, format_option, program_of
 from nvc_cli.vgpu_group import ALL, FORMAT, command, everybody, operator_kernel, shown
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.model.slices.suspension import Suspension
+
 FIRST = 0.25  # seconds until the first table of `top`
 
 
@@ -77,6 +81,8 @@ def show_command(ctx: click.Context, slice_name: str, form: str) -> None:
         ("libraries", entry.libs_dir), ("quota", entry.quota), ("created", created),
         ("processes", f"{rows.processes_text(tenant)} use a GPU" if tenant.alive else "gone"),
     ]  # fmt: skip
+    if tenant.suspension is not None:
+        lines += suspension_lines(tenant.suspension)
     for device in tenant.devices:
         memory = size_text(device.memory) if device.memory else "unknown"
         used = rows.used_text(tenant, device, size_text)
@@ -100,6 +106,15 @@ def show_command(ctx: click.Context, slice_name: str, form: str) -> None:
         f"{name:<11}{''.join(c if c.isprintable() else '?' for c in value)}\n" for name, value in lines
     )
     output.write(text + ("\n" + tables.processes((tenant,)) if tenant.accounts else ""))
+
+
+def suspension_lines(one: Suspension) -> list[tuple[str, str]]:
+    """What is known of a slice that does not run."""
+    from nvc.model.slices.sizes import size_text
+
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.since))
+    text = f"since {since}, {size_text(one.bytes)} of {len(one.pids)} processes in the host's memory"
+    return [(one.state, text), *([("", one.problem)] if one.problem else [])]
 
 
 def container_lines(tenant: SliceStatus) -> list[tuple[str, str]]:

@@ -12,6 +12,10 @@
 {"ask": "mps-stop", "key": ...}
 {"ask": "mps-share", "uuid": ...}
                     likewise, the one that slices of a device share
+{"ask": "suspend", "key": ...}, {"ask": "unsuspend", "key": ...}
+                    begins to suspend a slice, or to bring it back, and tells how it goes
+{"ask": "suspension", "key": ...}
+                    `state`, and `problem` and `hint` of the last question for it that came to nothing
 """
 
 from __future__ import annotations
@@ -34,6 +38,10 @@ from nvc.slices.policy.entitlement import Terms, entitlements
 from nvc.slices.store.status import container_document
 
 EVENTS_SHOWN = 64
+QUESTIONS = (
+    "state", "alive", "look", "trace", "traced", "mps-start", "mps-stop", "mps-share", "suspend", "unsuspend",
+    "suspension",
+)  # fmt: skip
 _NAME = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-")
 
 
@@ -62,8 +70,10 @@ def answer(daemon: Daemon, question: bytes, now: int) -> bytes:
         found = {"stopped": daemon.mps.stop(str(asked.get("key")))}
     elif ask == "mps-share":
         found = share_mps(daemon, asked, now)
+    elif ask in ("suspend", "unsuspend", "suspension"):
+        found = suspension(daemon, ask, str(asked.get("key")), now)
     else:
-        found = {"error": "want state, alive, look, trace, traced, mps-start, mps-stop or mps-share"}
+        found = {"error": f"want {', '.join(QUESTIONS)}"}
     return json.dumps(found).encode() + b"\n"
 
 
@@ -75,6 +85,18 @@ def start_mps(daemon: Daemon, asked: dict[str, Any], now: int) -> dict[str, Any]
     if not _NAME.issuperset(key + uuid) or not key or not uuid or len(key + uuid) > 256:
         return {"error": "`key` or `uuid` is empty or malformed"}
     return _started(lambda: daemon.start_mps(key, uuid, percent, memory, now), uuid)
+
+
+def suspension(daemon: Daemon, ask: str, key: str, now: int) -> dict[str, Any]:
+    """How it goes with a slice that is to be suspended, or to come back."""
+    if ask != "suspension":
+        daemon.refresh(now)
+        daemon.suspender.ask(key, ask == "suspend", now)
+    state, refusal = daemon.suspender.state_of(key)
+    if refusal is None:
+        return {"state": state, "problem": None}
+    where = f"{refusal.path}: " if refusal.path else ""
+    return {"state": state, "problem": f"{where}{refusal.cause}", "hint": refusal.hint}
 
 
 def share_mps(daemon: Daemon, asked: dict[str, Any], now: int) -> dict[str, Any]:
@@ -243,5 +265,6 @@ def slice_(daemon: Daemon, key: str, now: int) -> dict[str, Any]:
         "rootfs": known.entry.rootfs or None,
         "running": known.alive,
         "guarded": not daemon.timing.problem and key not in daemon.timing.unguarded,
+        "suspension": daemon.suspender.state_of(key)[0],
         "devices": [device.uuid for device in known.devices],
     }

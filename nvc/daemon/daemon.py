@@ -18,6 +18,7 @@ from nvc.daemon.mps.shared import SharedServers
 from nvc.daemon.names import Names
 from nvc.daemon.schedule.pacer import Pacer
 from nvc.daemon.schedule.slice_index import SliceIndex
+from nvc.daemon.suspend.suspender import Suspender
 from nvc.daemon.time.timing import Timing
 from nvc.kernel import Kernel
 from nvc.kernel.probe import reap
@@ -55,6 +56,9 @@ class Daemon:
         self.mps = Servers(self.loop, kernel, log)
         self.held = HeldFiles(kernel)
         self.shared = SharedServers(self.mps, self.slices, self.verifier.fault)
+        self.suspender = Suspender(
+            self.loop, kernel, self.slices, self.accountant, self.look, lambda: self.nvml.libraries, log
+        )
         self.watcher: Watcher | None = None
         self.notified = False  # the kernel tells of changes of slices and policies
         self._census = now
@@ -91,6 +95,7 @@ class Daemon:
         self.mps.look({key for key, known in self.slices.by_key.items() if known.alive}, now)
         modes = {device.uuid.lower(): device.mode for device in self.accountant.devices}
         self._guarded(lambda: self.shared.second(modes, now))
+        self._guarded(lambda: self.suspender.second(now))
         if self.watcher is not None:
             pids = {user.pid for user in self.accountant.users}
             pids |= {known.entry.pid for known in self.slices.by_key.values() if known.alive}
@@ -179,6 +184,7 @@ class Daemon:
     def _told(self, devices: tuple[DeviceSeen, ...], now: int) -> None:
         self._guarded(lambda: self.accountant.told(devices, now))
         self._guarded(lambda: self.verifier.look(self.mps.servers, now))
+        self._guarded(lambda: self.suspender.told(now))
         if self.accountant.changed:
             self.accountant.changed = False
             self.slices.apply()
@@ -202,6 +208,7 @@ class Daemon:
     def close(self) -> None:
         """End the helper processes, and clear denials."""
         self.timing.close()
+        self.suspender.close()
         self._guarded(self.verifier.release)
         self.nvml.close()
         self.held.close()

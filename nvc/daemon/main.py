@@ -86,6 +86,7 @@ def serve(daemon: Daemon, notifier: Notifier, places: Places) -> None:
     now = time.monotonic_ns()
     daemon.slices.refresh(now)
     daemon.mps.adopt(now)
+    daemon.suspender.open(now)
     daemon.search(now)
     for text, level in begun(daemon, places.control):
         log(text, level)

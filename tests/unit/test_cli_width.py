@@ -282,7 +282,7 @@ def test_every_command_that_prints_something_has_a_form_for_programs(path: tuple
     formats = [param for param in command.params if "--format" in param.opts]
     silent = {
         "runtime configure", "config set", "config unset", "sim create", "sim destroy", "completion", "help",
-        *(f"vgpu {name}" for name in ("run", "set", "pause", "resume", "rm", "trace")),
+        *(f"vgpu {name}" for name in ("run", "set", "pause", "suspend", "resume", "rm", "trace")),
     }  # fmt: skip
     if isinstance(command, click.Group) or " ".join(path) in silent:
         assert not formats

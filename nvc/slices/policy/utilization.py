@@ -67,6 +67,8 @@ def state(tenant: SliceStatus, device: SliceDeviceStatus, had: Received | None) 
         return "gone"
     if device.hidden:
         return "hidden"
+    if tenant.suspension is not None:
+        return tenant.suspension.state
     if device.denied:
         return "denied"
     if device.paused:

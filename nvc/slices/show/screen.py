@@ -23,6 +23,10 @@ STATE_STYLES = {
     "waiting": "high",
     "paused": "bad",
     "denied": "bad",
+    "failed": "bad",
+    "suspending": "dim",
+    "suspended": "dim",
+    "resuming": "dim",
     "gone": "dim",
 }
 HELP = """\

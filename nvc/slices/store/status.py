@@ -21,6 +21,7 @@ from nvc.model.slices.layout import CORES_UNCAPPED, DENIED, NO_LIMIT, PAUSED, PO
 from nvc.model.slices.ledger import Account, Budget
 from nvc.model.slices.policy import policy_of
 from nvc.model.slices.quota import QuotaDevice
+from nvc.model.slices.suspension import Suspension, suspensions
 from nvc.slices.client.nvcd import silence
 from nvc.slices.policy import policies
 from nvc.slices.policy.entitlement import Demand, entitlements, in_force
@@ -80,11 +81,19 @@ class SliceStatus(Value):
     name: str = ""  # for people and for the command line; no other slice has it
     container: ContainerName = ContainerName()  # as its engine knows it; all "" for a program
     doubt: str = ""  # if no process is seen: why the slice still counts as living
+    suspension: Suspension | None = None  # None: it runs, or is gone
 
     @property
     def alive(self) -> bool:
         """Whether its container lives, as nvc.slices.store.liveness says."""
         return bool(self.pids or self.doubt)
+
+    @property
+    def state(self) -> str:
+        """In one word: gone, running, or what nvcd has made of it."""
+        if not self.alive:
+            return "gone"
+        return self.suspension.state if self.suspension is not None else "running"
 
     @property
     def origin(self) -> str:
@@ -140,7 +149,11 @@ def statuses_of(kernel: Kernel, known: Snapshot, names: Lookup | None = None) ->
         found.append(_slice_status(kernel, one.entry, first if alone else one.entry.key, one.life, one.limits))
     found.sort(key=lambda tenant: (not tenant.alive, tenant.entry.created))
     names = names or Lookup()
-    found = [tenant.replace(container=container_of(tenant.entry, names)) for tenant in found]
+    away = suspensions()
+    found = [
+        tenant.replace(container=container_of(tenant.entry, names), suspension=away.get(tenant.entry.key))
+        for tenant in found
+    ]
     return named(tuple(found))
 
 
@@ -301,7 +314,7 @@ def document(tenant: SliceStatus) -> dict[str, Any]:
     return {
         "key": tenant.entry.key,
         "name": tenant.name,
-        "state": "running" if tenant.alive else "gone",
+        "state": tenant.state,
         "running": tenant.alive,
         "container": container_document(tenant.container),
         "program": tenant.entry.program or None,
@@ -311,6 +324,7 @@ def document(tenant: SliceStatus) -> dict[str, Any]:
         "created": tenant.entry.created,
         "pids": list(tenant.pids),
         "problem": tenant.problem or None,
+        "suspension": _suspension(tenant.suspension),
         "devices": [
             {
                 "uuid": device.uuid,
@@ -343,6 +357,13 @@ def document(tenant: SliceStatus) -> dict[str, Any]:
             for account in tenant.accounts
         ],
     }
+
+
+def _suspension(one: Suspension | None) -> dict[str, Any] | None:
+    """What is known of a slice that does not run, for programs."""
+    if one is None:
+        return None
+    return {"since": one.since, "saved": one.bytes, "pids": list(one.pids), "problem": one.problem or None}
 
 
 def container_document(container: ContainerName) -> dict[str, str | None] | None:

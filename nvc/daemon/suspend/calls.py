@@ -1,0 +1,172 @@
+"""The driver's checkpoint calls, in the order in which processes of a slice go away and come back.
+
+Measured with driver 580.159.04 on an H200: the calls need no cuInit, and of a caller's rights SYS_PTRACE alone. The
+process itself carries out what it is asked. So if the caller is killed, it goes on, and the next question for its
+state waits for that. A call can hang: the process may be stopped.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from typing import Protocol
+
+from nvc.base.value import Value
+
+#: CUprocessState.
+RUNNING, LOCKED, CHECKPOINTED, FAILED = range(4)
+#: What becomes of a slice.
+IS_RUNNING, IS_SUSPENDED, IS_FAILED = "running", "suspended", "failed"
+LOCK_MS = 10_000  # that work in flight may take
+OUT_OF_MEMORY, NOT_INITIALIZED = 2, 3
+NO_CALLS = -1  # in the place of a CUresult: libcuda lacks them
+
+Told = Callable[[str, int], None]
+
+
+class CallFailed(Exception):
+    """A call for a process did not return 0."""
+
+    def __init__(self, step: str, pid: int, code: int) -> None:
+        super().__init__(f"{step} of process {pid}: CUDA error {code}")
+        self.step = step
+        self.pid = pid
+        self.code = code
+
+
+class Driver(Protocol):
+    """What is asked of the driver. Each raises CallFailed."""
+
+    def state(self, pid: int) -> int:
+        """A CUprocessState."""
+
+    def lock(self, pid: int) -> None:
+        """Wait for work in flight, and hold up what comes."""
+
+    def checkpoint(self, pid: int) -> None:
+        """Take the memory off the device."""
+
+    def restore(self, pid: int) -> None:
+        """Bring it back."""
+
+    def unlock(self, pid: int) -> None:
+        """Let calls go on."""
+
+
+class Cuda:
+    """The driver by its library. Raises OSError where that cannot be loaded."""
+
+    def __init__(self, path: str) -> None:
+        self._library = ctypes.CDLL(path)
+
+    def _call(self, step: str, pid: int, argument: object) -> None:
+        name = f"cuCheckpointProcess{step}"
+        try:
+            code = int(getattr(self._library, name)(ctypes.c_int(pid), argument))
+        except AttributeError:
+            code = NO_CALLS
+        if code:
+            raise CallFailed(name, pid, code)
+
+    def state(self, pid: int) -> int:
+        """A CUprocessState. Raises CallFailed."""
+        found = ctypes.c_int(-1)
+        self._call("GetState", pid, ctypes.byref(found))
+        return found.value
+
+    def lock(self, pid: int) -> None:
+        """Raises CallFailed; 600: work in flight did not end."""
+        self._call("Lock", pid, ctypes.byref((ctypes.c_uint64 * 8)(LOCK_MS)))
+
+    def checkpoint(self, pid: int) -> None:
+        """Raises CallFailed; 801: the driver cannot save what it has."""
+        self._call("Checkpoint", pid, ctypes.byref((ctypes.c_uint64 * 8)()))
+
+    def restore(self, pid: int) -> None:
+        """Raises CallFailed; 2: no room, and it will never come back."""
+        self._call("Restore", pid, ctypes.byref((ctypes.c_uint64 * 8)()))
+
+    def unlock(self, pid: int) -> None:
+        """Raises CallFailed."""
+        self._call("Unlock", pid, ctypes.byref((ctypes.c_uint64 * 8)()))
+
+
+class Outcome(Value):
+    """What has become of a slice, and which call failed, if one did."""
+
+    state: str
+    step: str = ""
+    pid: int = 0
+    code: int = 0
+
+
+def lives(pid: int) -> bool:
+    """Whether there is such a process. Its directory in /proc may not be seen from here."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def away(driver: Driver, pids: tuple[int, ...], told: Told, alive: Callable[[int], bool] = lives) -> Outcome:
+    """Lock all processes, then take their memory off the devices. If one refuses, all go on as before."""
+    try:
+        for step, name in ((driver.lock, "lock"), (driver.checkpoint, "checkpoint")):
+            for pid in pids:
+                told(name, pid)
+                try:
+                    step(pid)
+                except CallFailed:
+                    if alive(pid):  # who has ended holds nothing
+                        raise
+    except CallFailed as error:
+        return Outcome(back(driver, pids, told, alive).state, error.step, error.pid, error.code)
+    return Outcome(IS_SUSPENDED)
+
+
+def back(driver: Driver, pids: tuple[int, ...], told: Told, alive: Callable[[int], bool] = lives) -> Outcome:
+    """Bring the memory of all back, then let them go on, whatever state each is in.
+
+    If one cannot come back, none does: those that have go away again.
+    """
+    restored: list[int] = []
+    states: dict[int, int] = {}
+    try:
+        for pid in pids:
+            told("state", pid)
+            try:
+                states[pid] = driver.state(pid)
+            except CallFailed as error:
+                if alive(pid) and error.code != NOT_INITIALIZED:
+                    raise
+        broken = [pid for pid, state in states.items() if state == FAILED]
+        if broken:
+            return Outcome(IS_FAILED, "cuCheckpointProcessGetState", broken[0])
+        for pid in (pid for pid, state in states.items() if state == CHECKPOINTED):
+            told("restore", pid)
+            _unless_ended(driver.restore, pid, alive)
+            restored.append(pid)
+        for pid in (pid for pid, state in states.items() if state != RUNNING):
+            told("unlock", pid)
+            _unless_ended(driver.unlock, pid, alive)
+    except CallFailed as error:
+        for pid in restored:
+            told("checkpoint", pid)
+            try:
+                driver.checkpoint(pid)
+            except CallFailed:
+                pass  # it stays locked, and comes back with the others
+        return Outcome(IS_FAILED, error.step, error.pid, error.code)
+    return Outcome(IS_RUNNING)
+
+
+def _unless_ended(step: Callable[[int], None], pid: int, alive: Callable[[int], bool]) -> None:
+    try:
+        step(pid)
+    except CallFailed:
+        if alive(pid):
+            raise

@@ -1,0 +1,274 @@
+"""Suspends slices and brings them back: nvcd's part, which asks a worker process and keeps what came of it.
+
+Nothing is asked that is known to fail: room.py looks first, with what NVML has just shown. A worker that hangs is
+killed. What it had asked may happen later all the same, so such a slice is brought back again and again until the
+driver says that it runs. An nvcd that was killed leaves its records; the next one brings back what was on its way.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+
+from nvc.base.errors import one_line
+from nvc.base.value import Value
+from nvc.daemon.audit.accountant import Accountant
+from nvc.daemon.io.loop import SECOND, Loop
+from nvc.daemon.schedule.slice_index import IndexedSlice, SliceIndex
+from nvc.daemon.suspend import worker
+from nvc.daemon.suspend.calls import IS_FAILED, IS_RUNNING, IS_SUSPENDED, Outcome
+from nvc.daemon.suspend.room import Refusal, gpu_refusal, host_refusal, stopped_refusal
+from nvc.daemon.suspend.words import failure
+from nvc.kernel import Kernel
+from nvc.model.slices import suspension
+from nvc.model.slices.isolation import MPS
+from nvc.model.slices.layout import DENIED, PAUSED
+from nvc.model.slices.suspension import FAILED, RESUMING, SUSPENDED, SUSPENDING, Saved, Suspension
+from nvc.slices.make.calibrate import Libraries
+from nvc.slices.store.process_info import is_here
+
+ANSWER = 10 * SECOND  # in which NVML has to tell what a slice has
+STEP = 30 * SECOND  # that a call may take, and a second for each GIB of the slice
+GIB = 1 << 30
+AGAIN = 5 * SECOND  # after a worker hung
+REMEMBERED = 60 * SECOND  # so long who asked can hear what came of it
+HANG_MAX = 8  # workers that were killed and cannot die; no more are begun until one has
+
+
+class Told(Value):
+    """What came of the last question for a slice that runs or stays as it was."""
+
+    at: int
+    refusal: Refusal
+
+
+class Job:
+    """A worker at work."""
+
+    __slots__ = ("key", "leave", "pid", "channel", "due", "step")
+
+    def __init__(self, key: str, leave: bool, pid: int, channel: socket.socket, due: int) -> None:
+        self.key = key
+        self.leave = leave
+        self.pid = pid
+        self.channel = channel
+        self.due = due
+        self.step = ("start", 0)  # and its process
+
+
+class Suspender:
+    """All slices that do not run."""
+
+    def __init__(
+        self, loop: Loop, kernel: Kernel, slices: SliceIndex, accountant: Accountant, look: Callable[[int], object],
+        libraries: Callable[[], Libraries | None], log: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        """`look` asks NVML, and `told` is called with each answer."""
+        self.loop, self.kernel, self.log = loop, kernel, log
+        self.slices, self.accountant = slices, accountant
+        self.look, self.libraries = look, libraries
+        self.records: dict[str, Suspension] = {}
+        self.jobs: dict[str, Job] = {}
+        self.told_of: dict[str, Told] = {}
+        self._waiting: dict[str, tuple[bool, int]] = {}  # for NVML: whether it is to leave, and since when
+        self._again: dict[str, int] = {}  # when what hung is brought back
+        self._unreaped: list[int] = []
+
+    def open(self, now: int) -> None:
+        """Find what an nvcd before this one left, and bring back what was on its way."""
+        self.records = suspension.suspensions()
+        for key, one in self.records.items():
+            if one.state != SUSPENDED and one.saved:
+                self._again[key] = now
+
+    def ask(self, key: str, leave: bool, now: int) -> None:
+        """Begin to suspend a slice (`leave`) or to bring it back, unless that is so or under way."""
+        self.told_of.pop(key, None)
+        one = self.records.get(key)
+        if key in self._waiting or key in self.jobs or (one is not None and leave) or (one is None and not leave):
+            return
+        refusal = self._refused(self.slices.by_key.get(key), leave)
+        if refusal is not None:
+            self._refuse(key, refusal, now)
+            return
+        self._again.pop(key, None)
+        self._waiting[key] = leave, now
+        self.look(now)
+
+    def state_of(self, key: str) -> tuple[str, Refusal | None]:
+        """The state of a slice, and why the last question came to nothing."""
+        told = self.told_of.get(key)
+        one = self.records.get(key)
+        if key in self._waiting:
+            state = SUSPENDING if self._waiting[key][0] else RESUMING
+        else:
+            state = one.state if one is not None else IS_RUNNING
+        return state, told.refusal if told is not None else None
+
+    def told(self, now: int) -> None:
+        """NVML has told who has what: begin with those who waited for that."""
+        for key, (leave, _) in list(self._waiting.items()):
+            del self._waiting[key]
+            refusal = self._leave(key, now) if leave else self._return(key, now)
+            if refusal is not None:
+                self._refuse(key, refusal, now)
+
+    def second(self, now: int) -> None:
+        """What is due once a second."""
+        for key, (_, since) in list(self._waiting.items()):
+            if now - since > ANSWER:
+                del self._waiting[key]
+                self._refuse(key, Refusal("", "NVML does not tell what it has", "`nvc-cli doctor` says why"), now)
+            else:
+                self.look(now)
+        for job in [job for job in self.jobs.values() if now > job.due]:
+            step, pid = job.step
+            self._ended(job, Outcome(IS_FAILED, f"{step}, which does not return,", pid), now)
+            self._again[job.key] = now + AGAIN
+        for key, one in list(self.records.items()):
+            gone = one.saved and not any(is_here(each.pid, each.start) for each in one.saved)
+            if (gone or key not in self.slices.by_key) and key not in self.jobs:
+                self._forget(key)
+        for key, due in list(self._again.items()):
+            if now >= due and key in self.records and key not in self.jobs:
+                self._again.pop(key)
+                self._waiting[key] = False, now
+        self.told_of = {key: told for key, told in self.told_of.items() if now - told.at < REMEMBERED}
+        self._reap()
+
+    def _refused(self, known: IndexedSlice | None, leave: bool) -> Refusal | None:
+        if known is None or not known.alive:
+            return Refusal("", "it is not a slice that runs", "`nvc-cli vgpu ls` lists them")
+        if self.libraries() is None:
+            return Refusal("", "nvcd has found no driver", "`nvc-cli doctor driver` says why")
+        if not leave:
+            return None
+        if known.entry.isolation == MPS or known.entry.server:
+            return Refusal("", "its programs are clients of an MPS server, which the driver cannot checkpoint", "")
+        for device in known.devices:
+            if device.flags & (PAUSED | DENIED):
+                word = "paused" if device.flags & PAUSED else "denied the GPU"
+                return Refusal(
+                    device.uuid, f"the slice is {word}, so its work in flight would never end",
+                    "`nvc-cli vgpu resume SLICE` first",
+                )  # fmt: skip
+        return None
+
+    def _leave(self, key: str, now: int) -> Refusal | None:
+        saved = tuple(
+            Saved(user.pid, user.start, user.uuid, max(0, user.used))
+            for user in self.accountant.users if user.key == key
+        )  # fmt: skip
+        if not saved:
+            return Refusal("", "no process of it uses a GPU, so there is nothing to give back", "")
+        pids = sorted({one.pid for one in saved})
+        refusal = stopped_refusal(pids) or host_refusal(saved)
+        if refusal is not None:
+            return refusal
+        return self._begin(Suspension(key, SUSPENDING, int(time.time()), saved), True, now)
+
+    def _return(self, key: str, now: int) -> Refusal | None:
+        one = self.records[key]
+        if not one.saved:
+            return Refusal("", one.problem, "end its processes")
+        shown = frozenset(user.pid for user in self.accountant.users)
+        free = {seen.uuid.lower(): seen.memory - seen.used for seen in self.accountant.devices}
+        coming = [
+            each for other, job in self.jobs.items() if not job.leave
+            for each in self.records[other].saved if each.pid not in shown
+        ]  # fmt: skip
+        here = [each for each in one.saved if is_here(each.pid, each.start)]
+        refusal = stopped_refusal({each.pid for each in here}) or gpu_refusal(here, shown, free, coming)
+        if refusal is None:
+            return self._begin(one.replace(state=RESUMING, problem=""), False, now)
+        if one.state != SUSPENDED:  # an nvcd before this one was killed on the way
+            away = not any(each.pid in shown for each in here)
+            self._keep(one.replace(state=SUSPENDED if away else FAILED, problem=f"{refusal.path}: {refusal.cause}"))
+            if not away:
+                self._again[key] = now + AGAIN
+        return refusal
+
+    def _begin(self, one: Suspension, leave: bool, now: int) -> Refusal | None:
+        libraries = self.libraries()
+        self._reap()
+        if libraries is None or len(self._unreaped) >= HANG_MAX:
+            return Refusal("", "the driver does not answer", "`nvc-cli doctor driver` says why")
+        pids = tuple(sorted({each.pid for each in one.saved if is_here(each.pid, each.start)}))
+        self._keep(one)
+        try:
+            pid, channel = worker.start(self.kernel, libraries, pids, leave)
+        except OSError as error:
+            if leave:
+                self._forget(one.key)
+            else:
+                self._keep(one.replace(state=SUSPENDED))
+            return Refusal("", f"no process can be made: {error.strerror}", "see what the host's limits are")
+        job = self.jobs[one.key] = Job(one.key, leave, pid, channel, 0)
+        self._took_a_step(job, now)
+        self.loop.add(channel.fileno(), lambda now: self._ready(job, now))
+        return None
+
+    def _took_a_step(self, job: Job, now: int) -> None:
+        job.due = now + STEP + self.records[job.key].bytes // GIB * SECOND
+
+    def _ready(self, job: Job, now: int) -> None:
+        try:
+            data = job.channel.recv(worker.PACKET)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            data = b""
+        step, pid = job.step
+        try:
+            found = worker.parse(data) if data else Outcome(IS_FAILED, f"{step}, whose caller ended,", pid)
+        except ValueError as error:
+            data, found = b"", Outcome(IS_FAILED, one_line(error), pid)
+        if isinstance(found, Outcome):
+            self._ended(job, found, now)
+            if not data:
+                self._again[job.key] = now + SECOND
+        else:
+            job.step = found
+            self._took_a_step(job, now)
+
+    def _ended(self, job: Job, found: Outcome, now: int) -> None:
+        del self.jobs[job.key]
+        self.loop.remove(job.channel.fileno())
+        job.channel.close()
+        os.kill(job.pid, signal.SIGKILL)  # our child, not reaped
+        self._unreaped.append(job.pid)
+        one = self.records[job.key]
+        refusal = failure(found) if found.step else None
+        if found.state == IS_RUNNING:
+            self._forget(job.key)
+        else:
+            state = SUSPENDED if found.state == IS_SUSPENDED else FAILED
+            self._keep(one.replace(state=state, problem=f"{refusal.path}: {refusal.cause}" if refusal else ""))
+        if refusal is not None:
+            self._refuse(job.key, refusal, now)
+        took = ", ".join(f"{each.bytes >> 20} MiB of {each.uuid}" for each in one.saved)
+        self.log(f"slice {job.key}: {'suspend' if job.leave else 'resume'}: it is {found.state}; {took}")
+
+    def _refuse(self, key: str, refusal: Refusal, now: int) -> None:
+        self.told_of[key] = Told(now, refusal)
+        self.log(f"slice {key}: {refusal.path}{': ' if refusal.path else ''}{refusal.cause}")
+
+    def _keep(self, one: Suspension) -> None:
+        self.records[one.key] = one
+        suspension.write(one)
+
+    def _forget(self, key: str) -> None:
+        self.records.pop(key, None)
+        self._again.pop(key, None)
+        suspension.forget(key)
+
+    def _reap(self) -> None:
+        self._unreaped = [pid for pid in self._unreaped if os.waitpid(pid, os.WNOHANG)[0] == 0]
+
+    def close(self) -> None:
+        """End the workers; the next nvcd brings back what they were at."""
+        for job in self.jobs.values():
+            os.kill(job.pid, signal.SIGKILL)  # our child, not reaped

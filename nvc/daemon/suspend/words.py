@@ -1,0 +1,26 @@
+"""What a call of the driver that failed means for people."""
+
+from __future__ import annotations
+
+from nvc.daemon.suspend.calls import NO_CALLS, OUT_OF_MEMORY, Outcome
+from nvc.daemon.suspend.room import Refusal
+
+_NOT_READY, _UNSUPPORTED, _SYSTEM = 600, 801, 304
+_NEWER = "driver 570 (CUDA 12.8) or newer has these calls"
+#: By the number of CUDA: the cause and the remedy.
+_MEANING = {
+    NO_CALLS: ("the driver has no such call", _NEWER),
+    OUT_OF_MEMORY: ("the GPU had no room; driver 580 does not bring it back any more", "end the process"),
+    _NOT_READY: ("work in flight did not end in time", "try again when its kernels are shorter, or wait for them"),
+    _UNSUPPORTED: (
+        "the driver cannot save what it has: managed memory, memory of several processes, or a group of GPUs",
+        f"leave it running; {_NEWER}",
+    ),
+    _SYSTEM: ("the driver cannot reach it, or does not bring it back after it once found no room", "end it"),
+}
+
+
+def failure(found: Outcome) -> Refusal:
+    """Why the slice is where it is."""
+    cause, hint = _MEANING.get(found.code, (f"CUDA error {found.code}" if found.code else "it did not work", ""))
+    return Refusal(f"process {found.pid}" if found.pid else "", f"{found.step}: {cause}", hint)

@@ -1,0 +1,71 @@
+"""The process that makes the calls for one slice: the vendor's library runs there, with the one right it needs.
+
+It tells each step before it takes it, by a packet `STEP PID`, and the outcome by `end STATE CALL PID CODE`. nvcd
+kills it where it hangs. What it had asked goes on in the tenant all the same, see calls.py.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+
+from nvc.daemon.io import helper
+from nvc.daemon.suspend.calls import IS_FAILED, Cuda, Driver, Outcome, Told, away, back
+from nvc.kernel import Kernel, privileges
+from nvc.slices.make.calibrate import Libraries
+from nvc.slices.make.confine import die_with, no_new_privileges
+
+NAME = "nvcd-suspend"
+RIGHTS = privileges.mask(privileges.SYS_PTRACE)
+PACKET = 512
+
+Work = Callable[[Driver, tuple[int, ...], Told], Outcome]
+
+
+def start(kernel: Kernel, libraries: Libraries, pids: tuple[int, ...], leave: bool) -> tuple[int, socket.socket]:
+    """Take the memory of processes off their devices, or bring it back. The worker's number, and the socket to it.
+
+    Raises OSError.
+    """
+    work: Work = away if leave else back
+
+    def run(channel: socket.socket, parent: int) -> None:
+        _confine(kernel, libraries.root, parent)
+        _serve(channel, libraries.cuda, pids, work)
+        os._exit(0)
+
+    return helper.start(socket.SOCK_SEQPACKET, run, NAME)
+
+
+def _confine(kernel: Kernel, root: str, parent: int) -> None:
+    if root != "/":
+        os.chroot(root)
+    os.chdir("/")
+    keep = RIGHTS & kernel.capget()[1]
+    kernel.capbset_keep(keep)
+    kernel.capset(keep, keep, 0)
+    no_new_privileges()
+    die_with(parent)
+
+
+def _serve(channel: socket.socket, library: str, pids: tuple[int, ...], work: Work) -> None:
+    channel.setblocking(True)
+    try:
+        driver = Cuda(library)
+    except OSError as error:
+        found = Outcome(IS_FAILED, f"load {error}"[: PACKET // 2].replace(" ", "_"))
+    else:
+        found = work(driver, pids, lambda step, pid: channel.sendall(f"{step} {pid}".encode()))
+    channel.sendall(f"end {found.state} {found.step or '-'} {found.pid} {found.code}".encode("ascii", "replace"))
+
+
+def parse(packet: bytes) -> tuple[str, int] | Outcome:
+    """A step and its process, or the outcome. Raises ValueError: who sent it ran the vendor's code."""
+    words = packet.decode("ascii").split(" ")
+    if len(words) == 2:
+        return words[0], int(words[1])
+    kind, state, step, pid, code = words
+    if kind != "end":
+        raise ValueError(f"not understood: {packet[:80]!r}")
+    return Outcome(state, "" if step == "-" else step, int(pid), int(code))

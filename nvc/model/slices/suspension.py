@@ -1,0 +1,106 @@
+"""Which slices are suspended, or on the way there or back: what nvcd keeps of them, for itself and everybody.
+
+    /run/nvc/suspend/<key>    lines of `name value`; gone once the slice runs again
+
+The file is whole or not there. It names each process, when that began, and what it had of each device.
+"""
+
+from __future__ import annotations
+
+import os
+
+from nvc.base.errors import one_line
+from nvc.base.replace import replace_file
+from nvc.base.rundir import runtime_directory
+from nvc.base.value import Value
+from nvc.model.slices.entry import open_own
+
+SUSPENDING, SUSPENDED, RESUMING, FAILED = STATES = ("suspending", "suspended", "resuming", "failed")
+_MOST = 1 << 20  # bytes
+_MODE = 0o600
+
+
+class Saved(Value):
+    """What one process had of one device."""
+
+    pid: int
+    start: int  # clock ticks since boot
+    uuid: str
+    bytes: int
+
+
+class Suspension(Value):
+    """One slice that does not run."""
+
+    key: str
+    state: str
+    since: int  # seconds since the epoch
+    saved: tuple[Saved, ...]
+    problem: str = ""  # why it is not on its way any more
+
+    @property
+    def bytes(self) -> int:
+        """What all processes had of all devices."""
+        return sum(one.bytes for one in self.saved)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The processes."""
+        return tuple(sorted({one.pid for one in self.saved}))
+
+
+def write(one: Suspension) -> None:
+    """Keep it. Raises OSError."""
+    lines = [f"state {one.state}", f"since {one.since}"]
+    lines += [f"saved {each.pid} {each.start} {each.uuid} {each.bytes}" for each in one.saved]
+    lines += [f"problem {one_line(one.problem)}"] if one.problem else []
+    text = "".join(f"{line}\n" for line in lines)
+    replace_file(f"{_directory()}/{one.key}", text.encode("utf-8", "replace"), _MODE, sync=False)
+
+
+def forget(key: str) -> None:
+    """It runs again, or is gone."""
+    try:
+        os.unlink(f"{_directory()}/{key}")
+    except FileNotFoundError:
+        pass
+
+
+def suspensions() -> dict[str, Suspension]:
+    """All of them, by key. What cannot be read counts as failed: its `problem` says why."""
+    base = _directory()
+    found = {}
+    for key in os.listdir(base) if base else ():
+        if key.startswith("."):  # not whole yet
+            continue
+        try:
+            found[key] = _read(f"{base}/{key}", key)
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError) as error:
+            found[key] = Suspension(key, FAILED, 0, (), f"{base}/{key}: {one_line(error)}")
+    return found
+
+
+def _read(path: str, key: str) -> Suspension:
+    fd = open_own(path)
+    try:
+        text = os.read(fd, _MOST).decode("utf-8")
+    finally:
+        os.close(fd)
+    values = {"state": "", "since": "", "problem": ""}
+    saved = []
+    for line in text.splitlines():
+        name, _, value = line.partition(" ")
+        if name == "saved":
+            pid, start, uuid, count = value.split(" ")
+            saved.append(Saved(int(pid), int(start), uuid, int(count)))
+        elif name in values:
+            values[name] = value
+    if values["state"] not in STATES:
+        raise ValueError(f"the state is {values['state']!r}")
+    return Suspension(key, values["state"], int(values["since"]), tuple(saved), values["problem"])
+
+
+def _directory() -> str:
+    return runtime_directory("suspend")

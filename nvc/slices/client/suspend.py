@@ -1,0 +1,49 @@
+"""Has nvcd suspend slices and bring them back."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from nvc.base.errors import InitializationError
+from nvc.model.slices.entry import RegistryError
+from nvc.model.slices.suspension import RESUMING, SUSPENDED, SUSPENDING
+from nvc.slices.client import nvcd
+
+PAUSE = 0.05  # seconds between two looks at how it goes
+ANSWER_TIME = 10.0  # seconds for one answer
+RUNNING = "running"
+
+
+def suspend(key: str, name: str, timeout: float) -> None:
+    """Have the memory of a slice taken off its GPUs. Raises RegistryError."""
+    _wait("suspend slice", "suspend", SUSPENDED, key, name, timeout)
+
+
+def resume(key: str, name: str, timeout: float) -> None:
+    """Have it brought back. Raises RegistryError."""
+    _wait("resume slice", "unsuspend", RUNNING, key, name, timeout)
+
+
+def _wait(step: str, question: str, wanted: str, key: str, name: str, timeout: float) -> None:
+    end = time.monotonic() + timeout
+    answer = _ask(step, question, key, name)
+    while answer.get("state") in (SUSPENDING, RESUMING):
+        if time.monotonic() > end:
+            cause = f"it is {answer['state']} still after {timeout:.0f} s, and nvcd goes on"
+            raise RegistryError(step, name, cause, "`nvc-cli vgpu show` tells what comes of it")
+        time.sleep(PAUSE)
+        answer = _ask(step, "suspension", key, name)
+    state, cause = str(answer.get("state")), str(answer.get("problem") or answer.get("error") or "")
+    if state != wanted or cause:
+        text = f"{cause}; the slice is {state}" if cause else f"the slice is {state}"
+        hint = str(answer.get("hint") or "`nvc-cli vgpu show` tells more")
+        raise RegistryError(step, name, text[:500], hint[:200])
+
+
+def _ask(step: str, question: str, key: str, name: str) -> dict[str, Any]:
+    try:
+        return nvcd.ask(question, ANSWER_TIME, key=key)
+    except InitializationError as error:
+        cause = f"nvcd does not answer at {error.path}: {error.cause}"
+        raise RegistryError(step, name, cause, "start nvcd: it brings back what was on its way") from None

@@ -1,0 +1,183 @@
+"""`vgpu suspend` and `resume` by nvcd, on a simulated GPU: what is shown and refused; who is killed meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+
+import pytest
+from support import GIB, until
+from support.nvcd import Place, ask, eventually
+from support.nvcd_programs import started
+from support.suspended import Holder, cli, delay, shown, workers
+
+pytestmark = pytest.mark.driver(gpus=1)
+Start = Callable[..., Holder]
+
+
+@pytest.fixture
+def holder(place: Place, driver: str, launcher: str) -> Iterator[Start]:
+    """Starts the program in a slice, with an nvcd."""
+    programs = []
+
+    def start(size: int = 1000, kind: str = "plain") -> Holder:
+        if place.daemon is None:
+            started(place, driver)
+        programs.append(Holder(place, launcher, driver, size, kind))
+        return programs[-1]
+
+    yield start
+    for program in programs:
+        program.stop()
+
+
+def used(place: Place) -> int:
+    """Bytes of the GPU in use, by NVML."""
+    return int(ask(place)["devices"][0]["used"] or 0)
+
+
+def state(place: Place, launcher: str, one: Holder) -> str:
+    return str(shown(place, launcher, str(one.tenant))["state"])
+
+
+def test_there_and_back(place: Place, launcher: str, holder: Start) -> None:
+    one = holder()
+    before = eventually(place, lambda found: found["devices"] and found["devices"][0]["used"] > GIB)
+    cli(place, launcher, "suspend", str(one.tenant))
+    eventually(place, lambda found: found["devices"][0]["used"] < before["devices"][0]["used"] - GIB)
+    found = shown(place, launcher, str(one.tenant))
+    assert found["state"] == "suspended" and found["running"] and one.tenant in found["suspension"]["pids"]
+    assert found["suspension"]["saved"] == (1000 + 518) << 20 and not found["suspension"]["problem"]
+    assert "suspended  since " in cli(place, launcher, "show", str(one.tenant)).stdout
+    assert ", suspended" in cli(place, launcher, "ls").stdout
+    assert " suspended " in cli(place, launcher, "top", "--once").stdout
+    assert ask(place)["slices"][0]["suspension"] == "suspended"
+    cli(place, launcher, "suspend", str(one.tenant))  # again: it is so
+    assert one.waits()
+    cli(place, launcher, "resume", str(one.tenant))
+    assert one.receive() == ["0", "4711"] and one.tells()
+    found = shown(place, launcher, str(one.tenant))
+    assert found["state"] == "running" and found["suspension"] is None
+    assert eventually(place, lambda found: found["devices"][0]["used"] == before["devices"][0]["used"])
+    assert not os.listdir(f"{place.run}/suspend")
+
+
+def test_again_and_again(place: Place, launcher: str, holder: Start) -> None:
+    one, other = holder(), holder(100)
+    for _ in range(5):
+        for each in (one, other):
+            cli(place, launcher, "suspend", str(each.tenant))
+        for each in (one, other):
+            cli(place, launcher, "resume", str(each.tenant))
+            assert each.tells()
+
+
+@pytest.mark.driver(gpus=1, model="t4", memory=8 * GIB)
+def test_a_full_gpu_takes_nobody_back(place: Place, launcher: str, holder: Start) -> None:
+    """The driver would never bring it back after that, so it is not asked."""
+    one = holder(4000)
+    cli(place, launcher, "suspend", str(one.tenant))
+    other = holder(5000)
+    done = cli(place, launcher, "resume", str(one.tenant), check=False)
+    assert done.returncode == 1 and "have to be free, and" in done.stderr, done.stderr
+    assert "the slice is suspended" in done.stderr and "suspend others on this GPU" in done.stderr
+    assert state(place, launcher, one) == "suspended" and other.tells()
+    cli(place, launcher, "suspend", str(other.tenant))
+    cli(place, launcher, "resume", str(one.tenant))
+    assert one.tells()
+
+
+def test_what_the_driver_refuses(place: Place, launcher: str, holder: Start) -> None:
+    one = holder(100, "managed")
+    done = cli(place, launcher, "suspend", str(one.tenant), check=False)
+    assert done.returncode == 1 and "cuCheckpointProcessCheckpoint: the driver cannot save" in done.stderr
+    assert f"process {one.tenant}" in done.stderr and "managed memory" in done.stderr
+    assert "the slice is running" in done.stderr and state(place, launcher, one) == "running"
+    assert one.tells()
+
+
+@pytest.mark.driver(gpus=1, cuda_version="12.4")
+def test_an_old_driver(place: Place, launcher: str, holder: Start) -> None:
+    one = holder()
+    done = cli(place, launcher, "suspend", str(one.tenant), check=False)
+    assert done.returncode == 1 and "driver 570 (CUDA 12.8) or newer" in done.stderr
+    assert one.tells()
+
+
+def test_what_is_refused_at_once(place: Place, launcher: str, holder: Start) -> None:
+    one = holder()
+    cli(place, launcher, "pause", str(one.tenant))
+    done = cli(place, launcher, "suspend", str(one.tenant), check=False)
+    assert done.returncode == 1 and "the slice is paused" in done.stderr and "resume" in done.stderr
+    cli(place, launcher, "resume", str(one.tenant))
+    one.signal(signal.SIGSTOP)
+    done = cli(place, launcher, "suspend", str(one.tenant), check=False)
+    one.signal(signal.SIGCONT)
+    assert done.returncode == 1 and f"/proc/{one.tenant}: the process is stopped" in done.stderr
+    cli(place, launcher, "suspend", str(one.tenant))
+    done = cli(place, launcher, "pause", str(one.tenant), check=False)
+    assert done.returncode == 1 and "it is suspended" in done.stderr
+    cli(place, launcher, "resume", str(one.tenant))
+    assert one.tells()
+
+
+def test_nvcd_does_not_run(place: Place, launcher: str, holder: Start) -> None:
+    one = holder()
+    assert place.daemon is not None
+    place.daemon.end()
+    done = cli(place, launcher, "suspend", str(one.tenant), check=False)
+    place.daemon = None
+    assert done.returncode == 1 and "nvcd does not answer" in done.stderr and "start nvcd" in done.stderr
+
+
+@pytest.mark.parametrize("step", ["lock", "checkpoint", "restore", "unlock"])
+@pytest.mark.parametrize("who", ["nvcd", "worker", "tenant"])
+def test_killed_at_a_step(place: Place, driver: str, launcher: str, holder: Start, step: str, who: str) -> None:
+    """The slice runs in the end, or is gone with its process."""
+    one = holder(100)
+    key = shown(place, launcher, str(one.tenant))["key"]
+    eventually(place, lambda found: found["memory"] and found["memory"][0]["pids"])
+    leaves = step in ("lock", "checkpoint")
+    if not leaves:
+        cli(place, launcher, "suspend", str(one.tenant))
+    delay(driver, step, 3000)
+    assert ask(place, "suspend" if leaves else "unsuspend", key=key)["state"] in ("suspending", "resuming")
+    (pid,) = until(lambda: workers(place))
+    until(lambda: os.path.exists(f"{place.run}/suspend/{key}"))
+    delay(driver, step, 0)
+    assert place.daemon is not None
+    if who == "nvcd":
+        place.daemon.kill()
+        started(place, driver)
+    elif who == "worker":
+        os.kill(pid, signal.SIGKILL)
+    else:
+        one.signal(signal.SIGKILL)
+        eventually(place, lambda found: not any(each["running"] for each in found["slices"]))
+        until(lambda: not os.listdir(f"{place.run}/suspend"))
+        return
+    eventually(place, lambda found: found["slices"] and found["slices"][0]["suspension"] == "running")
+    assert one.tells()
+    cli(place, launcher, "suspend", key)
+    cli(place, launcher, "resume", key)
+    assert one.tells()
+
+
+def test_a_suspended_slice_outlives_nvcd(place: Place, driver: str, launcher: str, holder: Start) -> None:
+    one = holder()
+    cli(place, launcher, "suspend", str(one.tenant))
+    assert place.daemon is not None
+    place.daemon.kill()
+    assert state(place, launcher, one) == "suspended"
+    started(place, driver)
+    assert ask(place)["slices"][0]["suspension"] == "suspended"
+    cli(place, launcher, "resume", str(one.tenant))
+    assert one.tells()
+
+
+def test_a_tenant_that_ends_suspended(place: Place, launcher: str, holder: Start) -> None:
+    one = holder()
+    cli(place, launcher, "suspend", str(one.tenant))
+    one.signal(signal.SIGKILL)
+    until(lambda: not os.listdir(f"{place.run}/suspend"))

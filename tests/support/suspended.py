@@ -1,0 +1,96 @@
+"""A program in a slice that is suspended and resumed: it keeps a number in GPU memory, and tells it when asked."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from typing import Any
+
+from . import CLEAN_ENV, run
+from .dialog import Dialog
+from .nvcd import Place
+from .rootfs import LIBS
+
+HOLDER = """
+import ctypes, os, sys
+cuda, context, memory = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_uint64()
+kind, size = sys.argv[1], int(sys.argv[2]) << 20
+codes = [cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0), cuda.cuCtxSetCurrent(context)]
+if kind == "managed":
+    codes.append(cuda.cuMemAllocManaged(ctypes.byref(memory), ctypes.c_size_t(size), 1))
+else:
+    codes.append(cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(size)))
+last = ctypes.c_uint64(memory.value + size - 4)
+codes.append(cuda.cuMemcpyHtoD_v2(last, ctypes.byref(ctypes.c_uint32(4711)), ctypes.c_size_t(4)))
+print(os.getpid(), *codes, flush=True)
+for line in sys.stdin:
+    found = ctypes.c_uint32()
+    code = cuda.cuMemcpyDtoH_v2(ctypes.byref(found), last, ctypes.c_size_t(4))
+    print(code, found.value, flush=True)
+"""
+
+
+class Holder(Dialog):
+    """The program, in a slice of its own unless `words` say where."""
+
+    def __init__(self, place: Place, launcher: str, driver: str, size: int = 1000, kind: str = "plain") -> None:
+        words = place.sliced(launcher, driver, f"--memory={size + 1000}MiB")
+        super().__init__(
+            [*words, sys.executable, "-c", HOLDER, kind, str(size)],
+            {**CLEAN_ENV, "LD_LIBRARY_PATH": f"{driver}{LIBS}"},
+        )
+        self.tenant, *codes = map(int, self.receive())
+        assert not any(codes), codes
+
+    def tells(self) -> bool:
+        """Whether its memory has what it wrote."""
+        self.send("read")
+        return self.receive() == ["0", "4711"]
+
+    def waits(self) -> bool:
+        """Whether a call, which is not received yet, does not return."""
+        self.send("read")
+        assert self.process.stdout is not None
+        return not select.select([self.process.stdout], [], [], 0.2)[0]
+
+    def signal(self, number: int) -> None:
+        os.kill(self.tenant, number)
+
+    def stop(self) -> None:
+        """End it, whatever it waits for."""
+        if self.process.poll() is None:
+            with suppress(ProcessLookupError):
+                self.signal(signal.SIGKILL)
+        self.end()
+
+
+def cli(place: Place, launcher: str, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """`nvc-cli vgpu` in the place."""
+    return run(*place.enter(launcher, "vgpu", *words), env=CLEAN_ENV, check=check)
+
+
+def shown(place: Place, launcher: str, name: str) -> dict[str, Any]:
+    """`show` of a slice, for programs."""
+    return dict(json.loads(cli(place, launcher, "show", name, "--format=json").stdout))
+
+
+def delay(driver: str, step: str, ms: int) -> None:
+    """Let a step of the simulated driver's checkpoints take so long."""
+    with open(os.path.join(driver, "proc/driver/nvidia/sim/checkpoint"), "w", encoding="ascii") as out:
+        out.write(f"{step} {ms}\n")
+
+
+def workers(place: Place) -> list[int]:
+    """The processes that make the calls for nvcd."""
+    assert place.daemon is not None
+    found = []
+    for pid in place.daemon.family()[1:]:
+        with open(f"/proc/{pid}/cmdline", encoding="utf-8") as file:
+            if file.read().startswith("nvcd-suspend"):
+                found.append(pid)
+    return found

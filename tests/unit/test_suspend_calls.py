@@ -1,0 +1,129 @@
+"""The order of the driver's checkpoint calls, and what becomes of a slice whichever of them fails."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from nvc.daemon.suspend.calls import (
+    CHECKPOINTED,
+    IS_FAILED,
+    IS_RUNNING,
+    IS_SUSPENDED,
+    LOCKED,
+    NOT_INITIALIZED,
+    RUNNING,
+    CallFailed,
+    away,
+    back,
+)
+from nvc.daemon.suspend.worker import parse
+
+PIDS = (10, 11, 12)
+STEPS = {"lock": (RUNNING, LOCKED), "checkpoint": (LOCKED, CHECKPOINTED),
+         "restore": (CHECKPOINTED, LOCKED), "unlock": (LOCKED, RUNNING)}  # fmt: skip
+
+
+class Fake:
+    """A driver. `fails`: steps and processes that do, with the number."""
+
+    def __init__(self, fails: dict[tuple[str, int], int] | None = None, state: int = RUNNING) -> None:
+        self.states = dict.fromkeys(PIDS, state)
+        self.fails = fails or {}
+        self.calls: list[tuple[str, int]] = []
+
+    def _step(self, name: str, pid: int) -> None:
+        self.calls.append((name, pid))
+        if (name, pid) in self.fails:
+            raise CallFailed(name, pid, self.fails[name, pid])
+        before, after = STEPS[name]
+        if self.states[pid] != before:
+            raise CallFailed(name, pid, 401)
+        self.states[pid] = after
+
+    def state(self, pid: int) -> int:
+        if ("state", pid) in self.fails:
+            raise CallFailed("state", pid, self.fails["state", pid])
+        return self.states[pid]
+
+    def lock(self, pid: int) -> None:
+        self._step("lock", pid)
+
+    def checkpoint(self, pid: int) -> None:
+        self._step("checkpoint", pid)
+
+    def restore(self, pid: int) -> None:
+        self._step("restore", pid)
+
+    def unlock(self, pid: int) -> None:
+        self._step("unlock", pid)
+
+
+def nothing(_: str, __: int) -> None:
+    pass
+
+
+def alive(_: int) -> bool:
+    return True
+
+
+def test_all_are_locked_before_any_goes_away() -> None:
+    driver = Fake()
+    assert away(driver, PIDS, nothing, alive).state == IS_SUSPENDED
+    assert [name for name, _ in driver.calls] == ["lock"] * 3 + ["checkpoint"] * 3
+    driver.calls.clear()
+    assert back(driver, PIDS, nothing, alive).state == IS_RUNNING
+    assert [name for name, _ in driver.calls] == ["restore"] * 3 + ["unlock"] * 3
+
+
+@pytest.mark.parametrize(("step", "pid"), list(product(("lock", "checkpoint"), PIDS)))
+def test_one_that_refuses_leaves_all_running(step: str, pid: int) -> None:
+    driver = Fake({(step, pid): 801})
+    found = away(driver, PIDS, nothing, alive)
+    assert (found.state, found.step, found.pid, found.code) == (IS_RUNNING, step, pid, 801)
+    assert set(driver.states.values()) == {RUNNING}
+
+
+@pytest.mark.parametrize("pid", PIDS)
+def test_one_that_cannot_come_back_leaves_all_away(pid: int) -> None:
+    driver = Fake({("restore", pid): 2}, CHECKPOINTED)
+    found = back(driver, PIDS, nothing, alive)
+    assert (found.state, found.step, found.pid, found.code) == (IS_FAILED, "restore", pid, 2)
+    assert set(driver.states.values()) == {CHECKPOINTED}
+
+
+@pytest.mark.parametrize("states", list(product((RUNNING, LOCKED, CHECKPOINTED), repeat=3)))
+def test_whatever_was_left_comes_back(states: tuple[int, ...]) -> None:
+    """By a caller that was killed."""
+    driver = Fake()
+    driver.states = dict(zip(PIDS, states))
+    assert back(driver, PIDS, nothing, alive).state == IS_RUNNING
+    assert set(driver.states.values()) == {RUNNING}
+
+
+@pytest.mark.parametrize("step", ["lock", "checkpoint", "state", "restore", "unlock"])
+def test_one_that_has_ended_holds_nobody_up(step: str) -> None:
+    driver = Fake({(step, 11): 304})
+    assert away(driver, PIDS, nothing, lambda pid: pid != 11).state == IS_SUSPENDED
+    assert back(driver, PIDS, nothing, lambda pid: pid != 11).state == IS_RUNNING
+    assert {driver.states[10], driver.states[12]} == {RUNNING}
+
+
+def test_one_without_cuda_is_left_alone() -> None:
+    assert back(Fake({("state", 11): NOT_INITIALIZED}), PIDS, nothing, alive).state == IS_RUNNING
+
+
+def test_one_that_the_driver_has_given_up() -> None:
+    driver = Fake(state=CHECKPOINTED)
+    driver.states[12] = 3
+    found = back(driver, PIDS, nothing, alive)
+    assert (found.state, found.pid) == (IS_FAILED, 12) and driver.calls == []
+
+
+def test_what_a_worker_says() -> None:
+    assert parse(b"lock 12") == ("lock", 12)
+    assert parse(b"end running - 0 0").state == IS_RUNNING  # type: ignore[union-attr]
+    for packet in (b"", b"end", b"lock x", b"stop running - 0 0", b"\xff 1"):
+        with pytest.raises(ValueError):
+            parse(packet)
