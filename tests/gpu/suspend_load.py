@@ -1,0 +1,76 @@
+"""Work on a GPU whose results can be compared bit by bit, with PyTorch; what is suspended has to go on with them.
+
+    suspend_load.py train|decode STEPS
+
+`train` is of eight layers with momentum, `decode` a CUDA graph of 24 layers whose result is its next input. Every
+EACH steps it prints `STEP DIGEST`, and `ready` before the first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+EACH = 20
+
+
+def digest(tensor: Any) -> str:
+    return hashlib.sha256(tensor.detach().float().cpu().numpy().tobytes()).hexdigest()[:16]
+
+
+def train(torch: Any) -> tuple[Callable[[], object], Callable[[], str]]:
+    layers: list[Any] = []
+    for _ in range(8):
+        layers += [torch.nn.Linear(4096, 4096), torch.nn.GELU()]
+    model = torch.nn.Sequential(*layers).to("cuda", torch.bfloat16)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    x = torch.randn(1024, 4096, device="cuda", dtype=torch.bfloat16)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        (model(x) - x).float().square().mean().backward()
+        optimizer.step()
+
+    return step, lambda: digest(layers[0].weight) + digest(layers[-2].weight)
+
+
+def decode(torch: Any) -> tuple[Callable[[], object], Callable[[], str]]:
+    sizes = {"device": "cuda", "dtype": torch.bfloat16}
+    layers = [(torch.randn(4096, 16384, **sizes) / 64, torch.randn(16384, 4096, **sizes) / 128) for _ in range(24)]
+    x = torch.randn(8, 4096, **sizes)
+
+    def step() -> None:
+        y = x
+        for up, down in layers:
+            y = y + torch.nn.functional.silu(y @ up) @ down
+            y = torch.nn.functional.layer_norm(y, (4096,))
+        x.copy_(y.roll(1, 0))
+
+    step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay, lambda: digest(x)
+
+
+def main() -> None:
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    import torch
+
+    torch.manual_seed(4711)
+    torch.use_deterministic_algorithms(True)
+    step, result = {"train": train, "decode": decode}[sys.argv[1]](torch)
+    torch.cuda.synchronize()
+    print("ready", os.getpid(), flush=True)
+    for number in range(1, int(sys.argv[2]) + 1):
+        step()
+        if number % EACH == 0:
+            print(number, result(), flush=True)
+
+
+if __name__ == "__main__":
+    main()

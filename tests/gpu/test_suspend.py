@@ -1,0 +1,160 @@
+"""Slices that are suspended and resumed on a real GPU: the same results, no memory left on it, and what it takes.
+
+One GPU, that nobody else uses.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from support import CLEAN_ENV, STAGE, gpus, run
+from support.checkpoint import timed
+from support.suspended import HOLDER
+
+pytestmark = pytest.mark.gpu
+Measured = Callable[[str, object], None]
+NVC = os.path.join(STAGE, "bin/nvc-cli")
+PROGRAM = os.path.join(os.path.dirname(__file__), "suspend_load.py")
+CYCLES = int(os.environ.get("NVC_CYCLES", "8"))
+STEPS = 3000  # of which each digest is compared
+BETWEEN = 4  # digests between two cycles
+NAME = "suspended-test"
+LARGE = 16 << 10  # MiB
+LEFT = 16  # MiB of a GPU that the driver may keep for itself
+
+
+@pytest.fixture(scope="module")
+def nvcd() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([os.path.join(STAGE, "bin/nvcd")], env=CLEAN_ENV)
+    end = time.monotonic() + 30
+    while run(os.path.join(STAGE, "bin/nvcd"), "--state", env=CLEAN_ENV, check=False).returncode:
+        assert process.poll() is None and time.monotonic() < end, "nvcd does not answer"
+        time.sleep(0.1)
+    yield process
+    process.send_signal(signal.SIGTERM)
+    process.wait(20)
+
+
+class Program:
+    """A program, in a slice called NAME or alone."""
+
+    def __init__(self, words: list[str], sliced: bool) -> None:
+        before = [NVC, "vgpu", "run", f"--device={gpus.uuid()}", "--memory=32GiB", f"--name={NAME}", "--"]
+        keep = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "NVC_STAGE")}
+        self.process = subprocess.Popen(
+            [*(before if sliced else ()), *words],
+            env=keep, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def line(self) -> list[str]:
+        assert self.process.stdout is not None
+        words = self.process.stdout.readline().split()
+        assert words, f"the program ended with {self.process.wait(30)}"
+        return words
+
+    def send(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("read\n")
+        self.process.stdin.flush()
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def load(kind: str, sliced: bool) -> Program:
+    return Program([shutil.which("python3") or "python3", PROGRAM, kind, str(STEPS)], sliced)
+
+
+def used() -> int:
+    """MiB of the GPU in use, by NVML."""
+    query = "nvidia-smi", f"--id={gpus.uuid()}", "--query-gpu=memory.used", "--format=csv,noheader,nounits"
+    return int(run(*query, env=CLEAN_ENV).stdout)
+
+
+def listed() -> str:
+    """Processes that NVML lists."""
+    return run("nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader", env=CLEAN_ENV).stdout
+
+
+def vgpu(word: str) -> float:
+    """Seconds that a command for the slice took."""
+    begin = time.monotonic()
+    run(NVC, "vgpu", word, NAME, env=CLEAN_ENV)
+    return time.monotonic() - begin
+
+
+def middle(found: list[float]) -> float:
+    return sorted(found)[len(found) // 2]
+
+
+def settled() -> int:
+    """MiB in use once whoever ended has given everything back."""
+    end = time.monotonic() + 20
+    while listed().strip() and time.monotonic() < end:
+        time.sleep(0.1)
+    run(NVC, "vgpu", "rm", "--gone", env=CLEAN_ENV, check=False)
+    return used()
+
+
+@pytest.mark.parametrize("kind", ["train", "decode"])
+def test_the_same_results(nvcd: object, kind: str, measured: Measured) -> None:
+    before = settled()
+    with load(kind, False) as plain:
+        assert plain.line()[0] == "ready"
+        wanted = dict(plain.line() for _ in range(STEPS // 20))
+    settled()
+    out, back, held, left = [], [], 0, 0
+    with load(kind, True) as one:
+        assert one.line()[0] == "ready"
+        seen: list[list[str]] = []
+        for _ in range(CYCLES):
+            seen += [one.line() for _ in range(BETWEEN)]
+            held = max(held, used() - before)
+            out.append(vgpu("suspend"))
+            left = max(left, used() - before)
+            assert not listed().strip(), listed()
+            back.append(vgpu("resume"))
+        while len(seen) < STEPS // 20:
+            seen.append(one.line())
+    measured(f"{kind}: MiB of the GPU in use, and when suspended", f"{held}, {left}")
+    measured(f"{kind}: seconds of suspend and resume, {CYCLES} times", f"{middle(out):.2f}, {middle(back):.2f}")
+    different = [step for step, value in seen if wanted[step] != value]
+    measured(f"{kind}: digests of {len(seen)} that differ from a run without", len(different))
+    assert not different and left <= LEFT
+
+
+def test_what_it_takes(nvcd: object, measured: Measured) -> None:
+    """16 GiB, by the driver's own calls and by nvc."""
+    words = [sys.executable, "-c", HOLDER, "plain", str(LARGE)]
+    before = settled()
+    with Program(words, False) as plain:
+        pid = int(plain.line()[0])
+        own = [timed("libcuda.so.1", pid, "Lock", "Checkpoint", "Restore", "Unlock") for _ in range(2)][-1]
+        assert not any(code for code, _ in own), own
+    settled()
+    with Program(words, True) as one:
+        one.line()
+        found = []
+        for _ in range(2):
+            found = [vgpu("suspend")]
+            left = used() - before
+            found.append(vgpu("resume"))
+            one.send()
+            assert one.line() == ["0", "4711"]
+    driver = [own[0][1] + own[1][1], own[2][1] + own[3][1]]
+    measured("16 GiB: seconds of the driver's own calls, out and back", ", ".join(f"{each:.2f}" for each in driver))
+    measured("16 GiB: seconds of vgpu suspend and resume", ", ".join(f"{each:.2f}" for each in found))
+    measured("16 GiB: of the driver's", ", ".join(f"{one / own:.2f}" for one, own in zip(found, driver)))
+    measured("16 GiB: MiB of the GPU in use when suspended", left)
+    assert left <= LEFT and all(one <= 1.1 * own + 0.5 for one, own in zip(found, driver))
