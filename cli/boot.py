@@ -110,8 +110,7 @@ def configuration(path: str, root: str) -> Config:
     if not root:
         return config
     root, ldcache = place(root, "")
-    changed: Config = config.replace(root=root, ldcache=ldcache)
-    return changed
+    return config.replace(root=root, ldcache=ldcache)
 
 
 def _dispatch(program: str, argv: list[str]) -> int:

@@ -99,8 +99,7 @@ def _wanted(engine: str, given: dict[str, Any]) -> Wanted:
         config=config, hook_dir="", hook_link="",
         drop_in=drop_in if engine == "containerd" and not usual else "",
     )  # fmt: skip
-    changed: Wanted = asked.replace(no_drop_in=engine == "containerd" and not drop_in)
-    return changed
+    return asked.replace(no_drop_in=engine == "containerd" and not drop_in)
 
 
 def _hook(given: dict[str, Any]) -> Change:

@@ -95,8 +95,7 @@ def _next(look: Callable[[], Picture], before: Picture) -> Picture:
     try:
         return look()
     except NvcError as error:
-        failed: Picture = before.replace(warnings=(one_line(error.line()),))
-        return failed
+        return before.replace(warnings=(one_line(error.line()),))
 
 
 class Screen:

@@ -55,7 +55,7 @@ class Context:
                 options = options.replace(root=root, ldcache=ldcache)
         except ConfigError as error:
             self.config_error = error
-        self.options: DriverOptions = options.replace(inventory=False, load_kmods=False)
+        self.options = options.replace(inventory=False, load_kmods=False)
         self.root = str(self.options.root)  # of the driver
 
     def close(self) -> None:

@@ -36,7 +36,6 @@ from nvc.kubernetes.plugin.record import Recorder
 from nvc.kubernetes.plugin.settings import DEVICE_PLUGIN, DRA, Settings
 from nvc.kubernetes.plugin.web import Web
 from nvc.model.facts import HostFacts
-from nvc.model.request import DriverOptions
 from nvc.request.config import Config, driver_options
 from nvc.request.environment import bounds_of
 from nvc.slices.make.calibrate import libraries_of
@@ -73,7 +72,7 @@ class Plugin:
         self._ended = False
         self.served: tuple[str, ...] = ()
         self.kernel: Kernel = LinuxKernel()
-        self.options: DriverOptions = driver_options(config).replace(load_kmods=False)
+        self.options = driver_options(config).replace(load_kmods=False)
         self.board = Board()
         self.counts = Counts()
 

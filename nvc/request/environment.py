@@ -283,13 +283,12 @@ def _default_slice(config: Config) -> SliceRequest | None:
 
     name = "vgpu-memory" if config.vgpu_memory else "vgpu-memory-max"
     of_cores = "vgpu-cores" if config.vgpu_cores else "vgpu-cores-max"
-    default: SliceRequest = bounds_of(config).replace(
+    return bounds_of(config).replace(
         memory=(parse_size(name, memory),) if memory else (),
         cores=(parse_cores(of_cores, str(cores)),) if cores else (),
         weight=parse_weight("vgpu-weight", str(config.vgpu_weight)) if config.vgpu_weight else None,
         policy=parse_policy("vgpu-policy", config.vgpu_policy) if config.vgpu_policy else None,
     )
-    return default
 
 
 def bounds_of(config: Config) -> SliceRequest:
@@ -323,7 +322,7 @@ def _completed(wanted: SliceRequest, default: SliceRequest) -> SliceRequest:
     """
     memory, cores = wanted.memory or wanted.memory_at, wanted.cores or wanted.cores_at
     silent = not (cores or wanted.weight or wanted.policy)
-    return wanted.replace(  # type: ignore[no-any-return]
+    return wanted.replace(
         memory=wanted.memory if memory else default.memory,
         cores=wanted.cores if cores else default.cores,
         weight=wanted.weight or default.weight,

@@ -62,7 +62,7 @@ def gpu(index: int, uuid: str, **changes: Any) -> Gpu:
     """A GPU whose minor is not its index, as after a hot unplug."""
     minor = index + 1
     bus_id = f"00000000:{0x3B + index:02x}:00.0"
-    made: Gpu = Gpu(
+    return Gpu(
         index,
         uuid,
         minor,
@@ -73,7 +73,6 @@ def gpu(index: int, uuid: str, **changes: Any) -> Gpu:
         DeviceNode(f"/dev/nvidia{minor}", 195, minor),
         f"/proc/driver/nvidia/gpus/{bus_id[4:]}",
     ).replace(**changes)
-    return made
 
 
 def gpus() -> tuple[Gpu, Gpu]:
@@ -100,7 +99,7 @@ def library(stem: str, kind: str, arch: str = "x86_64", directory: str = LIBS) -
 
 def facts(**changes: Any) -> HostFacts:
     """A host; `changes` replace fields."""
-    made: HostFacts = HostFacts(
+    return HostFacts(
         driver_root="/run/driver",
         driver_version=VERSION,
         cuda_version="13.0",
@@ -123,7 +122,6 @@ def facts(**changes: Any) -> HostFacts:
         imex_major=236,
         proc_files=(ProcFile("params", b"ModifyDeviceFiles: 1\n"),),
     ).replace(**changes)
-    return made
 
 
 #: A plan with every operation.

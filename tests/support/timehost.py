@@ -19,8 +19,7 @@ SEEN = 10 * MS  # until the plan knows of what a process has made
 
 def demand(key: str, policy: str, cores: int = 0, weight: int = 1, **more: int | bool) -> Demand:
     """What a slice asks for."""
-    found: Demand = Demand(key, POLICIES.index(policy), cores, weight).replace(**more)
-    return found
+    return Demand(key, POLICIES.index(policy), cores, weight).replace(**more)
 
 
 class Host:

@@ -27,7 +27,7 @@ def find(tree: DriverTree, arch: str = ARCH, hints: tuple[str, ...] = ()) -> Fou
         found = find_libraries(root, entries, arch, VERSION, hints)
     finally:
         root.close()
-    return found.replace(warnings=warnings + found.warnings)  # type: ignore[no-any-return]
+    return found.replace(warnings=warnings + found.warnings)
 
 
 def paths(found: FoundLibraries) -> list[str]:

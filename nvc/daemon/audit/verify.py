@@ -281,5 +281,4 @@ def _patience(offence: Offence) -> int:
 
 
 def _denied(device: QuotaDevice, denied: int) -> QuotaDevice:
-    changed: QuotaDevice = device.replace(flags=device.flags | DENIED if denied else device.flags & ~DENIED)
-    return changed
+    return device.replace(flags=device.flags | DENIED if denied else device.flags & ~DENIED)

@@ -101,8 +101,7 @@ class Lookup:
             found = _in_pod(_PODS[0], notes, id)
             # Who starts one by `ctr` chooses its id.
             name = found.name or text(notes.get(_NERDCTL)) or ("" if is_long_id(id) else text(id))
-            named: ContainerName = found.replace(name=name, engine="containerd", realm=text(parts[-2]))
-            return named
+            return found.replace(name=name, engine="containerd", realm=text(parts[-2]))
         if parts[-1:] == ["userdata"] and parts[-2] == id and parts[-3].endswith(STORED):
             return self._by_storage(os.path.dirname(os.path.dirname(bundle)), id, notes)
         return ContainerName()

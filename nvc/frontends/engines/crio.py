@@ -25,8 +25,7 @@ RESTART = "restart CRI-O, whose reload does not see a new directory of drop-ins:
 
 def files(wanted: Wanted) -> EngineFiles:
     """Where a registration is."""
-    found: EngineFiles = hooksd.files(wanted, CONFIG).replace(advice=(RELOAD,))
-    return found
+    return hooksd.files(wanted, CONFIG).replace(advice=(RELOAD,))
 
 
 def registration(wanted: Wanted) -> Registration:

@@ -140,8 +140,7 @@ def _asking(container: Container, devices: list[str], supported: tuple[str, ...]
     if not environment.get(CAPABILITIES) and not is_legacy(environment):
         # As in the document of a CDI device, which no variable of the image changes.
         environment[CAPABILITIES] = ",".join(name for name in supported if name != "compat32")
-    asking: Container = container.replace(mounts=tuple(mounts), environment=environment)
-    return asking
+    return container.replace(mounts=tuple(mounts), environment=environment)
 
 
 def _selector(device: str) -> str:

@@ -195,12 +195,11 @@ def _with_time(made: Given, found: Parameters, device: Device, limit: int, cores
     if found.period_us:
         asked = TimeSetting("period", duration_text(found.period_us), found.period_us)
         check_period(cores, policy, asked, device.name)
-    slice: Given = made.replace(
+    return made.replace(
         limit=limit, cores=cores, policy=policy, weight=found.weight or WEIGHT, uncounted=found.uncounted,
         period_us=found.period_us,
         isolation=KERNEL if found.isolation == KERNEL else "",
     )
-    return slice
 
 
 def _requests(claim: dict[str, Any]) -> dict[str, dict[str, Any]]:

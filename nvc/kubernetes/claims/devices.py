@@ -122,8 +122,7 @@ def tainted(device: Device, condition: Condition) -> Device:
         Taint(problem.kind, problem.value, "NoExecute" if problem.evict else "NoSchedule")
         for problem in condition.problems
     )
-    found: Device = device.replace(taints=taints)
-    return found
+    return device.replace(taints=taints)
 
 
 def architecture(capability: str) -> str:

@@ -201,8 +201,7 @@ def read_entry(path: str) -> Entry:
             _unquoted(fields["libraries"]), int(fields["created"]), tuple(devices), fields["fence"],
             mounts=int(fields["mounts"]), server=fields["server"],
         )  # fmt: skip
-        named: Entry = entry.replace(**{name: _unquoted(fields[name]) for name in _NAMES})
-        return named
+        return entry.replace(**{name: _unquoted(fields[name]) for name in _NAMES})
     except OSError as error:
         raise RegistryError.of("read slice", f"{path}/about", error, REMOVE) from None
     except (ValueError, IndexError) as error:

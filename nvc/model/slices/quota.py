@@ -56,8 +56,7 @@ class QuotaDevice(Value):
 
     def marked_as(self, old: QuotaDevice) -> QuotaDevice:
         """These limits with the marks of `old`: what nvcd has found, and an operator has paused, holds on."""
-        marked: QuotaDevice = self.replace(flags=old.flags, correction=old.correction)
-        return marked
+        return self.replace(flags=old.flags, correction=old.correction)
 
 
 def uuid_bytes(uuid: str) -> bytes:

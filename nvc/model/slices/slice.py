@@ -213,8 +213,7 @@ def _placed(
 def _limited(wanted: SliceRequest, device: SliceDevice, asked: Size | None) -> SliceDevice:
     """The device with its limit and its reservation. Raises InputError."""
     limit = _limit(wanted, device, asked)
-    made: SliceDevice = device.replace(limit=limit, reserved=reservation(wanted.reserved, device, limit))
-    return made
+    return device.replace(limit=limit, reserved=reservation(wanted.reserved, device, limit))
 
 
 def reservation(asked: Size | None, device: SliceDevice, limit: int) -> int:
@@ -271,11 +270,10 @@ def _with_time(wanted: SliceRequest, device: SliceDevice, asked: TimeSetting | N
     if period is not None:
         check_period(cores, policy, period, device.uuid)
     usual = wanted.usual_period if has_periods(cores, policy) else 0
-    shared: SliceDevice = device.replace(
+    return device.replace(
         cores=cores, weight=weight.value if weight else WEIGHT, policy=policy, asked_policy=policy,
         period_us=period.value if period else usual,
     )  # fmt: skip
-    return shared
 
 
 def bounded(device: SliceDevice, part: Part, wanted: SliceRequest) -> SliceDevice:
@@ -293,12 +291,11 @@ def bounded(device: SliceDevice, part: Part, wanted: SliceRequest) -> SliceDevic
         raise _too_much(device, f"a weight of {part.weight}", str(wanted.most_weight))
     if part.reserved > part.limit:
         raise InputError("make a slice", device.uuid, "more is reserved than the limit", "ask for less")
-    made: SliceDevice = device.replace(
+    return device.replace(
         limit=part.limit, cores=cores, weight=part.weight, policy=policy, asked_policy=policy, hold=part.hold,
         isolation=part.isolation, reserved=part.reserved,
         period_us=(part.period_us or wanted.usual_period) if has_periods(cores, policy) else 0,
     )
-    return made
 
 
 def _too_much(device: SliceDevice, what: str, allowed: str) -> InputError:

@@ -91,8 +91,7 @@ def isolated(wanted: SliceRequest, operators: str) -> SliceRequest:
         raise InputError(
             ISOLATION, wanted.isolation, f"the operator isolates slices by the {operators}", "leave it out"
         )
-    found: SliceRequest = wanted.replace(isolation=operators)
-    return found
+    return wanted.replace(isolation=operators)
 
 
 def library_path(environment: dict[str, str], program: str = "") -> tuple[str, ...]:

@@ -130,7 +130,7 @@ class Config(Value):
         wrong = dict(self.refused)
         return (self._defaults[name] if name in wrong else getattr(self, name) for name in self._fields)
 
-    def replace(self, **changes: Any) -> Any:
+    def replace(self, **changes: Any) -> Config:
         """A copy with the named fields changed. A field that was refused is well with a new value."""
         refused = tuple(one for one in self.refused if one[0] not in changes)
         return super().replace(**{"refused": refused, **changes})
@@ -214,7 +214,7 @@ def _load(fd: int, path: str, directory: str) -> Config:
         pass  # kept by something else
     from nvc.request.config.file import parse
 
-    config: Config = parse(_read(fd, path), path).replace(path=path, identity=repr(identity).encode())
+    config = parse(_read(fd, path), path).replace(path=path, identity=repr(identity).encode())
     inventory.store(name, (key, tuple(config)), directory)
     return config
 

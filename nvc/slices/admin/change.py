@@ -84,7 +84,7 @@ def set_limits(
             memory = amount(size, _plain(tenant.devices[place]))
         share = old.share.replace(memory_limit=NO_LIMIT if unlimited else memory)
         before = max(old.lowered, old.share.memory_limit)
-        limited: DeviceLimits = old.replace(
+        limited = old.replace(
             share=share,
             reserved=min(old.reserved, share.memory_limit),
             lowered=before if share.memory_limit < before else 0,
@@ -148,8 +148,7 @@ def pause(kernel: Kernel, tenant: SliceStatus, devices: tuple[str, ...], paused:
 
     def change(_: int, old: DeviceLimits) -> DeviceLimits:
         flags = old.share.flags | PAUSED if paused else old.share.flags & ~PAUSED
-        paused_device: DeviceLimits = old.replace(share=old.share.replace(flags=flags))
-        return paused_device
+        return old.replace(share=old.share.replace(flags=flags))
 
     _edited(kernel, tenant, _chosen(tenant, devices), change)
 
@@ -228,10 +227,9 @@ def _with_time(
         told.append(f"{share.uuid}: programs that run keep their part of the multiprocessors until they end")
     if policy != asked and wanted.policy is not None:
         told.append(f"{share.uuid}: the device has the policy {POLICIES[policy]}, which holds")
-    changed: DeviceLimits = old.replace(
+    return old.replace(
         share=share.replace(cores=cores, weight=weight, policy=policy, period_us=period_us), asked=asked
     )
-    return changed
 
 
 def _shortage(tenant: SliceStatus, new: dict[int, QuotaDevice]) -> tuple[str, ...]:

@@ -158,8 +158,7 @@ def nested_slice(kernel: Kernel, facts: HostFacts, target: Target) -> Slice:
     shared = shared_slice(facts)
     known = tuple(identity for _, _, identity in shared.shims)
     found = find_shadow_libraries(target.rootfs, target.layout.libs_dir, (), known)
-    nested: Slice = shared.replace(shadows=found.shadows, links=found.links, hidden=found.hidden)
-    return nested
+    return shared.replace(shadows=found.shadows, links=found.links, hidden=found.hidden)
 
 
 def install_slice(

@@ -256,8 +256,7 @@ def _tell(held: HeldCgroup, timeout: float) -> HeldCgroup:
     except LimitsRefused as error:
         raise _refusal(held, error) from None
     old = tuple(limit.replace(soft=soft, hard=hard) for limit, (soft, hard) in zip(held.limits, before))
-    undone: HeldCgroup = held.replace(limits=old)
-    return undone
+    return held.replace(limits=old)
 
 
 def put_back(before: HeldCgroup, timeout: float) -> str:

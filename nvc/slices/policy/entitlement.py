@@ -117,7 +117,7 @@ def with_guest(force: InForce, key: str) -> InForce:
         bound = 1 / max(sum(one.timed for one in force.terms) + 1, before)
     guest = Terms(Demand(key, force.policy.number), bound=bound)
     slices = tuple(one.replace(bound=bound) if bound else one for one in force.terms)
-    return force.replace(terms=(*slices, guest))  # type: ignore[no-any-return]
+    return force.replace(terms=(*slices, guest))
 
 
 def entitlements(force: InForce, idle: frozenset[str] = frozenset()) -> dict[str, float]:

@@ -82,8 +82,7 @@ def pressed(view: View, key: str, lines: int) -> View | None:
     """
     if key in QUIT:
         return None
-    changed: View = view.replace(**_changes(view, key, lines))
-    return changed
+    return view.replace(**_changes(view, key, lines))
 
 
 def _changes(view: View, key: str, lines: int) -> dict[str, object]:

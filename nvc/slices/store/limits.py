@@ -102,7 +102,7 @@ def edit(entry: Entry, limits: tuple[QuotaDevice, ...], devices: tuple[EntryDevi
 
     Raises OSError.
     """
-    changed: Entry = entry.replace(devices=devices)
+    changed = entry.replace(devices=devices)
     fd = open_own(entry.quota, os.O_RDWR)
     try:
         quota.write(fd, limits)

@@ -186,8 +186,7 @@ def enforced(found: tuple[SliceStatus, ...], known: Snapshot) -> tuple[tuple[Sli
 
     def of(tenant: SliceStatus, device: SliceDeviceStatus) -> SliceDeviceStatus:
         policy, entitlement = holds.get((tenant.entry.key, device.uuid), (device.policy, None))
-        changed: SliceDeviceStatus = device.replace(policy=policy, entitlement=entitlement)
-        return changed
+        return device.replace(policy=policy, entitlement=entitlement)
 
     made = (one.replace(devices=tuple(of(one, device) for device in one.devices)) for one in found)
     return tuple(made), tuple(warnings)
@@ -219,7 +218,7 @@ def with_enforcement(found: tuple[SliceStatus, ...]) -> tuple[SliceStatus, ...]:
     def of(tenant: SliceStatus, device: SliceDeviceStatus) -> SliceDeviceStatus:
         if not _needs(tenant, device):
             return device
-        changed: SliceDeviceStatus = device.replace(not_enforced=cause, entitlement=None)
+        changed = device.replace(not_enforced=cause, entitlement=None)
         return changed if changed.timed else changed.replace(budget=None)
 
     if not cause:

@@ -114,26 +114,24 @@ def _parts(slices: tuple[str, ...], container: Container, config: Config) -> Sli
     if len({part.isolation for part in parts.values()}) > 1:
         raise InputError("nvidia.com/vgpu", cause="sizes with isolation by the kernel, and without",
                          hint="ask for devices of one kind")  # fmt: skip
-    found: SliceRequest = bounds_of(config).replace(
+    return bounds_of(config).replace(
         parts=tuple(parts.values()),
         uncounted=config.vgpu_uncounted or all(part.uncounted for part in parts.values()),
         library_path=library_path(container.environment, container.program),
         label=container.mount_label,
     )
-    return found
 
 
 def driver_of(config: Config, step: HookCall) -> DriverOptions:
     """Where the driver is: as the document says, which was made from it. Modules are not loaded here."""
     options = driver_options(config)
     directories = tuple(step.all("library-directory"))
-    found: DriverOptions = options.replace(
+    return options.replace(
         root=step.last("driver-root"),
         ldcache=step.last("ldcache", options.ldcache),
         load_kmods=False,
         library_directories=directories,
     )
-    return found
 
 
 def limits(kernel: Kernel, target: Target, asked: Asked) -> Limits | None:
