@@ -16,7 +16,7 @@ import nvc
 from nvc.apply.again import PREFIX
 from nvc.apply.cgroup.program import allow_block, encode
 from nvc.apply.program import build_program
-from nvc.base.replace import replace_file
+from nvc.base.files import replace_file
 from nvc.base.rundir import SYSTEM, in_user_namespace, runtime_directory
 from nvc.discovery.devices.proc import PROC
 from nvc.discovery.devices.sockets import SOCKETS, look, parents

@@ -87,7 +87,7 @@ def store(name: str, value: Any, directory: str = "") -> bool:
     base = _open_directory(directory)
     if base < 0:
         return False
-    from nvc.base.replace import replace_file
+    from nvc.base.files import replace_file
 
     try:
         _remove_left(base, f".{name}.")

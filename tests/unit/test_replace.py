@@ -7,7 +7,7 @@ import stat
 
 import pytest
 
-from nvc.base.replace import replace_file
+from nvc.base.files import replace_file
 
 
 @pytest.mark.parametrize("relative", [False, True])

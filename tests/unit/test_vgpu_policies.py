@@ -78,7 +78,7 @@ def test_a_full_disk_removes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("nvc.base.replace.replace_file", full)
+    monkeypatch.setattr("nvc.base.files.replace_file", full)
     with pytest.raises(PolicyError, match="no space left on device; the policy stays as it was; `df ") as told:
         write("GPU-1", DevicePolicy(policy=0))
     assert "reset" not in str(told.value)

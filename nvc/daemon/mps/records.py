@@ -11,7 +11,7 @@ import errno
 import os
 
 from nvc.base.errors import DeviceError
-from nvc.base.replace import replace_file
+from nvc.base.files import replace_file
 from nvc.base.value import Value
 from nvc.model.slices.entry import open_own
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from nvc.base.errors import InputError, NvcError
 from nvc.base.fastjson import JsonError, parse
-from nvc.base.replace import replace_file
+from nvc.base.files import replace_file
 from nvc.base.rundir import is_ours_alone
 from nvc.base.value import Value
 from nvc.base.yamlread import YamlError, parse_yaml

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 
-from nvc.base.replace import replace_file
+from nvc.base.files import replace_file
 from nvc.base.rundir import belongs_to_us
 from nvc.frontends.engines import EngineError
 

@@ -6,7 +6,7 @@ import os
 import stat
 
 from nvc.base.errors import ContainerError
-from nvc.base.replace import replace_file
+from nvc.base.files import replace_file
 from nvc.base.value import Value
 from nvc.request.oci import MAX_CONFIG
 

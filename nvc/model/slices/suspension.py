@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from nvc.base.errors import one_line
-from nvc.base.replace import replace_file
+from nvc.base.files import replace_file
 from nvc.base.rundir import runtime_directory
 from nvc.base.value import Value
 from nvc.model.slices.entry import open_own

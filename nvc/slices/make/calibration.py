@@ -109,7 +109,7 @@ def store(measured: tuple[Measurement, ...], path: str = PATH) -> None:
     text = "".join(one.line() for one in (*kept, *measured))
     from os import makedirs
 
-    from nvc.base.replace import replace_file
+    from nvc.base.files import replace_file
 
     try:
         makedirs(path.rpartition("/")[0], 0o755, exist_ok=True)

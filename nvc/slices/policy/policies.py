@@ -122,7 +122,7 @@ def write(uuid: str, policy: DevicePolicy) -> None:
     The caller holds the registry's lock. Raises PolicyError.
     """
     path = _path(uuid)
-    from nvc.base.replace import replace_file
+    from nvc.base.files import replace_file
 
     try:
         if policy.text():

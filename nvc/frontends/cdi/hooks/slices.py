@@ -11,7 +11,7 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 
 import nvc
 from nvc.base.errors import ContainerError, InputError
-from nvc.base.replace import replace_file
+from nvc.base.files import replace_file
 from nvc.base.rundir import runtime_directory
 from nvc.base.value import Value
 from nvc.frontends.cdi.hooks.bundle import slices_of
