@@ -11,6 +11,7 @@ import click
 from click.core import ParameterSource
 
 from nvc.base.errors import InputError
+from nvc.base.files import closing
 from nvc.frontends.cdi.document import NONE, STRATEGIES, DocumentOptions
 from nvc.frontends.cdi.generate import generate, installed_hook, slicing_of
 from nvc.frontends.cdi.hookspec import COMPAT, NAMES
@@ -283,14 +284,11 @@ def put(document: dict[str, Any], form: str, place: tuple[str, str] | None, chec
         return
     directory, name = place
     watched = posixpath.normpath(directory) in (*DIRECTORIES, "/run/cdi")
-    fd = open_directory(directory, create=watched, private=watched)
-    try:
+    with closing(open_directory(directory, create=watched, private=watched)) as fd:
         if check and watched:
             check_conflicts(fd, directory, name, document)
         path = posixpath.join(directory, name)
         write_in(fd, name, text.encode("utf-8", "surrogateescape"), path)
-    finally:
-        os.close(fd)
 
 
 def tell(ctx: click.Context, facts: HostFacts) -> None:

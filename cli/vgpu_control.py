@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
+from nvc.base.files import closing
 from nvc.model.slices.policy import POLICIES, policy_of
 from nvc_cli import arguments, completion, output
 from nvc_cli.main import program_of
@@ -227,8 +227,7 @@ def rm_command(ctx: click.Context, names: tuple[str, ...], gone: bool, force: bo
     from nvc.slices.store.status import container_of, find, statuses_of, warnings_of
 
     kernel = operator_kernel()
-    lock = registry.locked(kernel)
-    try:
+    with closing(registry.locked(kernel)):
         known = snapshot(kernel, locked=True, processes=True)
         all_slices = statuses_of(kernel, known)
         if gone:
@@ -247,5 +246,3 @@ def rm_command(ctx: click.Context, names: tuple[str, ...], gone: bool, force: bo
             check_ended(tenant.name, tenant.entry, tenant.container, life, force)
         for entry in (*removed_too, *(tenant.entry for tenant in chosen)):
             registry.remove(entry)
-    finally:
-        os.close(lock)

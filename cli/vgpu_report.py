@@ -11,6 +11,7 @@ import time
 import click
 
 from nvc.base.errors import InputError
+from nvc.base.files import closing
 from nvc_cli import completion, output
 from nvc_cli.boot import INTERRUPTED
 from nvc_cli.main import Seconds, program_of
@@ -147,12 +148,9 @@ def check_writable(path: str) -> None:
 def write_file(path: str, text: str) -> None:
     """Write a file, or into a pipe. Raises OutputError."""
     try:
-        fd = posix.open(path, _CREATE, 0o666)
-        try:
+        with closing(posix.open(path, _CREATE, 0o666)) as fd:
             if stat.S_ISREG(posix.fstat(fd).st_mode):
                 posix.ftruncate(fd, 0)
             output.put(fd, text)
-        finally:
-            posix.close(fd)
     except OSError as error:
         raise output.OutputError.of("write", path, error) from None

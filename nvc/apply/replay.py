@@ -16,7 +16,7 @@ import nvc
 from nvc.apply.again import PREFIX
 from nvc.apply.cgroup.program import allow_block, encode
 from nvc.apply.program import build_program
-from nvc.base.files import replace_file
+from nvc.base.files import closing, replace_file
 from nvc.base.rundir import SYSTEM, in_user_namespace, runtime_directory
 from nvc.discovery.devices.proc import PROC
 from nvc.discovery.devices.sockets import SOCKETS, look, parents
@@ -194,11 +194,8 @@ def store(name: str, content: list[bytes]) -> None:
     data = f"{_FORMAT} {nvc.__version__} {words:016x}".encode() + b"\0" + body
     if len(data) > _LARGEST or runtime_directory() != SYSTEM:
         raise Unfit
-    base = os.open(SYSTEM, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
+    with closing(os.open(SYSTEM, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)) as base:
         others = [other for other in os.listdir(base) if other.startswith(PREFIX)]
         for other in others if len(others) >= _MOST else ():
             os.unlink(other, dir_fd=base)
         replace_file(name, data, 0o600, base, sync=False)
-    finally:
-        os.close(base)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import shlex
 
+from nvc.base.files import closing
+
 #: Fields of /proc/PID/stat (proc(5)) after the name: where the words of execve(2) begin and end in memory.
 _ARG_START, _ARG_END = 45, 46
 NAME_MAX = 15  # bytes
@@ -33,10 +35,7 @@ def show_as(name: str, words: list[str]) -> None:
 
 
 def _write(path: str, data: bytes, offset: int = 0) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
+    with closing(os.open(path, os.O_WRONLY | os.O_CLOEXEC)) as fd:
         if offset:
             os.lseek(fd, offset, os.SEEK_SET)  # `comm` has no place to seek to
         os.write(fd, data)
-    finally:
-        os.close(fd)

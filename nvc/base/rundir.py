@@ -7,6 +7,7 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 import stat
 
 from nvc.base.errors import InitializationError, of_host
+from nvc.base.files import closing
 
 SYSTEM = "/run/nvc"
 STATE = "/var/lib/nvc"
@@ -90,11 +91,8 @@ def _private(base: str, below: tuple[str, ...]) -> str:
 
 def _close(path: str) -> None:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
+        with closing(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)) as fd:
             os.fchmod(fd, 0o700)
-        finally:
-            os.close(fd)
     except OSError as error:
         raise InitializationError.of("close runtime directory", path, error, f"chmod 700 {path}") from None
 
@@ -111,10 +109,8 @@ def _outer_uid() -> int:
     except OSError as error:
         of_host(error, "read id map")
         return uid
-    try:
+    with closing(fd):
         lines = os.read(fd, 65536).split(b"\n")
-    finally:
-        os.close(fd)
     for line in lines:
         fields = [int(field) for field in line.split()]
         if len(fields) == 3 and fields[0] <= uid < fields[0] + fields[2]:

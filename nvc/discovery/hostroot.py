@@ -6,6 +6,7 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 import stat
 
 from nvc.base.errors import DetectionError, HostError, InitializationError, of_host
+from nvc.base.files import closing
 from nvc.kernel import O_PATH, Kernel
 from nvc.model.facts import Identity
 
@@ -63,11 +64,8 @@ class HostRoot:
 
     def stat(self, path: str, follow: bool = True) -> os.stat_result:
         """The status of `path` below the root, of a link itself without `follow`. Raises OSError."""
-        fd = self.kernel.open_in_root(self.fd, path, O_PATH, follow)
-        try:
+        with closing(self.kernel.open_in_root(self.fd, path, O_PATH, follow)) as fd:
             return os.fstat(fd)
-        finally:
-            os.close(fd)
 
     def exists(self, path: str) -> bool:
         """Whether `path` leads to something; an unreadable place counts as nothing."""
@@ -118,16 +116,13 @@ class HostRoot:
 
     def read(self, path: str, limit: int = PROC_LIMIT) -> bytes:
         """The content of a file of /proc or /sys, or of a small regular one, at most `limit` bytes."""
-        fd = self.kernel.open_in_root(self.fd, path, _READ)
-        try:
+        with closing(self.kernel.open_in_root(self.fd, path, _READ)) as fd:
             content = b""
             while chunk := os.read(fd, 16384):  # /proc may answer in pieces
                 content += chunk
                 if len(content) > limit:
                     raise DetectionError("read", path, f"larger than {limit} bytes")
             return content
-        finally:
-            os.close(fd)
 
     def read_optional(self, path: str, limit: int = PROC_LIMIT) -> bytes | None:
         """The content of a file, at most `limit` bytes; None where it cannot be read."""
@@ -145,14 +140,12 @@ class HostRoot:
             self.note(error)
             return []
         found: list[tuple[str, int]] = []
-        try:
+        with closing(fd):
             with os.scandir(fd) as scan:
                 for entry in scan:
                     if len(found) == limit:
                         raise DetectionError("list", path, f"more than {limit} entries")
                     found.append((entry.name, entry.inode()))
-        finally:
-            os.close(fd)
         found.sort()
         return found
 

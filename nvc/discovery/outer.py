@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import posix as os  # importing `os` itself costs a container start 0.8 ms
-
 from nvc.base.errors import DetectionError, InputError
+from nvc.base.files import closing
 from nvc.discovery.hostroot import HostRoot, identity_of
 from nvc.model.facts import HostFacts, Library, OuterSlice
 from nvc.model.slices.layout import LEDGER_DIRECTORY, LEDGER_NAME, QUOTA_FILE, REAL
@@ -23,10 +22,8 @@ def outer_slice(root: HostRoot, shims: tuple[Library, ...]) -> OuterSlice | None
         path = f"{library.path.rpartition('/')[0]}/{REAL}{library.soname}"
         try:
             fd, status = root.open_regular(path)
-            try:
+            with closing(fd):
                 real.append(library.replace(path=root.real_path(fd), identity=identity_of(status)))
-            finally:
-                os.close(fd)
         except OSError as error:
             raise DetectionError.of("find slice", path, error, "this container's slice is broken") from None
     quota, ledger = f"{directory}/{QUOTA_FILE}", f"{directory}/{LEDGER_DIRECTORY}"

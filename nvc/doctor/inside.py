@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from nvc.apply.target import LOADERS, exists
 from nvc.base.errors import ContainerError, InputError, NvcError
+from nvc.base.files import closing
 from nvc.discovery.containers.files import read_bytes
 from nvc.discovery.containers.running import RunningContainer
 from nvc.discovery.driver.elf import Elf, read_elf
@@ -115,7 +116,7 @@ class Inside:
                 fd = self.kernel.open_in_root(self.root, directory, os.O_RDONLY | os.O_DIRECTORY)
             except OSError:
                 continue
-            try:
+            with closing(fd):
                 with os.scandir(fd) as entries:
                     names = sorted(entry.name for entry, _ in zip(entries, range(4096)))
                 for name in [name for name in names if name.startswith("nvidia")][:_NODES_MAX]:
@@ -123,8 +124,6 @@ class Inside:
                     if stat.S_ISCHR(it.st_mode):
                         number = os.major(it.st_rdev), os.minor(it.st_rdev)
                         found[path] = Node(path, *number, it.st_mode, it.st_uid, it.st_gid)
-            finally:
-                os.close(fd)
         return found
 
     @cached_property
@@ -137,11 +136,9 @@ class Inside:
             fd = self.kernel.open_regular(self.root, "/etc/ld.so.cache")
         except FileNotFoundError:
             return None
-        try:
+        with closing(fd):
             size = min(os.fstat(fd).st_size, CACHE_LIMIT + 1)
             entries = parse_cache(os.pread(fd, size, 0), (b"libcuda.so", b"libnvidia-ml.so"))
-        finally:
-            os.close(fd)
         wanted = ARCH_FLAGS.get(_MACHINE)
         return [(name, path) for flags, name, path in entries if flags & ARCH_MASK == wanted]
 
@@ -210,8 +207,5 @@ class Inside:
 
     def mode(self, path: str) -> int:
         """Permissions of a file. Raises OSError."""
-        fd = self.kernel.open_in_root(self.root, path, O_PATH)
-        try:
+        with closing(self.kernel.open_in_root(self.root, path, O_PATH)) as fd:
             return stat.S_IMODE(os.fstat(fd).st_mode)
-        finally:
-            os.close(fd)

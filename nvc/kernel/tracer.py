@@ -15,6 +15,7 @@ import time
 
 import nvc
 from nvc.base.errors import TracerError
+from nvc.base.files import closing
 from nvc.kernel import LinuxKernel, tracing
 from nvc.kernel.clocks import ahead
 from nvc.kernel.objects import (
@@ -366,12 +367,9 @@ def _links(links_at: str, flat: tracing.Flat, maps: list[tracing.Map], opened: l
     settings.put(_PID.pack(_STATUS_AT), _COUNT.pack(status_at(os.uname().release)))
     links = []
     for program in flat.programs:
-        loaded = tracing.load(program, flat.license, maps)
-        try:
+        with closing(tracing.load(program, flat.license, maps)) as loaded:
             links.append(tracing.attach(loaded, program.tracepoint))
             opened.append(links[-1])
-        finally:
-            os.close(loaded)
     settings.put(_PID.pack(_SINCE), _COUNT.pack(time.clock_gettime_ns(time.CLOCK_BOOTTIME) - ahead("boottime")))
     os.mkdir(links_at, 0o700)
     for program, link in zip(flat.programs, links):

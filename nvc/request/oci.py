@@ -11,6 +11,7 @@ import stat
 
 from nvc.base.errors import ContainerError
 from nvc.base.fastjson import JsonError, parse
+from nvc.base.files import closing
 from nvc.base.types import Any
 from nvc.base.value import Value
 
@@ -213,16 +214,13 @@ def _is_path(text: Any) -> bool:
 
 def _read_regular(path: str) -> bytes:
     """The content of a regular file, at most one byte more than is allowed. Raises OSError, JsonError."""
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    try:
+    with closing(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)) as fd:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             raise JsonError("not a regular file")
         if status.st_size > MAX_CONFIG:
             raise JsonError(f"larger than {MAX_CONFIG} bytes")
         return _read_all(fd, MAX_CONFIG)
-    finally:
-        os.close(fd)
 
 
 def _read_all(fd: int, limit: int) -> bytes:

@@ -17,6 +17,7 @@ from support.plans import snapshot
 from support.processes import in_child
 from support.rootfs import multiarch
 
+from nvc.base.files import closing
 from nvc.frontends.cdi.hooks import steps as planned
 from nvc.frontends.cdi.hooks.arguments import parse_arguments
 from nvc.frontends.cdi.hooks.steps import Steps
@@ -285,13 +286,10 @@ def test_a_folder_that_cannot_be_opened_is_told(scratch: str, folder: str, says:
     os.symlink("loop", f"{scratch}/loop")
     with open(f"{scratch}/file", "w", encoding="ascii"):
         pass
-    rootfs = os.open(scratch, os.O_PATH | os.O_DIRECTORY)
-    try:
+    with closing(os.open(scratch, os.O_PATH | os.O_DIRECTORY)) as rootfs:
         steps = Steps(rootfs, False)
         steps.add(parse_arguments(["update-ldcache", f"--folder={folder}", "--folder=/missing"]).steps[0])
         found = steps.finish(frozenset())
-    finally:
-        os.close(rootfs)
     (warning,) = found.warnings
     assert warning.startswith(f"{folder}: {says}") and "the loader cache gets none of its libraries" in warning
 

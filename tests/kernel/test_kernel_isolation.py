@@ -23,6 +23,7 @@ from support.vgpu import cli, limits_of
 
 from nvc.apply.cgroup.leaf import directory_of
 from nvc.base.errors import ContainerError
+from nvc.base.files import closing
 from nvc.discovery import discover
 from nvc.frontends.cdi.document import DocumentOptions
 from nvc.frontends.cdi.generate import document_of
@@ -67,11 +68,8 @@ def around(launcher: str, driver: str, tool: str) -> Callable[..., list[int]]:
 
 def cgroup_of(pid: int) -> str:
     """Where the cgroup of a process is mounted."""
-    fd = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY)
-    try:
+    with closing(os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY)) as fd:
         return directory_of(fd)
-    finally:
-        os.close(fd)
 
 
 def move_to(path: str) -> None:

@@ -13,6 +13,8 @@ import pytest
 from support.nvcd import Daemon, Place, ask, eventually
 from support.vgpucap import Worker
 
+from nvc.base.files import closing
+
 SECONDS = 30
 POINTS = 0.05
 #: Cap in percent, GPU and words of a slice. The oldest one of a GPU names its policy, and the caps of all hold.
@@ -28,11 +30,8 @@ SLICES = (
 
 def ends_within(daemon: Daemon, seconds: float) -> bool:
     """Wait that long, or until the daemon has ended by itself."""
-    process = os.pidfd_open(daemon.pid)
-    try:
+    with closing(os.pidfd_open(daemon.pid)) as process:
         return bool(select.select([process], [], [], seconds)[0])
-    finally:
-        os.close(process)
 
 
 def kill_again_and_again(place: Place, dice: random.Random, end: float) -> tuple[int, int]:

@@ -14,6 +14,7 @@ from support.nvml import NvmlTree, built, nvml_tree
 from support.processes import become, children, enter_user_namespace, in_child
 
 from nvc.base.errors import InitializationError, NvcError
+from nvc.base.files import closing
 from nvc.discovery.driver.places import DIRECTORIES
 from nvc.discovery.nvml.wire import ProbeReply, parse_reply
 from nvc.kernel import probe as probe_module
@@ -170,11 +171,8 @@ def test_a_library_that_cannot_be_loaded_says_why(scratch: str) -> None:
 
 
 def test_a_root_that_is_no_directory(scratch: str) -> None:
-    fd = os.open(DriverTree(scratch).file("/file"), os.O_PATH)
-    try:
+    with closing(os.open(DriverTree(scratch).file("/file"), os.O_PATH)) as fd:
         probe = start_probe(fd, IDS_TRY, NOBODY, NOBODY, NAMES, PATIENCE)
-    finally:
-        os.close(fd)
     try:
         with pytest.raises(InitializationError, match="confine driver probe: chroot: not a directory"):
             parse_reply(probe.result())

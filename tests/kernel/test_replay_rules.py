@@ -14,6 +14,7 @@ from support.device_cgroup import DOCKER, SHAPES, hierarchy, load
 from support.faults import build_tool, read_calls
 from support.replay import NO_PYTHON, Starts
 
+from nvc.base.files import closing
 from nvc.kernel import bpf
 
 OPEN = "for n in 0 1; do cat /dev/nvidia$n; done; cat /dev/full | head -c1; true"
@@ -47,10 +48,8 @@ def _group(pid: int) -> Iterator[int]:
         path = next(line.rstrip("\n")[3:] for line in lines if line.startswith("0::"))
     with hierarchy(2) as mount:
         directory = os.open(f"{mount}{path}", os.O_RDONLY | os.O_DIRECTORY)
-    try:
+    with closing(directory):
         yield directory
-    finally:
-        os.close(directory)
 
 
 def _programs(pid: int) -> tuple[int, ...]:

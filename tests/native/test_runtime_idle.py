@@ -14,6 +14,7 @@ from support.builds import kept
 
 from nvc.base.errors import InputError
 from nvc.base.fastjson import JsonError
+from nvc.base.files import closing
 from nvc.frontends.runtime import exact
 from nvc.frontends.runtime.choice import choose
 from nvc.request.config import Config, ConfigError
@@ -72,12 +73,9 @@ def documents(draw: st.DrawFn) -> str:
 @given(text=documents())
 @settings(max_examples=examples(2000), deadline=None)
 def test_no_container_that_asks_is_passed_over(idle: ctypes.CDLL, text: str) -> None:
-    fd = os.memfd_create("config")
-    try:
+    with closing(os.memfd_create("config")) as fd:
         os.write(fd, text.encode())
         nothing = idle.asks_for_nothing(f"/proc/self/fd/{fd}".encode())
-    finally:
-        os.close(fd)
     try:
         container = container_of(exact.read(text.encode()), "/b")
     except (JsonError, Malformed):

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from nvc.apply.cgroup import RuleChange, prepare
 from nvc.apply.cgroup.find import DeviceCgroup, cgroup_mounts, device_cgroup
 from nvc.apply.cgroup.program import encode
+from nvc.base.files import closing
 from nvc.kernel import LinuxKernel, bpf
 from support import run, until
 
@@ -192,11 +193,8 @@ class Group:
 
     def write(self, name: str, text: str) -> None:
         """Write one of the group's files with a single system call."""
-        descriptor = os.open(name, os.O_WRONLY, dir_fd=self.directory)
-        try:
+        with closing(os.open(name, os.O_WRONLY, dir_fd=self.directory)) as descriptor:
             os.write(descriptor, text.encode())
-        finally:
-            os.close(descriptor)
 
     def read(self, name: str) -> list[str]:
         """The lines of one of the group's files, sorted."""
@@ -235,11 +233,8 @@ class Group:
 
 def find(pid: int) -> DeviceCgroup | None:
     """`device_cgroup` for a process."""
-    proc = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY)
-    try:
+    with closing(os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY)) as proc:
         return device_cgroup(LinuxKernel(), proc)
-    finally:
-        os.close(proc)
 
 
 def load(code: list[Instruction]) -> int:

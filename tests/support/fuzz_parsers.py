@@ -13,6 +13,7 @@ from nvc.apply.cgroup.extend import Unreadable, readable
 from nvc.apply.cgroup.find import cgroup_mounts, memberships
 from nvc.base.errors import DetectionError, InitializationError, InputError, NvcError, RequirementError
 from nvc.base.fastjson import JsonError, parse
+from nvc.base.files import closing
 from nvc.discovery import inventory
 from nvc.discovery.devices.mig import parse_minors
 from nvc.discovery.devices.proc import char_majors, fields_of, is_version, parse_address
@@ -83,19 +84,13 @@ def _tracer_news(data: bytes) -> None:
 
 
 def _elf(data: bytes) -> None:
-    fd = _file(data)
-    try:
+    with closing(_file(data)) as fd:
         forward_compatibility(fd, read_elf(fd))
-    finally:
-        os.close(fd)
 
 
 def _state(data: bytes) -> None:
-    fd = _file(data)
-    try:
+    with closing(_file(data)) as fd:
         read_state(fd)
-    finally:
-        os.close(fd)
 
 
 def _environment(data: bytes) -> None:

@@ -9,6 +9,7 @@ import os
 import struct
 from collections.abc import Sequence
 
+from nvc.base.files import closing
 from nvc.base.value import Value
 
 FREE, CONTROL, ALLOC, MAP = 0x29, 0x2A, 0x2B, 0x4E
@@ -125,15 +126,12 @@ class Client:
 
     def map(self, memory: int, size: int, flags: int = 1) -> mmap.mmap:
         """What the driver writes, to be read: by a descriptor of its own."""
-        fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
-        try:
+        with closing(os.open(self.path, os.O_RDWR | os.O_CLOEXEC)) as fd:
             words = struct.pack(
                 "<IIIIQQQIIiI", self.handle, self.handle, memory, 0, 0, size, 0, 0, flags, fd, 0
             )
             check(struct.unpack_from("<I", call(self.fd, MAP, words), 40)[0])
             return mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ)
-        finally:
-            os.close(fd)
 
     def memory(self, size: int) -> int:
         # PROTECTION_USER read-only, COHERENCY cached

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from typing import Any
 
+from nvc.base.files import closing
 from nvc.model.slices import quota
 from nvc.model.slices.policy import POLICIES
 
@@ -75,20 +76,14 @@ def entry_of(pid: int) -> Any:
 
 def limits_of(pid: int) -> list[int]:
     """The limits in the quota of the container of a process, in bytes."""
-    fd = os.open(entry_of(pid).quota, os.O_RDONLY)
-    try:
+    with closing(os.open(entry_of(pid).quota, os.O_RDONLY)) as fd:
         return [device.memory_limit for device in quota.read(fd)]
-    finally:
-        os.close(fd)
 
 
 def shares_of(pid: int) -> list[tuple[int, int, str, int]]:
     """Cores, weight, policy and flags of each device in that quota."""
-    fd = os.open(entry_of(pid).quota, os.O_RDONLY)
-    try:
+    with closing(os.open(entry_of(pid).quota, os.O_RDONLY)) as fd:
         return [(d.cores, d.weight, POLICIES[d.policy], d.flags) for d in quota.read(fd)]
-    finally:
-        os.close(fd)
 
 
 class Inside(Dialog):

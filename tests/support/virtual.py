@@ -48,6 +48,7 @@ from typing import Any
 
 import pytest
 
+from nvc.base.files import closing
 from nvc.base.value import Value
 from nvc.testing.sim import state
 from nvc.testing.sim.layout import STATE
@@ -194,11 +195,8 @@ class World:
         Where what was started made another one that took part, that one's end; then the other ends in real time.
         """
         with contextlib.suppress(ProcessLookupError):
-            fd = os.pidfd_open(self._inside.get(process.pid, process.pid))
-            try:
+            with closing(os.pidfd_open(self._inside.get(process.pid, process.pid))) as fd:
                 assert self.wait([fd], seconds), f"no end within {seconds} s"
-            finally:
-                os.close(fd)
         return process.wait(PATIENCE)
 
     def output(self, words: Sequence[str], env: Mapping[str, str]) -> str:

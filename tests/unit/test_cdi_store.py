@@ -13,6 +13,7 @@ import pytest
 from support.cdi import document
 
 from nvc.base.errors import InputError
+from nvc.base.files import closing
 from nvc.frontends.cdi.store import (
     CdiError,
     check_conflicts,
@@ -28,11 +29,8 @@ from nvc.frontends.cdi.validate import problems
 
 
 def write(directory: str, name: str, data: bytes) -> bool:
-    fd = open_directory(directory, create=False, private=False)
-    try:
+    with closing(open_directory(directory, create=False, private=False)) as fd:
         return write_in(fd, name, data, f"{directory}/{name}")
-    finally:
-        os.close(fd)
 
 
 def put(directory: str, name: str, content: Any) -> str:

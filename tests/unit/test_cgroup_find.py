@@ -13,6 +13,7 @@ from support import CLEAN_ENV, REPO, run
 from nvc.apply.cgroup import find
 from nvc.apply.cgroup.find import CgroupMount, below, cgroup_mounts, device_cgroup, memberships, unescape
 from nvc.base.errors import MountError
+from nvc.base.files import closing
 from nvc.kernel import LinuxKernel
 
 HYBRID = (
@@ -161,11 +162,8 @@ class Host:
             out.write(b"".join(self.mounts))
         with open(os.path.join(self.proc, "cgroup"), "wb") as out:
             out.write(membership)
-        proc = os.open(self.proc, os.O_RDONLY | os.O_DIRECTORY)
-        try:
+        with closing(os.open(self.proc, os.O_RDONLY | os.O_DIRECTORY)) as proc:
             found = device_cgroup(LinuxKernel(), proc, self.mountinfo)
-        finally:
-            os.close(proc)
         if found is None:
             return None
         same = os.path.samestat(os.fstat(found.directory), os.stat(found.path))
@@ -260,9 +258,6 @@ def test_programs_cost_nothing_where_there_are_none() -> None:
 
 
 def test_unreadable_proc_is_an_error(scratch: str) -> None:
-    proc = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY)
-    try:
+    with closing(os.open(scratch, os.O_RDONLY | os.O_DIRECTORY)) as proc:
         with pytest.raises(MountError, match="failed to add device rules: /proc/PID/cgroup: no such file"):
             device_cgroup(LinuxKernel(), proc)
-    finally:
-        os.close(proc)

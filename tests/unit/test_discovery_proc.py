@@ -11,6 +11,7 @@ from support import examples
 from support.drivertree import VERSION, DriverTree
 
 from nvc.base.errors import DetectionError, InitializationError
+from nvc.base.files import closing
 from nvc.discovery.devices.mig import MigCapabilities, parse_minors
 from nvc.discovery.devices.proc import (
     char_majors,
@@ -195,17 +196,11 @@ def test_a_descriptors_path_is_inside_the_root(tree: DriverTree, scratch: str) -
     tree.file("/usr/lib/x")
     tree.link("usr/lib", "/lib")
     root = tree.root()
-    fd = root.open("/lib/x")
-    try:
+    with closing(root.open("/lib/x")) as fd:
         assert root.real_path(fd) == "/usr/lib/x"
         os.unlink(tree.full("/usr/lib/x"))
         with pytest.raises(DetectionError, match="deleted"):
             root.real_path(fd)
-    finally:
-        os.close(fd)
-    fd = os.open(scratch, os.O_PATH)
-    try:
+    with closing(os.open(scratch, os.O_PATH)) as fd:
         with pytest.raises(DetectionError, match="not inside"):
             root.real_path(fd)
-    finally:
-        os.close(fd)

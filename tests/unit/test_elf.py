@@ -18,6 +18,7 @@ from support import need, run
 from support.drivertree import ARCH, OTHER_ARCH
 
 from nvc.base.errors import DetectionError
+from nvc.base.files import closing
 from nvc.discovery.driver.elf import Elf, forward_compatibility, parse_notes, read_elf, section
 from nvc.testing.sim.elffile import shared_object
 
@@ -26,20 +27,14 @@ NOTES = {1: "NT_GNU_ABI_TAG", 3: "NT_GNU_BUILD_ID"}
 
 @contextmanager
 def opened(path: str) -> Iterator[int]:
-    fd = os.open(path, os.O_RDONLY)
-    try:
+    with closing(os.open(path, os.O_RDONLY)) as fd:
         yield fd
-    finally:
-        os.close(fd)
 
 
 def parse(data: bytes) -> Elf:
-    fd = os.memfd_create("elf")
-    try:
+    with closing(os.memfd_create("elf")) as fd:
         os.write(fd, data)
         return read_elf(fd, "test")
-    finally:
-        os.close(fd)
 
 
 def system_files() -> list[str]:
@@ -195,7 +190,7 @@ def test_ten_thousand_mutations_raise_nothing_else() -> None:
     originals = [shared_object("libcuda.so.1", arch, True) for arch in (ARCH, OTHER_ARCH)]
     fd = os.memfd_create("elf")
     refused = 0
-    try:
+    with closing(fd):
         for _ in range(10000):
             data = bytearray(chance.choice(originals))
             for _ in range(chance.randint(1, 8)):
@@ -212,6 +207,4 @@ def test_ten_thousand_mutations_raise_nothing_else() -> None:
                 forward_compatibility(fd, elf)
             except DetectionError:
                 refused += 1
-    finally:
-        os.close(fd)
     assert 1000 < refused < 9900, "mutations that always or never fail test nothing"

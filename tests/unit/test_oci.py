@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvc.base.errors import ContainerError
+from nvc.base.files import closing
 from nvc.request.oci import (
     MAX_CONFIG,
     MAX_STATE,
@@ -54,11 +55,8 @@ def state_of(data: bytes, tmp_path: Any) -> ContainerState:
     """What `read_state` makes of these bytes."""
     path = tmp_path / "state"
     path.write_bytes(data)
-    fd = os.open(path, os.O_RDONLY)
-    try:
+    with closing(os.open(path, os.O_RDONLY)) as fd:
         return read_state(fd)
-    finally:
-        os.close(fd)
 
 
 @pytest.mark.parametrize("document", [RUNC, CRUN, YOUKI], ids=["runc", "crun", "youki"])

@@ -9,6 +9,7 @@ from nvc.apply.cgroup.evaluate import verdict
 from nvc.apply.cgroup.extend import Unreadable, readable
 from nvc.apply.cgroup.find import device_cgroup, read_all
 from nvc.apply.cgroup.program import Instruction, Rule
+from nvc.base.files import closing
 from nvc.base.value import Value
 from nvc.kernel import O_PATH, Kernel, bpf
 
@@ -27,11 +28,8 @@ def judge(kernel: Kernel, pid: int, rules: tuple[Rule, ...]) -> Judgement:
 
     Raises MountError or OSError where the cgroup itself cannot be read.
     """
-    proc = os.open(f"/proc/{pid}", O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with closing(os.open(f"/proc/{pid}", O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as proc:
         cgroup = device_cgroup(kernel, proc)
-    finally:
-        os.close(proc)
     if cgroup is None:
         return Judgement()
     try:

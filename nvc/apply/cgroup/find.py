@@ -11,6 +11,7 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 
 from nvc.apply.cgroup import HINT_SKIP, STEP
 from nvc.base.errors import MountError
+from nvc.base.files import closing
 from nvc.base.value import Value
 from nvc.kernel import Kernel
 
@@ -232,11 +233,8 @@ def _in_namespace(kernel: Kernel, version: int, path: str) -> DeviceCgroup | Non
     host's mounts do not name what is below its root. None where it may not mount; raises MountError at the root,
     which is no sign there that nothing restricts us."""
     try:
-        top = kernel.cgroup_root(version)
-        try:
+        with closing(kernel.cgroup_root(version)) as top:
             directory = kernel.open_in_root(top, path, _DIRECTORY)
-        finally:
-            os.close(top)
     except OSError as error:
         if path != "/":
             return None
@@ -251,7 +249,7 @@ def _read(name: str, directory: int | None = None) -> bytes:
 
 def read_all(descriptor: int) -> bytes:
     """The rest of a kernel file, which is closed; OSError EFBIG beyond 16 MiB."""
-    try:
+    with closing(descriptor):
         parts = []
         size = 0
         while part := os.read(descriptor, 1 << 16):
@@ -260,5 +258,3 @@ def read_all(descriptor: int) -> bytes:
             if size > _MOST_BYTES:
                 raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
         return b"".join(parts)
-    finally:
-        os.close(descriptor)

@@ -9,6 +9,7 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 
 from nvc.apply.cgroup.find import CgroupMount, below, memberships, mounted, read_all
 from nvc.base.errors import ContainerError
+from nvc.base.files import closing
 from nvc.base.types import Callable
 from nvc.base.value import Value
 
@@ -148,11 +149,8 @@ def _runs(pid: str) -> bool:
 def enter(leaf: Leaf) -> None:
     """Move this process there. Raises ContainerError."""
     try:
-        fd = os.open(f"{leaf.path}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
-        try:
+        with closing(os.open(f"{leaf.path}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)) as fd:
             os.write(fd, b"0")
-        finally:
-            os.close(fd)
     except OSError as error:
         raise ContainerError.of(STEP, leaf.path, error) from None
 

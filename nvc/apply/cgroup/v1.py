@@ -7,6 +7,7 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 from nvc.apply.cgroup import HINT_SKIP, STEP, RuleChange
 from nvc.apply.cgroup.find import read_all
 from nvc.base.errors import MountError
+from nvc.base.files import closing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class ListChange(RuleChange):
             allow = self._kernel.open_in_root(self._cgroup.directory, "devices.allow", os.O_WRONLY, False)
         except OSError as error:
             raise MountError.of(STEP, f"{self._cgroup.path}/devices.allow", error, HINT_SKIP) from None
-        try:
+        with closing(allow):
             for (major, minor), missing in self._additions:
                 try:
                     os.write(allow, f"c {major}:{minor} rw".encode())
@@ -93,8 +94,6 @@ class ListChange(RuleChange):
                     self.undo()
                     raise self._refused(error, (major, minor)) from None
                 self._done.append(((major, minor), missing))
-        finally:
-            os.close(allow)
 
     def undo(self) -> None:
         """Deny again what `apply` had to add."""
@@ -104,11 +103,9 @@ class ListChange(RuleChange):
             return
         try:
             deny = self._kernel.open_in_root(self._cgroup.directory, "devices.deny", os.O_WRONLY, False)
-            try:
+            with closing(deny):
                 for (major, minor), missing in taken_back:
                     os.write(deny, f"c {major}:{minor} {missing}".encode())
-            finally:
-                os.close(deny)
         except FileNotFoundError:
             return  # the cgroup is gone, and the rules with it
         except OSError as error:

@@ -15,6 +15,7 @@ from nvc.apply.cgroup.evaluate import allows
 from nvc.apply.cgroup.extend import Unreadable, extend, readable
 from nvc.apply.cgroup.replacement import Replacement
 from nvc.base.errors import MountError, NvcError
+from nvc.base.files import closing
 from nvc.kernel import bpf
 
 TYPE_CHECKING = False
@@ -206,8 +207,7 @@ class ProgramChange(RuleChange):
 
     def _check_ancestor(self, program_id: int) -> None:
         """Raise MountError unless a program of an ancestor allows the rules: it is not ours to change."""
-        descriptor = bpf.open_program(program_id)
-        try:
+        with closing(bpf.open_program(program_id)) as descriptor:
             try:
                 if allows(readable(bpf.read_program(descriptor)), self._rules):
                     self._allowing.add(program_id)
@@ -215,8 +215,6 @@ class ProgramChange(RuleChange):
                 cause = "denies the nodes"
             except Unreadable as problem:
                 cause = f"may deny the nodes ({problem.cause})"
-        finally:
-            os.close(descriptor)
         where = self._ancestor(program_id)
         hint = "allow them there (with systemd: DeviceAllow= of that unit), "
         what = f"device program {program_id} of this ancestor {cause}"

@@ -10,6 +10,7 @@ import os
 import stat
 from collections.abc import Iterator
 
+from nvc.base.files import closing
 from nvc.daemon.io.identity import slice_of
 from nvc.daemon.schedule.slice_index import SliceIndex
 from nvc.discovery.devices.nodes import nvidia_major
@@ -76,11 +77,8 @@ class HolderFinder:
 
     def _is_node(self, pid: str, path: str, major: int) -> bool:
         try:
-            fd = os.open(path, O_PATH | os.O_CLOEXEC)
-            try:
+            with closing(os.open(path, O_PATH | os.O_CLOEXEC)) as fd:
                 found = self.slices.kernel.identity(fd)
-            finally:
-                os.close(fd)
         except OSError as error:
             if error.errno not in ENDED:  # a tenant's file, that hides nothing behind it
                 self.slices.say(f"process {pid} has a file whose status cannot be read: {error.strerror}")

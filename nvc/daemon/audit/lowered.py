@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 
 from nvc.base.errors import NvcError
+from nvc.base.files import closing
 from nvc.daemon.audit.accountant import Accountant, Balance
 from nvc.daemon.schedule.slice_index import LOCK_TIME
 from nvc.kernel import Kernel
@@ -37,13 +38,10 @@ def settle(accountant: Accountant, balance: Balance) -> None:
 
 def forget(kernel: Kernel, entry: Entry, uuid: str) -> None:
     """Remove the old limit of one device from a slice's entry. Raises RegistryError, OSError."""
-    lock = registry.locked(kernel, LOCK_TIME)
-    try:
+    with closing(registry.locked(kernel, LOCK_TIME)):
         if not os.path.lexists(entry.directory):
             return  # it has just gone
         now = read_entry(entry.directory)
         devices = tuple(one.replace(lowered=0) if one.uuid == uuid else one for one in now.devices)
         if devices != now.devices:
             write_about(now.directory, text_of(now.replace(devices=devices)))
-    finally:
-        os.close(lock)

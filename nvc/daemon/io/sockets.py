@@ -11,6 +11,7 @@ import struct
 from collections.abc import Callable, Mapping
 
 from nvc.base.errors import InitializationError
+from nvc.base.files import closing
 
 FIRST = 3  # descriptor that systemd passes on (sd_listen_fds(3))
 CONTROL = "control"
@@ -66,11 +67,9 @@ def wait_for_end(path: str, told: Callable[[int], None]) -> None:
         return
     except OSError as error:  # of a namespace that this process does not see: 0
         raise InitializationError.of("wait for nvcd", f"process {pid}", error, "stop it first") from None
-    try:
+    with closing(fd):
         told(pid)
         select.select((fd,), (), ())
-    finally:
-        os.close(fd)
 
 
 def listen(path: str, kind: int, mode: int) -> socket.socket:

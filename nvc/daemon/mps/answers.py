@@ -6,6 +6,7 @@ import os
 import re
 
 from nvc.base.errors import one_line
+from nvc.base.files import closing
 from nvc.base.value import Value
 
 LINE_MAX = 200  # bytes
@@ -17,11 +18,8 @@ SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)([KMGT]?)B?\s*$")
 def last_line(path: str) -> str:
     """The last line of a log that the driver's program wrote; empty where it cannot be read."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
+        with closing(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)) as fd:
             data = os.pread(fd, LINE_MAX, max(0, os.fstat(fd).st_size - LINE_MAX))
-        finally:
-            os.close(fd)
     except OSError:
         return ""
     lines = data.decode("utf-8", "replace").strip().splitlines()
@@ -58,13 +56,10 @@ def size_of(path: str) -> int:
 def culprit(path: str, position: int, clients: frozenset[int]) -> int:
     """The one of `clients` that a log names in its lines on a fault, from `position` on; 0: it names none."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
+        with closing(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)) as fd:
             size = os.fstat(fd).st_size
             begin = position if position <= size else 0  # it was emptied since
             data = os.pread(fd, LOG_MAX, max(begin, size - LOG_MAX))
-        finally:
-            os.close(fd)
     except OSError:
         return 0
     for line in data.decode("utf-8", "replace").splitlines():

@@ -11,7 +11,7 @@ import errno
 import os
 
 from nvc.base.errors import DeviceError
-from nvc.base.files import replace_file
+from nvc.base.files import closing, replace_file
 from nvc.base.value import Value
 from nvc.model.slices.entry import open_own
 
@@ -119,10 +119,8 @@ def read(directory: str) -> ServerRecord | None:
         fd = open_own(f"{directory}/about")
     except FileNotFoundError:
         return None
-    try:
+    with closing(fd):
         text = os.pread(fd, ABOUT_MAX, 0).decode("ascii")
-    finally:
-        os.close(fd)
     words = text.split()
     if len(words) != 4 or not text.endswith("\n") or not all(word.isdigit() for word in words):
         raise ValueError("not a process, its start, percent and bytes")

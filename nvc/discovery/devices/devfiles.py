@@ -9,6 +9,7 @@ import os
 import stat
 
 from nvc.base.errors import InitializationError
+from nvc.base.files import closing
 from nvc.base.value import Value
 from nvc.discovery.devices.mig import CAPABILITIES, MINORS, parse_minors
 from nvc.discovery.devices.nodes import CAPABILITIES as CAPABILITY_NODES
@@ -66,8 +67,7 @@ class WantedNode(Value):
         The node gets its name last, so that nobody sees it half made. Raises OSError.
         """
         directory, _, name = self.path.rpartition("/")
-        parent = _open_directory(devices, directory)
-        try:
+        with closing(_open_directory(devices, directory)) as parent:
             temporary = f".{name}.nvc"
             try:
                 os.unlink(temporary, dir_fd=parent)
@@ -80,8 +80,6 @@ class WantedNode(Value):
             )
             os.chmod(temporary, self.attributes.mode, dir_fd=parent)
             os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
-        finally:
-            os.close(parent)
         _link_number(devices, self)
 
 
@@ -91,12 +89,9 @@ def _open_directory(devices: HostRoot, path: str) -> int:
         return devices.open(path, O_PATH | os.O_DIRECTORY)
     except FileNotFoundError:
         above, _, name = path.rpartition("/")
-        parent = devices.open(above, O_PATH | os.O_DIRECTORY)
-        try:
+        with closing(devices.open(above, O_PATH | os.O_DIRECTORY)) as parent:
             os.mkdir(name, 0o755, dir_fd=parent)
             os.chmod(name, 0o755, dir_fd=parent)
-        finally:
-            os.close(parent)
         return devices.open(path, O_PATH | os.O_DIRECTORY)
 
 

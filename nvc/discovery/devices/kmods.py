@@ -12,6 +12,7 @@ import select
 import time
 
 from nvc.base.errors import NvcError, one_line
+from nvc.base.files import closing
 from nvc.base.rundir import runtime_directory
 from nvc.discovery.devices.devfiles import missing_nodes, wanted_nodes
 
@@ -54,12 +55,10 @@ def _locked(
         lock = _lock()
     except (OSError, NvcError) as error:
         return (f"kernel modules are not loaded: {error}",)
-    try:
+    with closing(lock):
         if not work(host, options):  # another start did it while we waited
             return ()
         return _in_child(host, options, load)
-    finally:
-        os.close(lock)
 
 
 def _work(host: Host, options: DriverOptions) -> bool:

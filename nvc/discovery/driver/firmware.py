@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from nvc.base.errors import DetectionError, of_host
+from nvc.base.files import closing
 from nvc.discovery.hostroot import HostRoot, identity_of
 from nvc.model.facts import Firmware
 
@@ -44,10 +45,8 @@ def find_firmwares(
                     of_host(error, "look for firmware", path)
                 warnings.append(f"firmware {path} is left out: {error}")
                 continue
-            try:
+            with closing(fd):
                 # The kernel's path, also where /lib is a link: an image may have no such link.
                 real = root.real_path(fd)
                 found[name] = Firmware(path if real.endswith("/" + name) else real, identity_of(status))
-            finally:
-                os.close(fd)
     return tuple(found[name] for name in sorted(found)), tuple(warnings)

@@ -8,6 +8,7 @@ import os
 
 from nvc.base.errors import DetectionError, of_host
 from nvc.base.fastjson import JsonError, parse
+from nvc.base.files import closing
 from nvc.base.types import Any, Iterator
 from nvc.discovery.driver.modules import DRIVER
 from nvc.discovery.hostroot import HostRoot, identity_of
@@ -75,10 +76,8 @@ def _target(base: str, place: str) -> str:
 def _examine(root: HostRoot, path: str, known: frozenset[str], warnings: list[str]) -> Manifest | None:
     try:
         fd, status = root.open_regular(path)
-        try:
+        with closing(fd):
             library = next((name for name in _named(path, os.pread(fd, _LIMIT + 1, 0)) if name in known), "")
-        finally:
-            os.close(fd)
     except (OSError, DetectionError, JsonError) as error:
         if isinstance(error, OSError):
             of_host(error, "look for manifests", path)

@@ -11,6 +11,7 @@ import os
 import stat
 
 from nvc.base.errors import DetectionError
+from nvc.base.files import closing
 from nvc.discovery.devices.gpus import bus_id
 from nvc.discovery.driver.elf import read_elf
 from nvc.discovery.hostroot import identity_of
@@ -111,10 +112,8 @@ def _file(root: HostRoot, path: str) -> tuple[str, Identity] | None:
         fd, status = root.open_regular(path)
     except (OSError, DetectionError):
         return None
-    try:
+    with closing(fd):
         return root.real_path(fd), identity_of(status)
-    finally:
-        os.close(fd)
 
 
 def _library(root: HostRoot, path: str, arch: str) -> tuple[str, str, Identity] | None:

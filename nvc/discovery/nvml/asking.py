@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from nvc.base.errors import DetectionError, InitializationError
+from nvc.base.files import closing
 from nvc.discovery.driver.ldcache import ARCH_FLAGS, ARCH_MASK
 from nvc.discovery.driver.places import COMPAT, DIRECTORIES
 from nvc.discovery.host import Host
@@ -75,10 +76,8 @@ def _outside(host: Host, path: str) -> list[str]:
         fd = host.driver.open(path)
     except OSError:
         return []
-    try:
+    with closing(fd):
         return [os.readlink(f"/proc/self/fd/{fd}")]
-    finally:
-        os.close(fd)
 
 
 def _overflow_id(kind: str) -> int:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from nvc.base.errors import DetectionError, DeviceError, InitializationError
+from nvc.base.files import closing
 from nvc.base.value import Value
 from nvc.frontends.cdi.document import DocumentOptions
 from nvc.frontends.cdi.generate import generate
@@ -49,8 +50,7 @@ def refresh(
 
     def once(options: DriverOptions) -> Refreshed:
         name = f"{how.vendor}-{how.device_class}.{form}"
-        fd = open_directory(directory, create=True, private=True)
-        try:
+        with closing(open_directory(directory, create=True, private=True)) as fd:
             # The directory itself is the lock: from here one refresh sees what another has written.
             try:
                 kernel.lock(fd, LOCK_TIMEOUT)
@@ -62,8 +62,6 @@ def refresh(
             path, data = f"{directory}/{name}", text_of(document, form).encode("utf-8", "surrogateescape")
             changed = write_in(fd, name, data, path)
             return Refreshed(path, changed, len(document["devices"]), facts.warnings)
-        finally:
-            os.close(fd)
 
     until = time.monotonic() + wait
     delay = FIRST_PAUSE

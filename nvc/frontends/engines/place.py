@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 
-from nvc.base.files import replace_file
+from nvc.base.files import closing, replace_file
 from nvc.base.rundir import belongs_to_us
 from nvc.frontends.engines import EngineError
 
@@ -49,7 +49,7 @@ def _target(path: str) -> str:
         return ""
     except OSError as error:
         raise EngineError.of("open", path, error, "name a path that you can open") from None
-    try:
+    with closing(fd):
         status = os.fstat(fd)
         if not stat.S_ISLNK(status.st_mode):
             return ""
@@ -58,35 +58,27 @@ def _target(path: str) -> str:
                 "open", path, f"a link of user {status.st_uid}", "remove it, or name the file that is meant"
             )
         return os.readlink("", dir_fd=fd)
-    finally:
-        os.close(fd)
 
 
 def directory(path: str, create: bool = False) -> int:
     """The directory of a resolved path, opened to look names up; made if need be. Raises OSError."""
     fd = os.open("/", _STEP)
     for name in path.split("/")[1:-1]:
-        above = fd
-        try:
+        with closing(fd) as above:
             if create:
                 try:
                     os.mkdir(name, 0o755, dir_fd=above)
                 except FileExistsError:
                     pass
             fd = os.open(name, _STEP, dir_fd=above)
-        finally:
-            os.close(above)
     return fd
 
 
 def opened(path: str) -> int:
     """The file at a resolved path, to be read. Raises OSError."""
-    fd = directory(path)
-    try:
+    with closing(directory(path)) as fd:
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW | os.O_CLOEXEC
         return os.open(os.path.basename(path), flags, dir_fd=fd)
-    finally:
-        os.close(fd)
 
 
 def replace(path: str, data: bytes, mode: int, like: str = "") -> None:
@@ -94,24 +86,16 @@ def replace(path: str, data: bytes, mode: int, like: str = "") -> None:
 
     Raises OSError.
     """
-    looked = directory(path)
-    try:
+    with closing(directory(path)) as looked:
         fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=looked)
-    finally:
-        os.close(looked)
-    try:
+    with closing(fd):
         replace_file(os.path.basename(path), data, mode, fd, status_of(like) if like else None)
-    finally:
-        os.close(fd)
 
 
 def remove(path: str, is_directory: bool = False) -> None:
     """Remove what is at a resolved path. Raises OSError."""
-    fd = directory(path)
-    try:
+    with closing(directory(path)) as fd:
         (os.rmdir if is_directory else os.unlink)(os.path.basename(path), dir_fd=fd)
-    finally:
-        os.close(fd)
 
 
 def status_of(path: str) -> os.stat_result | None:

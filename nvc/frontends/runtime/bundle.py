@@ -6,7 +6,7 @@ import os
 import stat
 
 from nvc.base.errors import ContainerError
-from nvc.base.files import replace_file
+from nvc.base.files import closing, replace_file
 from nvc.base.value import Value
 from nvc.request.oci import MAX_CONFIG
 
@@ -26,16 +26,13 @@ def read_source(path: str) -> Source:
     """The file that `path` leads to. Raises ContainerError: missing, no regular file, or larger than MAX_CONFIG."""
     try:
         path = os.path.realpath(path, strict=True)
-        fd = os.open(path, _READ)
-        try:
+        with closing(os.open(path, _READ)) as fd:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
                 raise ContainerError(STEP, path, "not a regular file")
             data = b""
             while part := os.read(fd, MAX_CONFIG + 1 - len(data)):
                 data += part
-        finally:
-            os.close(fd)
     except OSError as error:
         raise ContainerError.of(
             STEP, path, error, "name a bundle with --bundle, as engines do"

@@ -11,6 +11,7 @@ import os
 from typing import Any
 
 from nvc.base.errors import HostError, of_host
+from nvc.base.files import closing
 from nvc.base.value import Value
 from nvc.frontends.cdi.document import DocumentOptions
 from nvc.frontends.cdi.generate import document_of
@@ -204,8 +205,7 @@ def write_node(
     Raises NvcError.
     """
     request = Request(devices=("all",), capabilities=_DEFAULT)
-    fd = open_directory(outlet.directory, create=True, private=True)
-    try:
+    with closing(open_directory(outlet.directory, create=True, private=True)) as fd:
         for kind, parts in ((CDI_GPU_CLASS, None), (CDI_SIZE_CLASS, slicing)):
             name = f"{CDI_VENDOR}-{kind}{_SUFFIX}"
             if kind == CDI_SIZE_CLASS and parts is None:
@@ -218,14 +218,11 @@ def write_node(
             document = document_of(kernel, facts, request, how, options, parts)
             data = text_of(document, "json").encode("utf-8", "surrogateescape")
             write_in(fd, name, data, f"{outlet.directory}/{name}")
-    finally:
-        os.close(fd)
 
 
 def write(outlet: Outlet, allocation: Allocation, made: dict[str, dict[str, Any]]) -> None:
     """Write the documents of a claim; those that it has no longer are removed. Raises CdiError."""
-    fd = open_directory(outlet.directory, create=True, private=True)
-    try:
+    with closing(open_directory(outlet.directory, create=True, private=True)) as fd:
         for kind in (CDI_CLASS, CDI_SLICE_CLASS):
             name = _file(kind, allocation.uid)
             if kind in made:
@@ -234,8 +231,6 @@ def write(outlet: Outlet, allocation: Allocation, made: dict[str, dict[str, Any]
                 write_in(fd, name, data, f"{outlet.directory}/{name}")
             else:
                 _remove(fd, name)
-    finally:
-        os.close(fd)
 
 
 def remove(outlet: Outlet, uid: str) -> None:
@@ -244,11 +239,9 @@ def remove(outlet: Outlet, uid: str) -> None:
         fd = os.open(outlet.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
         return
-    try:
+    with closing(fd):
         for kind in (CDI_CLASS, CDI_SLICE_CLASS):
             _remove(fd, _file(kind, uid))
-    finally:
-        os.close(fd)
 
 
 def _remove(directory: int, name: str) -> None:

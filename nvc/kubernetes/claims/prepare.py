@@ -15,6 +15,7 @@ import threading
 import time
 
 from nvc.base.errors import HostError, InputError, NvcError
+from nvc.base.files import closing
 from nvc.kubernetes.claims import give
 from nvc.kubernetes.claims.checkpoint import Checkpoint, is_uid
 from nvc.kubernetes.claims.claim import STEP, allocation_of, cause_of, consumers_of
@@ -118,11 +119,8 @@ class Preparer:
         Raises CheckpointError.
         """
         with self._lock:
-            fd = self._locked()
-            try:
+            with closing(self._locked()):
                 yield
-            finally:
-                os.close(fd)
 
     def _locked(self) -> int:
         path = self._lock_path

@@ -16,6 +16,7 @@ import threading
 import time
 
 from nvc.base.errors import InitializationError, NvcError
+from nvc.base.files import closing
 from nvc.base.wake import Wake
 from nvc.kubernetes.plugin.relay import Relay
 from nvc.kubernetes.plugin.rpc import GRACE
@@ -68,16 +69,13 @@ class Front:
         """Start a worker; its exit code, or its signal below 0."""
         command = [sys.executable, *sys.orig_argv[1:], f"{WORKER}={os.getpid()},{self._told}"]
         with subprocess.Popen(command, pass_fds=(self._told,)) as worker:
-            process = os.pidfd_open(worker.pid)
-            try:
+            with closing(os.pidfd_open(worker.pid)) as process:
                 while worker.poll() is None:
                     if (self._ended or self._problem is not None) and not self._closed:
                         self._close()
                         worker.terminate()
                     else:
                         self._wake.wait(fd=process)
-            finally:
-                os.close(process)
             return worker.wait()
 
     def _end(self) -> None:

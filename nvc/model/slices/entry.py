@@ -7,6 +7,7 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 import stat
 
 from nvc.base.errors import NvcError
+from nvc.base.files import closing
 from nvc.base.value import Value
 from nvc.model.slices import layout
 
@@ -146,13 +147,10 @@ def write_file(directory: str, name: str, text: str) -> None:
         os.unlink(temporary)
     except FileNotFoundError:
         pass
-    fd = create(temporary, 0o600)
-    try:
+    with closing(create(temporary, 0o600)) as fd:
         data = text.encode()
         if os.write(fd, data) < len(data):  # the one that is there stays
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), temporary)
-    finally:
-        os.close(fd)
     os.rename(temporary, f"{directory}/{name}")
 
 
@@ -171,11 +169,8 @@ def read_entry(path: str) -> Entry:
     fields.update(dict.fromkeys(_NAMES, ""))
     devices = []
     try:
-        fd = open_own(f"{path}/about")
-        try:
+        with closing(open_own(f"{path}/about")) as fd:
             text = os.pread(fd, ABOUT_LIMIT, 0).decode()
-        finally:
-            os.close(fd)
         lines = text.split("\n")
         # Slices that began under an older version have them uncounted.
         counted = lines[0].startswith("lines ")

@@ -11,6 +11,7 @@ import stat
 
 import nvc
 from nvc.base.errors import NvcError
+from nvc.base.files import closing
 from nvc.base.rundir import CONFIGURATIONS, belongs_to_us
 from nvc.base.value import Value
 from nvc.discovery import inventory
@@ -151,10 +152,8 @@ def load(named: str = "", directory: str = "") -> Config:
             continue
         except OSError as error:
             raise ConfigError.of("open", path, error) from None
-        try:
+        with closing(fd):
             return _load(fd, path, directory)
-        finally:
-            os.close(fd)
     return Config()
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from nvc.base.errors import InputError
+from nvc.base.files import closing
 from nvc.base.value import Value
 from nvc.kernel import Kernel
 from nvc.model.facts import HostFacts
@@ -162,10 +163,8 @@ def _edited(
         kept = open_own(tenant.entry.quota, os.O_RDWR, FILE_LEASE_PATIENCE)
     except OSError as error:
         raise RegistryError.of("change limits", tenant.entry.quota, error) from None
-    try:
+    with closing(kept):
         return _edited_locked(kernel, tenant, chosen, change)
-    finally:
-        os.close(kept)
 
 
 def _edited_locked(

@@ -6,6 +6,7 @@ import os
 import posixpath
 
 from nvc.base.errors import ContainerError, NvcError
+from nvc.base.files import closing
 from nvc.base.value import Value
 from nvc.discovery.driver.elf import Elf, read_elf
 from nvc.discovery.driver.elfnote import layouts_of
@@ -43,7 +44,7 @@ def check_process(kernel: Kernel, pid: int) -> CheckReport:
     private: list[tuple[str, str]] = []
     uncovered: list[tuple[str, str]] = []
     elsewhere: list[tuple[str, int]] = []
-    try:
+    with closing(root):
         for (device, inode), path in mapped.items():
             elf = _read(kernel, root, path, device, inode)
             if elf is None:
@@ -60,8 +61,6 @@ def check_process(kernel: Kernel, pid: int) -> CheckReport:
             elif posixpath.basename(path).startswith(AROUND):
                 uncovered.append((path, "takes memory that is not counted"))
         beside_shims = _beside(kernel, root, shims)
-    finally:
-        os.close(root)
     uncovered += [
         (path, "cannot be looked at: it is not the file at that path any more")
         for path, inode in elsewhere
@@ -91,10 +90,8 @@ def _beside(kernel: Kernel, root: int, shims: dict[str, list[str]]) -> set[int]:
                 fd = kernel.open_in_root(root, place, O_PATH)
             except OSError:
                 continue  # nothing is beside this one: what is mapped stays uncovered
-            try:
+            with closing(fd):
                 found.add(os.fstat(fd).st_ino)
-            finally:
-                os.close(fd)
     return found
 
 
@@ -113,11 +110,9 @@ def _mapped(pid: int) -> tuple[dict[tuple[int, int], str], bool]:
     """The files that a process has mapped, by device and inode, with their paths; and whether these are all."""
     fd = os.open(f"/proc/{pid}/maps", os.O_RDONLY | os.O_CLOEXEC)
     data = b""
-    try:
+    with closing(fd):
         while len(data) < MAPS_LIMIT and (part := os.read(fd, 1 << 20)):
             data += part
-    finally:
-        os.close(fd)
     found = {}
     for line in data.split(b"\n"):
         fields = line.split(None, 5)

@@ -15,6 +15,7 @@ from nvc.apply.cgroup.find import named_after
 from nvc.apply.cgroup.leaf import STEP, Leaf, check_unchanged, directory_of, leaf_of
 from nvc.apply.target import Target
 from nvc.base.errors import ContainerError, DeviceError, InputError, NvcError, and_also
+from nvc.base.files import closing
 from nvc.base.rundir import in_user_namespace
 from nvc.discovery.nvml.wire import LimitsRefused, parse_limits
 from nvc.kernel import O_PATH, LinuxKernel
@@ -98,11 +99,8 @@ def cgroup_with_id(pid: int, container: str) -> str:
 
     "" if no name has it. Raises ContainerError, OSError.
     """
-    proc = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with closing(os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as proc:
         path = named_after(container, directory_of(proc))
-    finally:
-        os.close(proc)
     return f"{os.stat(path).st_ino} {path}" if path else ""
 
 

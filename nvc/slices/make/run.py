@@ -14,6 +14,7 @@ from nvc.apply.program import build_program
 from nvc.apply.sources import Sources
 from nvc.apply.target import Target
 from nvc.base.errors import ContainerError, InputError, MountError, NvcError, PermissionDenied, SourceChanged
+from nvc.base.files import closing
 from nvc.base.value import Value
 from nvc.base.wake import Wake
 from nvc.discovery.outer import refuse_slices
@@ -119,11 +120,8 @@ def _own_leaf(
     """
     check_devices(facts, devices)
     every = tuple(MemoryLimit(gpu.uuid, 0, layout.NO_LIMIT) for gpu in facts.gpus if not gpu.mig_enabled)
-    own = os.open("/proc/self", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with closing(os.open("/proc/self", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as own:
         return make_leaf(own, lambda leaf: _released(facts, leaf, every, RELEASE_TIME, warn))
-    finally:
-        os.close(own)
 
 
 def _released(
@@ -345,10 +343,7 @@ class RunError(NvcError, code="NVC-2105", stage="vgpu", doctor="vgpu"):
 
 def _forget(kernel: Kernel, pid: int) -> None:
     """Remove the entry of a program that has ended, unless processes of it go on."""
-    lock = registry.locked(kernel)
-    try:
+    with closing(registry.locked(kernel)):
         for one in snapshot(kernel, locked=True).slices:
             if one.entry.pid == pid and not one.entry.rootfs and one.life is None:
                 registry.remove(one.entry)
-    finally:
-        os.close(lock)

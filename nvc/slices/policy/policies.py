@@ -13,6 +13,7 @@ from __future__ import annotations
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 
 from nvc.base.errors import InputError, NvcError
+from nvc.base.files import closing
 from nvc.base.rundir import needed_directory
 from nvc.base.value import Value
 from nvc.model.slices.entry import open_own
@@ -106,10 +107,8 @@ def read(uuid: str) -> DevicePolicy:
         return DevicePolicy()
     except OSError as error:
         raise PolicyError.of("read policy", path, error) from None
-    try:
+    with closing(fd):
         data = os.read(fd, FILE_MAX)
-    finally:
-        os.close(fd)
     try:
         return parse(data.decode("ascii"))
     except (InputError, UnicodeDecodeError) as error:

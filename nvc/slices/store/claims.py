@@ -11,6 +11,7 @@ import os
 import time
 
 from nvc.base.errors import InternalError
+from nvc.base.files import closing
 from nvc.kernel import Kernel
 from nvc.model.slices import layout, ledger, quota
 from nvc.model.slices.entry import Entry, is_remnant, open_own, read_entry, text_of
@@ -111,8 +112,7 @@ def _is_for(entry: Entry, uid: str) -> bool:
 def _update(path: str, limits: tuple[quota.QuotaDevice, ...], entry: Entry) -> None:
     """Update limits after a change of nvc or of the device policy. Containers keep the file that they see."""
     old = read_entry(path)
-    fd = open_own(f"{path}/quota", os.O_RDWR)
-    try:
+    with closing(open_own(f"{path}/quota", os.O_RDWR)) as fd:
         quota.finish(fd)
         now = {quota.uuid_bytes(device.uuid): device for device in quota.read(fd)}
         wanted = tuple(
@@ -123,8 +123,6 @@ def _update(path: str, limits: tuple[quota.QuotaDevice, ...], entry: Entry) -> N
         )
         if wanted != quota.read(fd):
             quota.write(fd, wanted)
-    finally:
-        os.close(fd)
     kept = {"created": old.created, "container": old.container, "bundle": old.bundle, "rootfs": old.rootfs}
     registry.write_about(path, text_of(entry.replace(**kept)))
 
@@ -148,12 +146,10 @@ def mount(path: str) -> None:
         number = ctypes.get_errno()
         raise OSError(number, f"mount: {os.strerror(number).lower()}", path)
     fd = os.open(f"{path}/{layout.LEDGER_NAME}", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    try:
+    with closing(fd):
         os.fchmod(fd, 0o666)  # whoever the users of the containers are
         os.posix_fallocate(fd, 0, layout.LEDGER_SIZE)
         os.pwrite(fd, ledger.header(), 0)
-    finally:
-        os.close(fd)
     os.close(os.open(ready, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 

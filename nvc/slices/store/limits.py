@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from nvc.base.files import closing
 from nvc.model.slices import quota
 from nvc.model.slices.entry import FILE_LEASE_TIME, announce, open_own
 from nvc.model.slices.policy import FIRST
@@ -26,11 +27,8 @@ def read_quota(entry: Entry, patience: float = FILE_LEASE_TIME) -> tuple[QuotaDe
 
     `patience`: seconds for who holds a lease on the file.
     """
-    fd = open_own(entry.quota, seconds=patience)
-    try:
+    with closing(open_own(entry.quota, seconds=patience)) as fd:
         return named(quota.read(fd), entry)
-    finally:
-        os.close(fd)
 
 
 def named(found: tuple[QuotaDevice, ...], entry: Entry) -> tuple[QuotaDevice, ...]:
@@ -69,12 +67,9 @@ def sound_quota(
     try:
         return read_quota(entry, patience), False
     except QuotaError:
-        fd = open_own(entry.quota, os.O_RDWR, patience)
-        try:
+        with closing(open_own(entry.quota, os.O_RDWR, patience)) as fd:
             if not finish(kernel, fd, 0 if locked else LOCK_TIME):
                 raise
-        finally:
-            os.close(fd)
     return read_quota(entry, patience), True
 
 
@@ -103,11 +98,8 @@ def edit(entry: Entry, limits: tuple[QuotaDevice, ...], devices: tuple[EntryDevi
     Raises OSError.
     """
     changed = entry.replace(devices=devices)
-    fd = open_own(entry.quota, os.O_RDWR)
-    try:
+    with closing(open_own(entry.quota, os.O_RDWR)) as fd:
         quota.write(fd, limits)
-    finally:
-        os.close(fd)
     if changed != entry:
         write_about(entry.directory, text_of(changed))
     announce(entry.directory)

@@ -19,6 +19,7 @@ import os
 import struct
 import sys
 
+from nvc.base.files import closing
 from nvc.base.value import Value
 from nvc.kernel import O_PATH
 from nvc.model.slices import layout, ledger
@@ -211,11 +212,8 @@ class _Host:
         for, and the quota was unmounted; or one that is no mount, and sees only what is mounted below that. In the
         host's own root directory only the host's root unmounts something.
         """
-        root = os.open(f"/proc/{pid}/root", O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
+        with closing(os.open(f"/proc/{pid}/root", O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as root:
             found = self.kernel.identity(root)
-        finally:
-            os.close(root)
         if f"{found.device:x}-{found.inode:x}" == "-".join(entry.key.split("-")[1:3]):
             here = os.stat("/")
             return (found.device, found.inode) != (here.st_dev, here.st_ino)
@@ -236,8 +234,7 @@ class _Mounts:
 
     def read(self, pid: int, limit: CpuLimit) -> bool:
         """Read the list; False: it is too long for the limit. Raises OSError."""
-        fd = os.open(f"/proc/{pid}/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
-        try:
+        with closing(os.open(f"/proc/{pid}/mountinfo", os.O_RDONLY | os.O_CLOEXEC)) as fd:
             rest = b""
             while not limit.is_over():
                 part = os.read(fd, PART)
@@ -246,8 +243,6 @@ class _Mounts:
                 *lines, rest = (rest + part).split(b"\n")
                 for line in lines:
                     self._take(line)
-        finally:
-            os.close(fd)
         return False
 
     def _take(self, line: bytes) -> None:

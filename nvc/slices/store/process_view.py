@@ -15,6 +15,7 @@ import os
 import stat
 import time
 
+from nvc.base.files import closing
 from nvc.kernel import O_PATH
 from nvc.model.slices import layout
 from nvc.model.slices.ledger import LedgerError
@@ -38,12 +39,9 @@ def root_within(kernel: Kernel, path: str) -> bytes:
     A part of that path proves nothing: containers can write to directories of the same file system, as Podman's
     are. Raises OSError.
     """
-    fd = os.open(path, O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with closing(os.open(path, O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
         mount = kernel.identity(fd).mount
         path = os.readlink(f"/proc/self/fd/{fd}")
-    finally:
-        os.close(fd)
     with open("/proc/self/mountinfo", "rb") as lines:
         for line in lines:
             words = line.split(b" ", 5)
@@ -114,10 +112,8 @@ class ProcessView:
             fd = self.kernel.open_cached(self.root, f"{entry.libs_dir}/{layout.QUOTA_FILE}")
         except OSError:
             return self._has_mount(entry, wanted.st_dev)
-        try:
+        with closing(fd):
             found = self.kernel.identity(fd)
-        finally:
-            os.close(fd)
         # It may have been moved, with its directory, and something else put in its place.
         same = (found.device, found.inode) == (wanted.st_dev, wanted.st_ino)
         return same or self._has_mount(entry, wanted.st_dev)
@@ -143,7 +139,7 @@ class ProcessView:
             if libs_dir is None:
                 raise
             fd = self.kernel.open_cached(self.root, f"{libs_dir}/{below}")
-        try:
+        with closing(fd):
             found = self.kernel.identity(fd)
             if not stat.S_ISREG(found.mode):
                 raise LedgerError("read ledger", path, "not a regular file")
@@ -163,8 +159,6 @@ class ProcessView:
                 if error.errno != errno.EROFS:
                     raise
             return os.open(f"/proc/self/fd/{fd}", _OPEN | os.O_RDONLY)
-        finally:
-            os.close(fd)
 
     def _is_inside(self, entry: Entry) -> bool:
         """Whether its root directory is the one that the slice was made for, as the entry's key has it."""
@@ -199,14 +193,11 @@ class ProcessView:
         if self._mounts is None:
             data = bytearray()
             limit = CpuLimit(MOUNTS_TIME)
-            fd = os.open(f"/proc/{self.pid}/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
-            try:
+            with closing(os.open(f"/proc/{self.pid}/mountinfo", os.O_RDONLY | os.O_CLOEXEC)) as fd:
                 while len(data) < MOUNTS_MAX and (part := os.read(fd, _PART)):
                     data += part
                     if limit.is_over():  # a tenant may mount things by the ten thousand
                         break
-            finally:
-                os.close(fd)
             lines = [line.split(b" ") for line in bytes(data).split(b"\n")[:-1]]
             self._mounts = [words for words in lines if words[0].isdigit() and b"-" in words[6:-1]]
         return self._mounts

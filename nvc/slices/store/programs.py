@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from nvc.base.errors import InputError
+from nvc.base.files import closing
 from nvc.discovery.containers.files import text
 from nvc.kernel import Kernel
 from nvc.slices.store import registry
@@ -30,8 +31,7 @@ def claim(kernel: Kernel, key: str, name: str, command: str) -> None:
 
     Raises InputError if a living slice has the name, RegistryError, OSError.
     """
-    lock = registry.locked(kernel)
-    try:
+    with closing(registry.locked(kernel)):
         path = f"{registry.base_directory()}/{key}"
         others = [one for one in statuses(kernel, locked=True)[0] if one.alive and one.entry.key != key]
         taken = {alias for one in others for alias in one.aliases}
@@ -44,8 +44,6 @@ def claim(kernel: Kernel, key: str, name: str, command: str) -> None:
             )
         entry = registry.read_entry(path)
         registry.write_about(path, registry.text_of(entry.replace(program=name or _free(command, taken))))
-    finally:
-        os.close(lock)
 
 
 def _free(command: str, taken: set[str]) -> str:

@@ -17,6 +17,7 @@ import time
 from errno import EBUSY, ENOTEMPTY
 
 from nvc.base.errors import SourceChanged
+from nvc.base.files import closing
 from nvc.base.rundir import needed_directory
 from nvc.kernel import O_PATH
 from nvc.model.slices import layout, quota
@@ -103,11 +104,8 @@ def enter(kernel: Kernel, target: Target, slice: Slice, libs_dir: str) -> Callab
 def check(kernel: Kernel, target: Target, slice: Slice) -> None:
     """Raise what `enter` would raise for this slice, and change nothing."""
     base = base_directory()
-    lock = locked(kernel)
-    try:
+    with closing(locked(kernel)):
         _check(kernel, base, key_of(kernel, target), slice)
-    finally:
-        os.close(lock)
 
 
 def _check(kernel: Kernel, base: str, key: str, slice: Slice) -> None:
@@ -215,10 +213,8 @@ def is_bound(kernel: Kernel, rootfs: int, libs_dir: str, path: str) -> bool:
         fd = kernel.open_in_root(rootfs, f"{libs_dir}/{layout.QUOTA_FILE}", O_PATH)
     except (FileNotFoundError, NotADirectoryError):
         return False
-    try:
+    with closing(fd):
         found = os.fstat(fd)
-    finally:
-        os.close(fd)
     return (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino)
 
 
@@ -230,11 +226,8 @@ def make(path: str, devices: tuple[QuotaDevice, ...], text: str) -> None:
     _remove(temporary)
     os.mkdir(temporary, MODE)
     os.chmod(temporary, MODE)  # whatever the umask
-    fd = create(f"{temporary}/quota", 0o644)
-    try:
+    with closing(create(f"{temporary}/quota", 0o644)) as fd:
         quota.write(fd, devices)
-    finally:
-        os.close(fd)
     write_about(temporary, text)
     os.rename(temporary, path)
 
@@ -247,8 +240,7 @@ def _change(path: str, devices: tuple[QuotaDevice, ...], slice: Slice) -> Callab
             "make a slice", old_entry.key, "the driver limits the memory of its cgroup, which would stay as it is",
             "ask for isolation by the kernel again (--isolation kernel)",
         )  # fmt: skip
-    fd = open_own(f"{path}/quota", os.O_RDWR)
-    try:
+    with closing(open_own(f"{path}/quota", os.O_RDWR)) as fd:
         quota.finish(fd)  # what a writer left that was killed: we hold the lock
         old = quota.read(fd)
         wanted = {quota.uuid_bytes(device.uuid): device for device in devices}
@@ -265,17 +257,12 @@ def _change(path: str, devices: tuple[QuotaDevice, ...], slice: Slice) -> Callab
         )
         write_about(path, text_of(entry))
         announce(path)
-    finally:
-        os.close(fd)
 
     def undo() -> None:
-        again = open_own(f"{path}/quota", os.O_RDWR)
-        try:
+        with closing(open_own(f"{path}/quota", os.O_RDWR)) as again:
             quota.write(again, old)
             write_about(path, text_of(old_entry))
             announce(path)
-        finally:
-            os.close(again)
 
     return undo
 

@@ -11,7 +11,7 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 
 import nvc
 from nvc.base.errors import ContainerError, InputError
-from nvc.base.files import replace_file
+from nvc.base.files import closing, replace_file
 from nvc.base.rundir import runtime_directory
 from nvc.base.value import Value
 from nvc.frontends.cdi.hooks.bundle import slices_of
@@ -216,7 +216,5 @@ def _is_there(kernel: Kernel, rootfs: int, path: str) -> bool:
         return False
     except OSError as error:
         raise ContainerError.of("make a slice", path, error) from None
-    try:
+    with closing(fd):
         return os.fstat(fd).st_size > 0
-    finally:
-        os.close(fd)
