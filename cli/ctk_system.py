@@ -55,14 +55,11 @@ def create_device_nodes(
     """Create the driver's control device nodes that are missing, with owner and mode as the driver asks for."""
     root = _absolute("driver-root", root)
     options = DriverOptions(root=root, device_root=_absolute("dev-root", dev_root or root))
-    host = Host.open(LinuxKernel(), options)
-    try:
+    with Host.open(LinuxKernel(), options) as host:
         if load:
             _load_modules(ctx, host, options, dry_run)
         if control:
             _make(ctx, host, control_nodes(host), dry_run)
-    finally:
-        host.close()
 
 
 @system.command("create-dev-char-symlinks", cls=Flags, **examples(
@@ -96,8 +93,7 @@ def create_dev_char_symlinks(
         only("load-kernel-modules", load, "calls with --create-all")
     _absolute("dev-char-path", directory)
     options = DriverOptions(root=_absolute("driver-root", root))
-    host = Host.open(LinuxKernel(), options)
-    try:
+    with Host.open(LinuxKernel(), options) as host:
         if load:
             _load_modules(ctx, host, options, dry_run)
         if nodes:
@@ -116,8 +112,6 @@ def create_dev_char_symlinks(
                 if not dry_run:
                     charlinks.make(directory, name, target)
                 output.note(program, f"{'would link' if dry_run else 'linked'} {directory}/{name} -> {target}")
-    finally:
-        host.close()
 
 
 @system.command("print-ldcache", cls=Flags, **examples("nvidia-ctk system print-ldcache"))

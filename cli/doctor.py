@@ -111,8 +111,7 @@ def doctor(
     privileges.reduce("configure")
     found = resolve(container) if container else None
     node = Node(state_dir, kubeconfig, claim, dict(os.environ)) if kubernetes else None
-    context = _context(ctx.obj["globals"], node)
-    try:
+    with _context(ctx.obj["globals"], node) as context:
         context.container = found
         results = examine(context, chosen)
         reason = text.reason(results) if found else ""
@@ -127,8 +126,6 @@ def doctor(
         if bundle:
             count = write_archive(context, results, text.report(results, passed) + end, bundle, unmasked)
             output.say("nvc-cli", f"{bundle} has {count} files: look through it before you send it")
-    finally:
-        context.close()
     ctx.exit(text.exit_code(results, strict))
 
 

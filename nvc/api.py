@@ -11,6 +11,7 @@ root. A process may have any number of drivers and containers; one object is for
 
 from __future__ import annotations
 
+from nvc.base.files import Closable
 from nvc.frontends.configure import configure_target, opener, plan_target, undo
 from nvc.kernel import LinuxKernel
 from nvc.model.request import DriverOptions
@@ -18,7 +19,6 @@ from nvc.model.request import DriverOptions
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
     from nvc.apply.executor import Outcome
     from nvc.apply.target import Layout, Target
@@ -45,7 +45,7 @@ class Quiet:
     facts = selection = plan = done = step
 
 
-class Container:
+class Container(Closable):
     """A container that runs or is being created: its first process, and its root file system.
 
     As a context manager it is held by descriptors: should the process end, its number may go to another one, and
@@ -68,11 +68,6 @@ class Container:
     def __enter__(self) -> Container:
         self._target = opener(self._kernel, self.pid, self.rootfs, host=self.host)()
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Let go of the container. May be called again."""
@@ -102,7 +97,7 @@ class Container:
         return undo(self._kernel, self.open, timeout)
 
 
-class Driver:
+class Driver(Closable):
     """The NVIDIA driver of a driver root. It is inspected when the first method is called.
 
     Without options, that is the root `/`, whatever the configuration says; see `configured`.
@@ -125,14 +120,6 @@ class Driver:
         from nvc.request.config import driver_options, load
 
         return cls(driver_options(load(path)), kernel, log)
-
-    def __enter__(self) -> Driver:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Forget what was found. May be called again; so may every other method."""
@@ -189,13 +176,11 @@ class Driver:
     def plan(self, container: Container, request: Request) -> Plan:
         """What `configure` would do. Changes nothing, and refuses what `configure` would refuse."""
         plan, target = plan_target(self._kernel, self.options, request, container.open, self._log)
-        try:
+        with target:
             if plan.slice is not None and plan.slice.outer is None:
                 from nvc.slices.store.registry import check
 
                 check(self._kernel, target, plan.slice)
-        finally:
-            target.close()
         return plan
 
     def configure(

@@ -108,7 +108,7 @@ def section(name: str, module: str) -> list[str]:
     if isinstance(node, ast.FunctionDef):
         return [*out, *function(node)]
     assert isinstance(node, ast.ClassDef)
-    bases = [ast.unparse(base) for base in node.bases if ast.unparse(base) not in ("Value", "Exception")]
+    bases = [base for base in map(ast.unparse, node.bases) if base not in ("Closable", "Value", "Exception")]
     if bases:
         out += [f"A kind of `{bases[0]}`.", ""]
     if text_of(node):

@@ -47,12 +47,10 @@ def apply_plan(
     program that the kernel does not show. With `last` the process ends by telling this call's outcome, and SIGINT
     stays blocked after success. Raises NvcError or KeyboardInterrupt; the container is then as it was before.
     """
-    journal = open_journal(kernel, _key(kernel, target), timeout)
-    try:
+    with open_journal(kernel, _key(kernel, target), timeout) as journal:
         if target.host:
             journal.begin(target.rootfs_path)
-        sources = Sources(kernel, plan, target.rootfs)
-        try:
+        with Sources(kernel, plan, target.rootfs) as sources:
             program = build_program(plan, sources, journal.interrupted)
             done("open sources")
             held = HeldInterrupts()
@@ -63,10 +61,6 @@ def apply_plan(
             except BaseException:
                 held.release()
                 raise
-        finally:
-            sources.close()
-    finally:
-        journal.close()
     held.forget(last)
     warnings = (*plan.warnings, *sources.warnings, *outcome.warnings)
     return Outcome(outcome.changes, warnings, outcome.programs)
@@ -87,8 +81,7 @@ def repair(kernel: Kernel, target: Target, timeout: float) -> bool:
     key = _key(kernel, target)
     if not is_interrupted(key):
         return False
-    journal = open_journal(kernel, key, timeout)
-    try:
+    with open_journal(kernel, key, timeout) as journal:
         if not journal.interrupted:
             return False
         place = _place(target, -1, timeout)
@@ -102,8 +95,6 @@ def repair(kernel: Kernel, target: Target, timeout: float) -> bool:
             raise ContainerError(_REPAIR, report.path, strerror(report.error), _REPAIR_HINT)
         journal.keep = False
         return True
-    finally:
-        journal.close()
 
 
 def _change(
@@ -145,17 +136,13 @@ def _allow_devices(
     cgroup = device_cgroup(kernel, target.proc)
     if cgroup is None:
         return RuleChange()
-    try:
+    with cgroup:
         change = prepare(kernel, cgroup, rules, oci_devices)
-    finally:
-        cgroup.close()
     try:
         change.apply()
     except BaseException:
-        try:
+        with change:
             change.undo()
-        finally:
-            change.close()
         raise
     return change
 

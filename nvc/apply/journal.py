@@ -11,6 +11,7 @@ from __future__ import annotations
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 
 from nvc.base.errors import ContainerError, of_host
+from nvc.base.files import Closable
 from nvc.base.rundir import runtime_directory, state_directory
 from nvc.kernel import Kernel
 
@@ -22,7 +23,7 @@ _PLACE, _KEPT = b"P", b"K"  # kinds of records, as native/core/apply/_apply.h ha
 _END = b"\0"
 
 
-class Journal:
+class Journal(Closable):
     """An open, locked journal. `fd` is -1 where there is nowhere to keep one."""
 
     __slots__ = ("fd", "path", "interrupted", "keep")

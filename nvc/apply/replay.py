@@ -151,7 +151,7 @@ def _seen_looks(
     ]
     root = HostRoot.at(kernel, options.root)
     found: dict[str, bytes] = {}
-    try:
+    with root:
         paths = [f"{base}/{name}" for _, name in SOCKETS for base in ("/run", "/var/run")]
         for path in (*paths, *filter(None, (options.mps_directory,))):
             status, real = look(root, path)
@@ -162,8 +162,6 @@ def _seen_looks(
             looks.append(("D", "s", path, state))
         for path in dict.fromkeys(above for ipc in facts.ipcs if ipc.is_directory for above in parents(ipc.path)):
             looks.append(("D", "o", path, _owned(root.stat(path))))
-    finally:
-        root.close()
     if {ipc.path for ipc in facts.ipcs} != set(found):
         raise Unfit
     return looks, found

@@ -7,6 +7,7 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 import stat
 
 from nvc.base.errors import MountError, SourceChanged
+from nvc.base.files import Closable
 from nvc.kernel import O_PATH
 from nvc.model.facts import Identity
 
@@ -21,7 +22,7 @@ WRONG_KIND = "not the kind of file that was found"
 REINSTALL = "reinstall the driver"
 
 
-class Sources:
+class Sources(Closable):
     """The three roots that sources are in, and every descriptor opened below them."""
 
     __slots__ = ("kernel", "rootfs", "roots", "opened", "warnings")

@@ -7,7 +7,7 @@ import fcntl
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 
 from nvc.base.errors import ContainerError, InputError, NvcError
-from nvc.base.files import closing
+from nvc.base.files import Closable, closing
 from nvc.base.value import Value
 from nvc.kernel import O_PATH, Kernel
 
@@ -33,7 +33,7 @@ class Layout(Value):
     as_host: bool = False  # no image is known yet (CDI): everything goes where the driver root has it
 
 
-class Target:
+class Target(Closable):
     """An open container. `mount_namespace` is -1 when it is this process's own (standalone mode)."""
 
     __slots__ = ("pid", "pidfd", "proc", "mount_namespace", "rootfs", "rootfs_path", "fsuid", "fsgid", "layout",

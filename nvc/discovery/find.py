@@ -28,16 +28,13 @@ def find(
     `extra` and `options` are part of the inventory's key; its file is in `directory`. `meanwhile` is called while
     NVML is waited for. Raises DetectionError, InitializationError.
     """
-    host = Host.open(kernel, options)
-    try:
+    with Host.open(kernel, options) as host:
         if not options.inventory:
             warnings = _load_kmods(host, options)
             facts, _ = _long_way(host, options, meanwhile)
         else:
             facts, warnings = _kept_or_found(host, options, extra, directory, meanwhile)
         return facts.replace(warnings=warnings + facts.warnings) if warnings else facts
-    finally:
-        host.close()
 
 
 def kept_looks(options: DriverOptions, facts: HostFacts) -> tuple[Look, ...] | None:

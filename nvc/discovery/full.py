@@ -94,7 +94,7 @@ def find_facts(
     if probe is None:
         cache = read_cache(host.driver, options.ldcache)
         probe = start(host, options, arch, cache[0])
-    try:
+    with probe:
         entries, cache_warnings = cache or read_cache(host.driver, options.ldcache)
         version = kernel_version(host.system)
         wsl = None if version else wsl_node(host.devices)
@@ -113,8 +113,6 @@ def find_facts(
                 hints = (os.path.dirname(reply.library),) if reply.library.startswith("/") else ()
                 files = _files(host, options, arch, reply.driver_version, entries, hints)
             kernel = _kernel(host, reply, shown)
-    finally:
-        probe.close()
     if not files.libraries:
         raise DetectionError(
             "find driver libraries",

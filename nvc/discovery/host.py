@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 
+from nvc.base.files import Closable
 from nvc.discovery.hostroot import PATIENCE, HostRoot
 from nvc.kernel import Kernel
 from nvc.model.request import DriverOptions
@@ -12,7 +13,7 @@ from nvc.model.request import DriverOptions
 SIMULATION = "/proc/driver/nvidia/sim/description"
 
 
-class Host:
+class Host(Closable):
     """Three roots, often one and the same. `close` it when done."""
 
     __slots__ = ("driver", "system", "devices", "simulated")

@@ -6,7 +6,7 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 import stat
 
 from nvc.base.errors import DetectionError, HostError, InitializationError, of_host
-from nvc.base.files import closing
+from nvc.base.files import Closable, closing
 from nvc.kernel import O_PATH, Kernel
 from nvc.model.facts import Identity
 
@@ -25,7 +25,7 @@ def identity_of(status: os.stat_result) -> Identity:
     return Identity(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
-class HostRoot:
+class HostRoot(Closable):
     """A directory as the root of everything that is asked for. Paths are absolute inside it.
 
     Methods raise OSError where the file system refuses, and DetectionError where an answer is out of bounds.

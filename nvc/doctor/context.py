@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from nvc.base.errors import NvcError
+from nvc.base.files import Closable
 from nvc.base.rundir import SYSTEM, in_user_namespace
 from nvc.discovery import discover
 from nvc.discovery.containers.files import FILE_MAX, read_bytes
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 NOWHERE = "/dev/null"
 
 
-class Context:
+class Context(Closable):
     """What checks read of the host, through `kernel`. `close` it when done.
 
     The configuration names the driver root where the caller did not: `root` and `ldcache` are the caller's or "".

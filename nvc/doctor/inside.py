@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from nvc.apply.target import LOADERS, exists
 from nvc.base.errors import ContainerError, InputError, NvcError
-from nvc.base.files import closing
+from nvc.base.files import Closable, closing
 from nvc.discovery.containers.files import read_bytes
 from nvc.discovery.containers.running import RunningContainer
 from nvc.discovery.driver.elf import Elf, read_elf
@@ -61,7 +61,7 @@ class File:
     elf: Elf | None  # None: it is no ELF file
 
 
-class Inside:
+class Inside(Closable):
     """What is in one container; `close` it when done. Raises ContainerError for a process that is closed to us."""
 
     def __init__(self, kernel: Kernel, found: RunningContainer) -> None:

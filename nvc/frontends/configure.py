@@ -133,8 +133,7 @@ def undo(kernel: Kernel, opened: Callable[[], Target], timeout: float) -> bool:
     from nvc.base.errors import ContainerError
 
     check_floor()
-    target = opened()
-    try:
+    with opened() as target:
         if repair(kernel, target, timeout):
             return True
         made = unrecorded(target.rootfs)
@@ -144,8 +143,6 @@ def undo(kernel: Kernel, opened: Callable[[], Target], timeout: float) -> bool:
                 "end the mount namespace in which that ran, or unmount what is below the root file system",
             )  # fmt: skip
         return False
-    finally:
-        target.close()
 
 
 def _configure(
@@ -164,7 +161,7 @@ def _configure(
     def apply() -> Outcome:
         return apply_plan(kernel, plan, target, options.timeout, oci_devices, log.done, last)
 
-    try:
+    with target:
         if plan.slice is None or plan.slice.outer is not None:
             outcome = apply()
             if again is not None:
@@ -173,8 +170,6 @@ def _configure(
         from nvc.slices.make.builder import install_slice
 
         return install_slice(kernel, target, plan.slice, target.layout.libs_dir, options.timeout, apply)
-    finally:
-        target.close()
 
 
 def _load_the_rest() -> None:

@@ -10,6 +10,7 @@ import time
 
 from nvc._syscalls import ffi, lib
 from nvc.base.errors import InitializationError
+from nvc.base.files import Closable
 from nvc.base.value import Value
 
 #: The largest answer that is read, bytes. A full one, 64 GPUs with 16 MIG devices each, has 131 KiB.
@@ -28,7 +29,7 @@ _LIMITS = "check dmesg, and limits such as TasksMax= and MemoryMax="
 _unreaped: list[int] = []
 
 
-class Probe:
+class Probe(Closable):
     """A running probe. `close` must be called; it never waits for long, however the driver behaves."""
 
     __slots__ = ("pid", "fd", "pidfd", "timeout", "deadline")

@@ -262,8 +262,7 @@ def test_imex_channels_that_were_asked_for(tree: DriverTree, load: Callable[...,
 def test_a_simulated_driver_gets_its_nodes_and_no_modules(tree: DriverTree) -> None:
     tree.simulated()
     tree.kernel_side()
-    host = tree.host()
-    try:
+    with tree.host() as host:
         assert missing_modules(host) == ()
         options = DriverOptions(root=tree.path, load_kmods=True)
         assert {item.path for item in missing_nodes(host, wanted_nodes(host, options))} == {
@@ -274,8 +273,6 @@ def test_a_simulated_driver_gets_its_nodes_and_no_modules(tree: DriverTree) -> N
         }
         assert load_kmods(host, options) == ()
         assert missing_nodes(host, wanted_nodes(host, options)) == ()
-    finally:
-        host.close()
     assert log(tree) == []
 
 

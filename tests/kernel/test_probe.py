@@ -28,11 +28,8 @@ PATIENCE = 20.0  # seconds; nothing below should need more than one
 
 
 def start(tree: DriverTree, timeout: float = PATIENCE, ids: int = IDS_TRY, uid: int = NOBODY) -> Probe:
-    root = tree.root()
-    try:
+    with tree.root() as root:
         return start_probe(root.fd, ids, uid, uid, NAMES, timeout)
-    finally:
-        root.close()
 
 
 def ask(tree: DriverTree, timeout: float = PATIENCE, ids: int = IDS_TRY, uid: int = NOBODY) -> ProbeReply:
@@ -173,20 +170,15 @@ def test_a_library_that_cannot_be_loaded_says_why(scratch: str) -> None:
 def test_a_root_that_is_no_directory(scratch: str) -> None:
     with closing(os.open(DriverTree(scratch).file("/file"), os.O_PATH)) as fd:
         probe = start_probe(fd, IDS_TRY, NOBODY, NOBODY, NAMES, PATIENCE)
-    try:
+    with probe:
         with pytest.raises(InitializationError, match="confine driver probe: chroot: not a directory"):
             parse_reply(probe.result())
-    finally:
-        probe.close()
 
 
 def test_without_a_root_of_its_own_the_probe_stays(nvml_tree: NvmlTree) -> None:
     name = f"{nvml_tree().path}{LIBS}/libnvidia-ml.so.1"
-    probe = start_probe(-1, IDS_TRY, NOBODY, NOBODY, (name,), PATIENCE)
-    try:
+    with start_probe(-1, IDS_TRY, NOBODY, NOBODY, (name,), PATIENCE) as probe:
         assert parse_reply(probe.result()).library == name
-    finally:
-        probe.close()
 
 
 def test_the_probe_dies_with_its_parent(nvml_tree: NvmlTree) -> None:

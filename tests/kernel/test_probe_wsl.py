@@ -45,11 +45,8 @@ def tree(nvml_tree: NvmlTree) -> DriverTree:
 
 def find(tree: DriverTree) -> HostFacts:
     root = tree.root()
-    host = Host(root, root, root, False)
-    try:
+    with Host(root, root, root, False) as host:
         facts, directories = find_facts(host, DriverOptions(root=tree.path))
-    finally:
-        host.close()
     assert directories is not None and "/usr/lib/wsl/drivers" in directories
     return facts
 

@@ -49,11 +49,8 @@ def plan_of(driver: str, *more: Any) -> Plan:
 def apply(plan: Plan, pid: int, rootfs: str, timeout: float = 10.0) -> Outcome:
     """Apply a plan to a container; the outcome is returned, NvcError raised."""
     kernel = LinuxKernel()
-    target = open_target(kernel, pid, rootfs)
-    try:
+    with open_target(kernel, pid, rootfs) as target:
         return apply_plan(kernel, plan, target, timeout)
-    finally:
-        target.close()
 
 
 def mounts(pid: int) -> list[str]:

@@ -28,11 +28,8 @@ def tree(scratch: str) -> DriverTree:
 def binaries(
     tree: DriverTree, path: str = PATH, libraries: str = LIBS
 ) -> tuple[tuple[Binary, ...], tuple[str, ...]]:
-    root = tree.root()
-    try:
+    with tree.root() as root:
         return find_binaries(root, path, ARCH, libraries)
-    finally:
-        root.close()
 
 
 def test_programs_are_found_on_the_path_in_the_order_of_the_table(tree: DriverTree) -> None:
@@ -111,11 +108,8 @@ def test_what_cannot_run_here_is_not_a_program(tree: DriverTree) -> None:
 
 
 def firmwares(tree: DriverTree) -> tuple[tuple[Firmware, ...], tuple[str, ...]]:
-    root = tree.root()
-    try:
+    with tree.root() as root:
         return find_firmwares(root, firmware_directories(root, VERSION))
-    finally:
-        root.close()
 
 
 def test_firmware_is_what_the_kernel_would_load(tree: DriverTree) -> None:
@@ -150,11 +144,8 @@ def test_firmware_that_is_no_file_is_left_out_with_a_warning(tree: DriverTree) -
 
 
 def ipcs(tree: DriverTree, mps: str = "/tmp/nvidia-mps") -> tuple[tuple[Ipc, ...], tuple[str, ...]]:
-    root = tree.root()
-    try:
+    with tree.root() as root:
         return find_ipcs(root, mps)
-    finally:
-        root.close()
 
 
 def bind(tree: DriverTree, name: str) -> None:

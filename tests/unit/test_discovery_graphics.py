@@ -30,11 +30,8 @@ def icd(library: str, key: str = "ICD") -> str:
 
 
 def manifests(tree: DriverTree, beside: str = LIBS) -> tuple[dict[str, Manifest], tuple[str, ...], tuple[str, ...]]:
-    root = tree.root()
-    try:
+    with tree.root() as root:
         found, directories, warnings = find_manifests(root, KNOWN, beside)
-    finally:
-        root.close()
     return {one.path: one for one in found}, directories, warnings
 
 
@@ -101,11 +98,8 @@ def test_a_file_in_an_odd_place_goes_where_programs_look(tree: DriverTree, path:
 
 
 def modules(tree: DriverTree, *directories: str) -> tuple[tuple[Module, ...], tuple[str, ...]]:
-    root = tree.root()
-    try:
+    with tree.root() as root:
         return find_modules(root, ARCH, VERSION, directories or (LIBS,))
-    finally:
-        root.close()
 
 
 @pytest.mark.parametrize(

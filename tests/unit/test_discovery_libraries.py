@@ -21,12 +21,9 @@ def tree(scratch: str) -> DriverTree:
 
 
 def find(tree: DriverTree, arch: str = ARCH, hints: tuple[str, ...] = ()) -> FoundLibraries:
-    root = tree.root()
-    try:
+    with tree.root() as root:
         entries, warnings = read_cache(root, "/etc/ld.so.cache")
         found = find_libraries(root, entries, arch, VERSION, hints)
-    finally:
-        root.close()
     return found.replace(warnings=warnings + found.warnings)
 
 

@@ -106,14 +106,11 @@ def test_what_the_doctor_says_that_is_loaded(path: str, place: str, tmp_path: An
         shutil.copy(os.path.realpath(sys.executable), f"{tmp_path}/{place}/libnone.so.1")
     config = {"ociVersion": "1.0.2", "process": {"env": [f"LD_LIBRARY_PATH={path}"]}, "root": {"path": "/"}}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    inside = Inside(LinuxKernel(), RunningContainer("x", os.getpid(), "x", str(tmp_path)))
-    try:
+    with Inside(LinuxKernel(), RunningContainer("x", os.getpid(), "x", str(tmp_path))) as inside:
         file, how = inside.loaded("libnone.so.1")
         assert (file.path if file else "") == (f"{tmp_path}/{place}/libnone.so.1" if place else ""), how
         own = os.path.dirname(os.path.realpath(sys.executable))
         assert place or inside.library_path() == (f"{own}/../..{tmp_path}/a",)
-    finally:
-        inside.close()
 
 
 def test_the_doctor_expands_few_tokens(tmp_path: Any) -> None:
@@ -121,8 +118,5 @@ def test_the_doctor_expands_few_tokens(tmp_path: Any) -> None:
     path = "$ORIGIN" * 9000 + ":" + "$LIB/" * 200 + ":/a"
     config = {"ociVersion": "1.0.2", "process": {"env": [f"LD_LIBRARY_PATH={path}"]}, "root": {"path": "/"}}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    inside = Inside(LinuxKernel(), RunningContainer("x", os.getpid(), "x", str(tmp_path)))
-    try:
+    with Inside(LinuxKernel(), RunningContainer("x", os.getpid(), "x", str(tmp_path))) as inside:
         assert inside.library_path() == ()
-    finally:
-        inside.close()

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from posix import stat
 
+from nvc.base.files import Closable
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.apply.cgroup.find import DeviceCgroup
@@ -27,7 +29,7 @@ HINT_SKIP = "or leave device rules alone with --no-cgroups"
 _INITIAL_USER_NAMESPACE = 0xEFFFFFFD  # its inode since Linux 3.8 (PROC_USER_INIT_INO)
 
 
-class RuleChange:
+class RuleChange(Closable):
     """What would be done to a device cgroup; this one is nothing at all.
 
     `apply` and `undo` raise MountError and may each be called again without effect. An `apply` that raises

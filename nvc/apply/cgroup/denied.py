@@ -32,12 +32,10 @@ def judge(kernel: Kernel, pid: int, rules: tuple[Rule, ...]) -> Judgement:
         cgroup = device_cgroup(kernel, proc)
     if cgroup is None:
         return Judgement()
-    try:
+    with cgroup:
         if cgroup.version == 1:
             return _by_list(cgroup.directory, f"{cgroup.path}/devices.list", rules)
         return _by_programs(cgroup.directory, cgroup.path, rules)
-    finally:
-        cgroup.close()
 
 
 def _by_list(directory: int, place: str, rules: tuple[Rule, ...]) -> Judgement:

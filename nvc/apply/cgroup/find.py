@@ -11,7 +11,7 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 
 from nvc.apply.cgroup import HINT_SKIP, STEP
 from nvc.base.errors import MountError
-from nvc.base.files import closing
+from nvc.base.files import Closable, closing
 from nvc.base.value import Value
 from nvc.kernel import Kernel
 
@@ -22,7 +22,7 @@ _INITIAL_NAMESPACE = 0xEFFFFFFB  # its inode since Linux 4.6 (PROC_CGROUP_INIT_I
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
-class DeviceCgroup(Value):
+class DeviceCgroup(Value, Closable):
     """The cgroup of a process. `directory` is an open descriptor, which the owner closes."""
 
     version: int  # 1: the devices controller, 2: device programs

@@ -77,8 +77,7 @@ def generate(
     shown: dict[str, Any] = {}
     if mode == MANAGEMENT:
         common, shown = _driver(kernel, options, request, how)
-    host = Host.open(kernel, options)
-    try:
+    with Host.open(kernel, options) as host:
         found = find_beside(mode, host.devices, host.driver)
         if not found.nodes:
             raise DeviceError("no device", mode, f"this host has no node of the kind in {host.devices.path}",
@@ -87,8 +86,6 @@ def generate(
         devices = [{"name": ALL, "containerEdits": {**shown, **edits_of(found, *roots)}}]
         if mode == IMEX:
             devices = _channels(found, channels, how.all_device, *roots)
-    finally:
-        host.close()
     document: dict[str, Any] = {"cdiVersion": "", "kind": f"{how.vendor}/{how.device_class}", "devices": devices}
     if common:
         document["containerEdits"] = common

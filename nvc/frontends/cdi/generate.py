@@ -97,8 +97,7 @@ def document_of(
 
 def _node_status(kernel: Kernel, facts: HostFacts) -> Iterator[tuple[str, NodeStatus]]:
     """Owner, mode and number of every device node that a document could name."""
-    root = HostRoot.at(kernel, facts.device_root)
-    try:
+    with HostRoot.at(kernel, facts.device_root) as root:
         for path in _node_paths(facts):
             try:
                 st = root.stat(path, follow=False)
@@ -107,8 +106,6 @@ def _node_status(kernel: Kernel, facts: HostFacts) -> Iterator[tuple[str, NodeSt
             if stat.S_ISCHR(st.st_mode):
                 number = os.major(st.st_rdev), os.minor(st.st_rdev)
                 yield path, NodeStatus(*number, stat.S_IMODE(st.st_mode) & 0o777, st.st_uid, st.st_gid)
-    finally:
-        root.close()
 
 
 def _node_paths(facts: HostFacts) -> Iterator[str]:

@@ -56,10 +56,8 @@ class HeldFiles:
                     os.close(self._open.pop(place))
                 continue
             root.patience = 0.0
-            try:
+            with root:
                 problems += filter(None, (self._at(root, at) for found, at in sorted(wanted) if found == base))
-            finally:
-                root.close()
         return problems[0] if problems else ""
 
     def _at(self, root: HostRoot, path: str) -> str:

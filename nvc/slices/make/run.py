@@ -264,8 +264,7 @@ def _apply(kernel: Kernel, target: Target, plan: Plan, places: list[str], timeou
 
     Without a journal: what is done is seen by this process alone and goes with it.
     """
-    sources = Sources(kernel, plan)
-    try:
+    with Sources(kernel, plan) as sources:
         program = build_program(plan, sources, b"")
         # Sources are open: what is mounted over their directories now does not hide them.
         for directory in places:
@@ -277,8 +276,6 @@ def _apply(kernel: Kernel, target: Target, plan: Plan, places: list[str], timeou
             raise ContainerError.of("make a slice", "", error, "see --timeout if the host is busy") from None
         if report.error:
             raise MountError(report.step, report.path, strerror(report.error))
-    finally:
-        sources.close()
 
 
 def _wait(kernel: Kernel, pid: int, read: int, warn: Callable[[tuple[str, ...]], None]) -> int:

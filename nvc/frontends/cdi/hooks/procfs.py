@@ -28,7 +28,7 @@ def simulated_ops(kernel: Kernel, driver_root: str, entries: list[str]) -> list[
         root = HostRoot.at(kernel, driver_root)
     except NvcError as error:
         raise InputError(step, f"--driver-root={driver_root}", error.cause) from None
-    try:
+    with root:
         if not root.exists(SIMULATION):
             raise InputError(step, f"--driver-root={driver_root}", "is not a simulated driver")
         files = tuple((file.name, unmodifiable(file.name, file.content)) for file in proc_files(root))
@@ -43,8 +43,6 @@ def simulated_ops(kernel: Kernel, driver_root: str, entries: list[str]) -> list[
                 directories.append(entry)
             binds.append(BindProc(entry, entry, stat.S_ISDIR(mode)))
         return [*simulated_proc_ops(files, directories), *binds]
-    finally:
-        root.close()
 
 
 def _mode(root: HostRoot, step: str, entry: str) -> int:

@@ -39,7 +39,7 @@ def run_steps(call: Call, log: Callable[[str], None]) -> tuple[str, ...]:
     kernel = LinuxKernel()
     set_deadline(30.0)
     target, asked, sliced = _container(kernel, call)
-    try:
+    with target:
         try:
             build, outcome = _run(kernel, target, call, asked, sliced, log)
         except SourceChanged:  # raised before anything was done: what an earlier run found is stale
@@ -57,8 +57,6 @@ def run_steps(call: Call, log: Callable[[str], None]) -> tuple[str, ...]:
                 mode, paths = build.modes[step]
                 warnings += change_modes(kernel, target.rootfs, mode, paths)[1]
         return warnings
-    finally:
-        target.close()
 
 
 def _run(
