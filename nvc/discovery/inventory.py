@@ -16,6 +16,7 @@ import sys
 from _struct import Struct  # `struct` is a file to look for, which costs a container start 0.25 ms
 
 from nvc.base.errors import NvcError
+from nvc.base.files import closing, replace_file
 from nvc.base.rundir import runtime_directory
 from nvc.base.types import Any
 from nvc.model.request import DriverOptions
@@ -44,20 +45,13 @@ def load(name: str, directory: str = "") -> Any:
     if base < 0:
         return None
     try:
-        fd = os.open(name, _READ, dir_fd=base)
+        with closing(base), closing(os.open(name, _READ, dir_fd=base)) as fd:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode) or not _is_ours(status, 0o077) or status.st_size > LIMIT:
+                return None
+            data = os.read(fd, status.st_size + 1)
     except OSError:
         return None
-    finally:
-        os.close(base)
-    try:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode) or not _is_ours(status, 0o077) or status.st_size > LIMIT:
-            return None
-        data = os.read(fd, status.st_size + 1)
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
     if len(data) < _HEADER.size:
         return None
     content = memoryview(data)[_HEADER.size :]
@@ -87,16 +81,13 @@ def store(name: str, value: Any, directory: str = "") -> bool:
     base = _open_directory(directory)
     if base < 0:
         return False
-    from nvc.base.files import replace_file
-
     try:
-        _remove_left(base, f".{name}.")
-        replace_file(name, _header(data) + data, 0o600, base, sync=False)
-        return True
+        with closing(base):
+            _remove_left(base, f".{name}.")
+            replace_file(name, _header(data) + data, 0o600, base, sync=False)
+            return True
     except OSError:
         return False
-    finally:
-        os.close(base)
 
 
 def _remove_left(base: int, prefix: str) -> None:
@@ -116,12 +107,11 @@ def forget(options: DriverOptions, directory: str = "") -> None:
     if base < 0:
         return
     try:
-        apart = bool(options.configuration) or options.load_kmods
-        os.unlink(file_name(os.stat(options.root), apart), dir_fd=base)
+        with closing(base):
+            apart = bool(options.configuration) or options.load_kmods
+            os.unlink(file_name(os.stat(options.root), apart), dir_fd=base)
     except OSError:
         pass
-    finally:
-        os.close(base)
 
 
 def _open_directory(directory: str) -> int:

@@ -190,20 +190,15 @@ class Inside(Closable):
     def file(self, path: str) -> File | None:
         """The regular file at `path`, None where there is none. It is named in the directory of a link to it."""
         try:
-            fd = self.kernel.open_regular(self.root, path)
+            with closing(self.kernel.open_regular(self.root, path)) as fd:
+                status, name = os.fstat(fd), os.path.basename(os.readlink(f"/proc/self/fd/{fd}"))
+                real = f"{os.path.dirname(path)}/{name}" if name else path
+                try:
+                    return File(real, status.st_dev, status.st_ino, read_elf(fd, path))
+                except NvcError:
+                    return File(real, status.st_dev, status.st_ino, None)
         except OSError:
             return None
-        try:
-            status, name = os.fstat(fd), os.path.basename(os.readlink(f"/proc/self/fd/{fd}"))
-            real = f"{os.path.dirname(path)}/{name}" if name else path
-            try:
-                return File(real, status.st_dev, status.st_ino, read_elf(fd, path))
-            except NvcError:
-                return File(real, status.st_dev, status.st_ino, None)
-        except OSError:
-            return None
-        finally:
-            os.close(fd)
 
     def mode(self, path: str) -> int:
         """Permissions of a file. Raises OSError."""

@@ -199,16 +199,11 @@ def _open(kernel: Kernel, version: int, path: str, mounts: list[CgroupMount]) ->
 def _is_top(kernel: Kernel) -> bool:
     """Whether the root of our cgroup namespace is also that of the v1 devices hierarchy, not a group below."""
     try:
-        top = kernel.cgroup_root(1)
+        with closing(kernel.cgroup_root(1)) as top:
+            os.stat("release_agent", dir_fd=top)  # in no other group, cgroups(7)
+            return True
     except OSError:
         return False
-    try:
-        os.stat("release_agent", dir_fd=top)  # in no other group, cgroups(7)
-        return True
-    except OSError:
-        return False
-    finally:
-        os.close(top)
 
 
 def _has_programs(kernel: Kernel) -> bool:
@@ -217,15 +212,10 @@ def _has_programs(kernel: Kernel) -> bool:
     from nvc.kernel import bpf
 
     try:
-        top = kernel.cgroup_root(2)
+        with closing(kernel.cgroup_root(2)) as top:
+            return bool(bpf.attached(top)[0])
     except OSError:
         return False
-    try:
-        return bool(bpf.attached(top)[0])
-    except OSError:
-        return False
-    finally:
-        os.close(top)
 
 
 def _in_namespace(kernel: Kernel, version: int, path: str) -> DeviceCgroup | None:

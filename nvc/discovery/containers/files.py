@@ -6,6 +6,7 @@ import os
 import stat
 
 from nvc.base.fastjson import JsonError, parse
+from nvc.base.files import closing
 from nvc.base.types import Any
 
 FILE_MAX = 16 << 20  # bytes
@@ -17,21 +18,16 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 def read_bytes(path: str, limit: int = FILE_MAX) -> bytes:
     """The content of a regular file of at most `limit` bytes; nothing for any other."""
     try:
-        fd = os.open(path, _READ)
+        with closing(os.open(path, _READ)) as fd:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
+                return b""
+            data = bytearray()
+            while len(data) <= limit and (part := os.read(fd, 1 << 16)):
+                data += part
+            return bytes(data) if len(data) <= limit else b""
     except (OSError, ValueError):  # ValueError: a path with a null character
         return b""
-    try:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
-            return b""
-        data = bytearray()
-        while len(data) <= limit and (part := os.read(fd, 1 << 16)):
-            data += part
-        return bytes(data) if len(data) <= limit else b""
-    except OSError:
-        return b""
-    finally:
-        os.close(fd)
 
 
 def read_json(path: str) -> Any:

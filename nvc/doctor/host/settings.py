@@ -9,6 +9,7 @@ import stat
 from collections.abc import Iterator
 
 from nvc.apply.journal import kept, read_journal
+from nvc.base.files import closing
 from nvc.base.rundir import STATE, SYSTEM
 from nvc.doctor import AS_ROOT, FAILED, OK, UNKNOWN, WARNING, Check, Fact, Row, aside, first
 from nvc.doctor.context import Context
@@ -85,16 +86,11 @@ def _journals(context: Context) -> Iterator[Fact]:
 def _left(path: str) -> bytes:
     """The records of a journal that nobody is at work on."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with closing(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)) as fd:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return read_journal(fd)
     except OSError:
         return b""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return read_journal(fd)
-    except OSError:
-        return b""
-    finally:
-        os.close(fd)
 
 
 FILE = (

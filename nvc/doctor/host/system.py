@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from nvc.apply.cgroup.find import mounted
 from nvc.base.errors import InitializationError
+from nvc.base.files import closing
 from nvc.base.rundir import in_user_namespace
 from nvc.discovery.containers.files import names_in
 from nvc.doctor import AS_ROOT, FAILED, OK, UNKNOWN, WARNING, Check, Fact, Row, first
@@ -124,16 +125,11 @@ def _mount_namespace(pid: str) -> str:
 
 def _has_node(kernel: Kernel, pid: str) -> bool:
     try:
-        root = os.open(f"/proc/{pid}/root", O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        with closing(os.open(f"/proc/{pid}/root", O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as root:
+            os.close(kernel.open_cached(root, "dev/nvidiactl"))
+            return True
     except OSError:
         return False
-    try:
-        os.close(kernel.open_cached(root, "dev/nvidiactl"))
-        return True
-    except OSError:
-        return False
-    finally:
-        os.close(root)
 
 
 def scope_of(pid: str | int) -> str:

@@ -10,6 +10,7 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 import stat
 
 from nvc.base.errors import NvcError
+from nvc.base.files import closing
 from nvc.base.value import Value
 
 PATH = "/var/lib/nvc/calibration"
@@ -45,24 +46,19 @@ class Measurement(Value):
 def load(path: str = PATH) -> tuple[Measurement, ...]:
     """Read the measurements; () without a file. Raises CalibrationError for a file that cannot be read."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with closing(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)) as fd:
+            status = os.fstat(fd)
+            if (
+                not stat.S_ISREG(status.st_mode)
+                or status.st_uid not in (0, os.geteuid())
+                or status.st_mode & 0o022
+            ):
+                raise CalibrationError(READ, path, "not a regular file of root that others cannot write", AGAIN)
+            text = os.pread(fd, LIMIT, 0).decode("utf-8", "replace")
     except FileNotFoundError:
         return ()
     except OSError as error:
         raise CalibrationError.of(READ, path, error, AGAIN) from None
-    try:
-        status = os.fstat(fd)
-        if (
-            not stat.S_ISREG(status.st_mode)
-            or status.st_uid not in (0, os.geteuid())
-            or status.st_mode & 0o022
-        ):
-            raise CalibrationError(READ, path, "not a regular file of root that others cannot write", AGAIN)
-        text = os.pread(fd, LIMIT, 0).decode("utf-8", "replace")
-    except OSError as error:
-        raise CalibrationError.of(READ, path, error, AGAIN) from None
-    finally:
-        os.close(fd)
     found = []
     for number, line in enumerate(text.splitlines(), 1):
         one = parse_line(line)

@@ -94,15 +94,10 @@ def namespace_of(target: Target) -> int:
 def cgroup_of(proc: int) -> str:
     """A cgroup of the process whose /proc directory is open as `proc`; "" if it is in root cgroups alone."""
     try:
-        fd = os.open("cgroup", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
+        with closing(os.open("cgroup", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)) as fd:
+            text = os.read(fd, 1 << 16).decode("utf-8", "surrogateescape")
     except OSError:
         return ""
-    try:
-        text = os.read(fd, 1 << 16).decode("utf-8", "surrogateescape")
-    except OSError:
-        return ""
-    finally:
-        os.close(fd)
     paths = (line.split(":", 2)[-1] for line in text.splitlines())  # 3:cpu:/docker/ID or 0::/docker/ID
     return next((path for path in paths if path.strip("/")), "")
 
