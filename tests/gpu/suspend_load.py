@@ -8,7 +8,6 @@ EACH steps it prints `STEP DIGEST`, and `ready` before the first.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 from collections.abc import Callable
@@ -17,8 +16,11 @@ from typing import Any
 EACH = 20
 
 
-def digest(tensor: Any) -> str:
-    return hashlib.sha256(tensor.detach().float().cpu().numpy().tobytes()).hexdigest()[:16]
+def digest(torch: Any, tensor: Any) -> str:
+    """Of all bits and their places; integers, so in any order of the sum."""
+    bits = tensor.detach().contiguous().view(torch.int16).flatten().long()
+    places = torch.arange(1, bits.numel() + 1, device="cuda") * 2654435761 + 97
+    return f"{int((bits * places).sum()) & (1 << 64) - 1:016x}"
 
 
 def train(torch: Any) -> tuple[Callable[[], object], Callable[[], str]]:
@@ -34,7 +36,7 @@ def train(torch: Any) -> tuple[Callable[[], object], Callable[[], str]]:
         (model(x) - x).float().square().mean().backward()
         optimizer.step()
 
-    return step, lambda: digest(layers[0].weight) + digest(layers[-2].weight)
+    return step, lambda: digest(torch, layers[0].weight) + digest(torch, layers[-2].weight)
 
 
 def decode(torch: Any) -> tuple[Callable[[], object], Callable[[], str]]:
@@ -54,7 +56,7 @@ def decode(torch: Any) -> tuple[Callable[[], object], Callable[[], str]]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
-    return graph.replay, lambda: digest(x)
+    return graph.replay, lambda: digest(torch, x)
 
 
 def main() -> None:
