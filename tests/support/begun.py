@@ -3,16 +3,17 @@
 cli = Begun("/usr/local", host.namespace)
 cli("doctor", "driver").stdout
 
-How nvc-cli itself starts, other tests try.
+`run` of this package takes that way by itself for commands in CALLED. How nvc-cli itself starts, other tests try.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Sequence
 
-from . import CLEAN_ENV
+from . import CLEAN_ENV, STAGE
 from .processes import SHARED
 
 #: Modules that the calls need.
@@ -20,7 +21,15 @@ IMPORTED = (
     *("nvc_cli.doctor", "nvc.doctor.catalog", "nvc.discovery.containers.running", "nvc.discovery.full", "tomlkit"),
     *("nvc_cli.cdi", "nvc_cli.config", "nvc_cli.vgpu", "nvc.discovery.find", "nvc.slices.admin.device_policy"),
     *("nvc.slices.make.run", "nvc.slices.show.tables", "nvc.slices.store.status"),
+    *("nvc.frontends.cdi.generate", "nvc.frontends.cdi.sliced", "nvc_cli.runtime", "nvc_cli.cdi_inspect"),
+    *("nvc_cli.ctk", "nvc_cli.ctk_cdi", "nvc_cli.ctk_config", "nvc_cli.ctk_runtime", "nvc_cli.ctk_system"),
 )
+#: Where the function is that each program begins with.
+MAIN = {"nvc-cli": "nvc_cli.boot", "nvidia-ctk": "nvc_cli.ctk"}
+#: Commands of the staged nvc-cli whose start says nothing of what a test asks.
+CALLED = {"cdi", "config", "doctor", "explain", "help", "runtime", "vgpu"}
+#: Words of these that start a program, or wait.
+STARTING = {"run", "top", "check", "advise", "report", "trace", "calibrate"}
 #: Run as the launcher runs Python; the words are the installation's prefix and IMPORTED.
 SERVER = """
 import os
@@ -30,7 +39,6 @@ with open(f"{prefix}/lib/nvc/launch.conf") as file:
     lines = [line.rstrip("\\n").partition(" ") for line in file]
 sys.path += [f"{prefix}/lib/nvc/python", *(value for name, _, value in lines if name == "path")]
 import importlib, json
-from nvc_cli.boot import main
 for name in modules:
     importlib.import_module(name)
 for line in sys.stdin:
@@ -41,8 +49,13 @@ for line in sys.stdin:
         for number, file in enumerate(files, 1):
             os.dup2(file, number)
         os.closerange(3, max(files) + 1)
-        sys.argv[1:] = json.loads(line)
-        main("nvc-cli")
+        module, program, directory, sys.argv[1:] = json.loads(line)
+        os.chdir(directory)
+        try:
+            importlib.import_module(module).main(program)
+        except SystemExit as end:
+            sys.stdout.flush()
+            os._exit(end.code)
     status = os.waitpid(pid, 0)[1]
     texts = [os.pread(file, 1 << 24, 0).decode() for file in files]
     for file in files:
@@ -52,6 +65,7 @@ for line in sys.stdin:
 
 
 _SHARED: dict[str, Begun] = {}
+_OWNER = os.getpid()
 
 
 def shared(prefix: str) -> Begun:
@@ -59,6 +73,18 @@ def shared(prefix: str) -> Begun:
     if prefix not in _SHARED:
         _SHARED[prefix] = Begun(prefix)
     return _SHARED[prefix]
+
+
+def takes(words: Sequence[str | os.PathLike[str]]) -> bool:
+    """Whether this process can have the answer of that command line from `shared`."""
+    if words[0] != f"{STAGE}/bin/nvc-cli" or "NVC_STAGE" in os.environ:
+        return False
+    if os.getpid() != _OWNER or os.geteuid() != 0:
+        return False
+    rest = [str(word) for word in words[1:]]
+    while rest and rest[0].startswith("--root"):
+        rest = rest[1 if "=" in rest[0] else 2 :]
+    return bool(rest) and rest[0] in CALLED and not STARTING.intersection(rest)
 
 
 def end_shared() -> None:
@@ -92,14 +118,16 @@ class Begun:
         SHARED.discard(self._process.pid)
         self._process.communicate()
 
-    def __call__(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    def __call__(
+        self, *words: str, check: bool = True, program: str = "nvc-cli"
+    ) -> subprocess.CompletedProcess[str]:
         """What nvc-cli does with these words, with a bare environment and without standard input.
 
-        `check`: exit 0 is expected.
+        `check`: exit 0 is expected. `program`: the name under which it is called.
         """
         sent, answered = self._process.stdin, self._process.stdout
         assert sent is not None and answered is not None
-        sent.write(json.dumps(words) + "\n")
+        sent.write(json.dumps([MAIN[program], program, os.getcwd(), words]) + "\n")
         sent.flush()
         line = answered.readline()
         assert line, "it has ended"

@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from . import CLEAN_ENV, run
+from . import CLEAN_ENV, STAGE, run
+from .begun import shared
 
 Ctk = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -23,10 +24,16 @@ def nvidia_ctk(launcher: str, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def ctk(nvidia_ctk: str) -> Ctk:
-    """`ctk(*words, **variables)` runs nvidia-ctk; whatever it says of a simulated driver is left out."""
+    """`ctk(*words, **variables)` runs nvidia-ctk, with its start if there are variables.
+
+    Whatever it says of a simulated driver is left out.
+    """
 
     def call(*words: str, check: bool = True, **variables: str) -> subprocess.CompletedProcess[str]:
-        done = run(nvidia_ctk, *words, check=check, env={**CLEAN_ENV, **variables})
+        if variables or "NVC_STAGE" in os.environ:
+            done = run(nvidia_ctk, *words, check=check, env={**CLEAN_ENV, **variables})
+        else:
+            done = shared(STAGE)(*words, check=check, program="nvidia-ctk")
         lines = done.stderr.splitlines(keepends=True)
         done.stderr = "".join(line for line in lines if "these GPUs are not real" not in line)
         return done
