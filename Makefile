@@ -143,7 +143,8 @@ nightly-shares: $(BUILD)/.packages-test stage
 nightly-builds: $(BUILD)/.packages-test stage
 	$(PYTEST) -n $(JOBS) --dist loadfile -m nightly tests/unit/test_lint.py tests/native/test_vgpu_build.py \
 	    tests/native/test_install.py tests/native/test_uninstall.py tests/kernel/test_bench_together.py \
-	    tests/native/test_simdriver_cases.py tests/adversary/test_memory.py
+	    tests/native/test_simdriver_cases.py tests/native/test_simrm_calls.py tests/native/test_vgpu_hostile.py \
+	    tests/native/test_vgpu_memory.py tests/native/test_vgpu_pacer.py tests/adversary/test_memory.py
 
 # The documentation's longer pages, too.
 nightly-packages: $(BUILD)/.packages-test stage

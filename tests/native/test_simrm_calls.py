@@ -26,7 +26,7 @@ from nvc.testing.sim.layout import STATE
 STOP, START = 0.0005, 0.0003  # seconds
 
 
-@pytest.fixture(params=["simrm", "simrm_sanitized"])
+@pytest.fixture(params=["simrm", pytest.param("simrm_sanitized", marks=pytest.mark.nightly)])
 def served(sim_root: Callable[..., str], request: pytest.FixtureRequest) -> Iterator[Served]:
     """A server of two GPUs, also one that stops at a bad access."""
     with serve(sim_root(), request.getfixturevalue(request.param)) as made:
@@ -232,6 +232,7 @@ def test_a_child_keeps_its_parents_channels(served: Served, client_program: str)
     until(lambda: not groups(served), lambda: "its groups stay")
 
 
+@pytest.mark.nightly  # with the sanitized build, which `make nightly-builds` has
 def test_a_sanitized_driver_obeys(
     scratch: str, simdriver_sanitized: str, simrm_sanitized: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -219,9 +219,9 @@ def plain_slice(sim_root: Callable[..., str], shims: str, tool: str) -> Iterator
     end_all(made)
 
 
-@pytest.fixture(params=["plain", "sanitized"])
+@pytest.fixture(params=["plain", pytest.param("sanitized", marks=pytest.mark.nightly)])
 def vgpu(request: pytest.FixtureRequest, sim_root: Callable[..., str]) -> Iterator[Slice]:
-    """A slice of 2 GiB of each of two GPUs, once with the shims as installed and once under sanitizers."""
+    """A slice of 2 GiB of each of two GPUs with the shims as installed, and at night again under sanitizers."""
     end = "_sanitized" if request.param == "sanitized" else ""
     made = Slice(sim_root(), request.getfixturevalue(f"shims{end}"), request.getfixturevalue(f"tool{end}"))
     yield made
