@@ -127,7 +127,7 @@ def test_an_upgrade_that_replaces_files_meanwhile(installation: Installation, sc
     thread = threading.Thread(target=upgrade)
     thread.start()
     try:
-        done = [installation.start(user=user) for _ in range(20)]
+        done = [installation.start(user=user) for _ in range(6)]
     finally:
         stop.set()
         thread.join()

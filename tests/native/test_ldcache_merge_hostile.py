@@ -89,10 +89,11 @@ def test_limits(fast_tool: str, scratch: str) -> None:
         content = make(IMAGE)
         return fast.path(content + bytes(total - len(content)))
 
-    (count,) = struct.unpack_from("<I", read(fast.merge(entries(ENTRIES_LIMIT))), COUNT_AT)
+    most = entries(ENTRIES_LIMIT)
+    (count,) = struct.unpack_from("<I", read(fast.merge(most)), COUNT_AT)
     assert count == ENTRIES_LIMIT
     assert len(listing(fast.merge(size(LIMIT), OURS))) == len(IMAGE) + 1
-    refused = [(entries(ENTRIES_LIMIT), (OURS,)), (entries(ENTRIES_LIMIT + 1), ()), (size(LIMIT + 1), ())]
+    refused = [(most, (OURS,)), (entries(ENTRIES_LIMIT + 1), ()), (size(LIMIT + 1), ())]
     for path, add in refused:
         with pytest.raises(Refused, match="EBADMSG"):
             fast.merge(path, *add)
@@ -115,8 +116,9 @@ def test_impossible_addition_is_refused(ldcache: Tool, entry: Entry) -> None:
 
 
 @pytest.mark.parametrize("flavour", FORMATS)
-@pytest.mark.parametrize("field", [4, 8], ids=["name", "path"])
-@pytest.mark.parametrize("value", [0, HEADER, 0x7FFFFFFF, 0xFFFFFFF0, -1, -2])
+@pytest.mark.parametrize(
+    ("field", "value"), [(4, 0), (8, HEADER), (4, 0x7FFFFFFF), (8, 0xFFFFFFF0), (4, -1), (8, -2)]
+)
 def test_entry_with_a_string_out_of_bounds_is_left_out(
     ldcache: Tool, flavour: str, field: int, value: int
 ) -> None:
@@ -200,7 +202,7 @@ def test_names_among_which_ours_cannot_be_found_are_refused(ldcache: Tool) -> No
         ldcache.merge(ldcache.path(make(image)), OURS)
 
 
-def test_ten_thousand_damaged_caches(ldcache: Tool) -> None:
+def test_damaged_caches(ldcache: Tool) -> None:
     image = [
         Entry("libnvctest.so.1", "/lib/glibc-hwcaps/x86-64-v2/libnvctest.so.1", hwcap=EXTENSION),
         Entry("libnvctest.so.1", "/lib/glibc-hwcaps/x86-64-v3/libnvctest.so.1", hwcap=EXTENSION | 1),
@@ -209,9 +211,9 @@ def test_ten_thousand_damaged_caches(ldcache: Tool) -> None:
     ]
     names = ("x86-64-v2", "x86-64-v3")
     caches = [ldcache.path(make(descending(image), each, names, b"tester")) for each in FORMATS]
-    done = run(ldcache.program, "mutate", "10000", "20261121", *caches, "/etc/ld.so.cache")
+    done = run(ldcache.program, "mutate", "2000", "20261121", *caches, "/etc/ld.so.cache")
     merged, refused = map(int, done.stdout.split())
-    assert merged > 3000 and refused > 1000
+    assert merged > 600 and refused > 200
 
 
 @pytest.mark.nightly  # `make fuzz`, which CI runs too, goes on for longer, but begins with nothing
@@ -237,10 +239,10 @@ def test_time_grows_with_size_and_no_faster(ldcache: Tool, fast_tool: str) -> No
 
     def microseconds(count: int) -> int:
         names = [f"lib{i:x}-{i * 7919 % 1000}.so.{i % 40}" for i in range(count)]
-        content = make(descending([Entry(name, f"{folder}/{name}") for name in names]), generator=b"tester")
+        path = ldcache.path(make(descending([Entry(name, f"{folder}/{name}") for name in names])))
         times = []
         for _ in range(3):
-            result, spent = run(fast_tool, "time", ldcache.path(content), "20", *request).stdout.split()
+            result, spent = run(fast_tool, "time", path, "5", *request).stdout.split()
             assert result == "0"
             times.append(int(spent))
         return min(times)

@@ -13,7 +13,7 @@ from support import GIB
 from support.vgpucap import FIXED, Capped
 
 CALL, LOOK = 1000, 50  # nanoseconds
-ROUND = {"ns": 5000, "rounds": 5000, "batch": 1, "seconds": 0.5, "warm": 0.5}
+ROUND = {"ns": 5000, "rounds": 5000, "batch": 1, "seconds": 0.1, "warm": 0.1}
 KINDS = ("plain", "graph", "default", "ptsz", "ex", "coop")
 
 

@@ -28,7 +28,7 @@ DAY = 86400
 LONG = {"seconds": 10_000, "warm": 0}
 
 
-@pytest.mark.parametrize("cap", [10, 25, 50, 75, 90])
+@pytest.mark.parametrize("cap", [10, 50, 90])
 def test_kernels_of_a_millisecond(world: World, capped: Callable[..., Capped], cap: int) -> None:
     slice_ = capped()
     slice_.cap(cap)
@@ -38,7 +38,7 @@ def test_kernels_of_a_millisecond(world: World, capped: Callable[..., Capped], c
     assert got.charged == approx(got.total, abs=POINTS)
 
 
-@pytest.mark.parametrize("cap", [10, 50, 90])
+@pytest.mark.parametrize("cap", [10, 90])
 def test_what_waited_is_what_its_cap_held_back(world: World, capped: Callable[..., Capped], cap: int) -> None:
     """Not the time in which a program that never waits had enough work under way."""
     slice_ = capped()
@@ -50,7 +50,7 @@ def test_what_waited_is_what_its_cap_held_back(world: World, capped: Callable[..
     assert (slice_.budget()[3] - before) / 5e9 == approx(1 - cap / 100, abs=0.08)
 
 
-@pytest.mark.parametrize("world", [0, 1, 49 * 60, 51 * 60, 400 * DAY], indirect=True)
+@pytest.mark.parametrize("world", [0, 51 * 60, 400 * DAY], indirect=True)
 def test_however_long_the_machine_is_up(world: World, capped: Callable[..., Capped]) -> None:
     """Credit begins with the first launch, not with the machine, and a later pause is of no use."""
     slice_ = capped()
@@ -113,7 +113,7 @@ def test_threads_and_streams_share_it_too(world: World, capped: Callable[..., Ca
     slice_ = capped()
     slice_.cap(50)
     # As wide as the GPU, so that kernels of different streams do not overlap.
-    worker = slice_.worker(ns=200_000, grid=20000, threads=8, streams=8, batch=0, seconds=2, warm=0)
+    worker = slice_.worker(ns=200_000, grid=20000, threads=4, streams=4, batch=0, seconds=2, warm=0)
     got = Shares(world, slice_, 1, 0.5)
     assert 0.3 < got.total <= 0.5 + PERIOD * 0.5
     assert worker.started().result().longest < 200
@@ -170,6 +170,7 @@ def test_captures_beside_what_waits(world: World, capped: Callable[..., Capped])
     assert got.total == approx(0.2, abs=PERIOD * 0.2)
 
 
+@pytest.mark.nightly
 def test_under_sanitizers(live_capped: Callable[..., Capped], shims_sanitized: str) -> None:
     """In real time, with threads that do run at once: nothing is said of shares."""
     work = kept("vgpu_work-sanitized", lambda directory: compile_work(directory, "-O1", "-g", *SANITIZE))
@@ -262,15 +263,14 @@ def test_events_take_what_they_do_on_an_h100(world: World, capped: Callable[...,
     assert among - plain == approx(2.2, abs=0.05)
 
 
-@pytest.mark.parametrize("cap", [10, 25, 50, 90])
-@pytest.mark.parametrize("words", [
-    {"ns": 100_000, "batch": 0},
-    {"ns": 300_000, "batch": 1},
-    {"ns": 5_000_000, "batch": 0},
-    {"ns": 200_000, "batch": 8, "rest": 300},
-    {"ns": 100_000, "kind": "graph", "nodes": 10, "batch": 0},
-    {"ns": 100_000, "kind": "graph", "nodes": 10, "batch": 1},
-    {"ns": 100_000, "kind": "ptsz", "threads": 2, "grid": 20000, "batch": 4},
+@pytest.mark.parametrize(("cap", "words"), [
+    (10, {"ns": 100_000, "batch": 0}),
+    (90, {"ns": 300_000, "batch": 1}),
+    (25, {"ns": 5_000_000, "batch": 0}),
+    (50, {"ns": 200_000, "batch": 8, "rest": 300}),
+    (90, {"ns": 100_000, "kind": "graph", "nodes": 10, "batch": 0}),
+    (25, {"ns": 100_000, "kind": "graph", "nodes": 10, "batch": 1}),
+    (50, {"ns": 100_000, "kind": "ptsz", "threads": 2, "grid": 20000, "batch": 4}),
 ])  # fmt: skip
 def test_programs_that_mean_well(
     world: World, capped: Callable[..., Capped], cap: int, words: dict[str, object]
@@ -288,7 +288,7 @@ def test_programs_that_mean_well(
         assert got.total > could - 0.06
 
 
-@pytest.mark.parametrize("cap", [10, 25, 50, 90])
+@pytest.mark.parametrize("cap", [25, 90])
 def test_processes_of_a_slice(world: World, capped: Callable[..., Capped], cap: int) -> None:
     """Of different kinds, and one of them waits on the host for most of the time."""
     slice_ = capped()

@@ -262,7 +262,9 @@ def test_no_turn_is_given_while_the_policy_is_another(gpu: Gpu) -> None:
     assert before < 60 and gpu.rates(tenants, 1, settle=0.1) == approx([TWO, TWO], rel=0.02)
 
 
-@pytest.mark.parametrize(("ns", "batch"), [(1_000_000, 0), (100_000_000, 1), (5_000, 0)])
+@pytest.mark.parametrize(
+    ("ns", "batch"), [(1_000_000, 0), (100_000_000, 1), pytest.param(5_000, 0, marks=pytest.mark.nightly)]
+)
 def test_a_light_tenant_that_does_other_work(gpu: Gpu, ns: int, batch: int) -> None:
     """It never waits for its kernels, or they are long, or very short: the loop beside it has its part.
 
@@ -275,7 +277,7 @@ def test_a_light_tenant_that_does_other_work(gpu: Gpu, ns: int, batch: int) -> N
     assert points_off([steps / ALONE, had], [3, 1]) < 4
 
 
-@pytest.mark.parametrize(("ns", "batch"), [(1_000_000, 0), (5_000, 0)])
+@pytest.mark.parametrize(("ns", "batch"), [(1_000_000, 0), pytest.param(5_000, 0, marks=pytest.mark.nightly)])
 def test_a_heavy_tenant_that_does_other_work(gpu: Gpu, ns: int, batch: int) -> None:
     """Of kernels of 5 us, the events by which they are measured take it a part."""
     heavy, light = gpu.slice(3), gpu.slice(1)
