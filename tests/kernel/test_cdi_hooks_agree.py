@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support import examples
 from support.cdi_world import COMPAT, FOLDER, LIBS, VERSION, World, add_compat, broken
 from support.launcher import sanitized
 
@@ -141,7 +142,7 @@ def choose(random: random.Random) -> list[str]:
     return words
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(examples(40)))
 def test_any_image_and_any_call(world: World, seed: int) -> None:
     chance = random.Random(seed)
     arrange(world, chance)
@@ -156,7 +157,7 @@ def test_paths_that_are_not_utf_8(world: World) -> None:
     assert {"exit 0", "./etc/\ufffd l 777 1 \ufffd"} <= set(seen), said
 
 
-@pytest.mark.parametrize("seed", range(100, 110))
+@pytest.mark.parametrize("seed", range(100, 103))
 def test_no_image_breaks_the_launcher(world: World, seed: int) -> None:
     chance = random.Random(seed)
     arrange(world, chance)
@@ -180,11 +181,8 @@ def test_variables_that_may_limit_are_read_by_python(world: World, variable: str
 @pytest.mark.parametrize(
     "config",
     [
-        {"mounts": 1}, {"mounts": [1]}, {"mounts": [{"source": 1}]}, {"hooks": {"createContainer": 1}},
-        {"linux": {"mountLabel": 1}}, {"linux": {"resources": {"devices": [1]}}}, {"annotations": {"a": 1}},
-        {"process": None}, {"process": {"env": [1]}}, {"process": {"capabilities": {"bounding": 1}}}, {"root": {}},
-        {"root": {"path": "/"}}, {"root": {"path": "none"}}, {"ociVersion": ""},
-        {"hooks": {"createContainer": [{"args": [1]}]}},
+        {"mounts": [{"source": 1}]}, {"linux": {"resources": {"devices": [1]}}}, {"process": {"env": [1]}},
+        {"root": {"path": "/"}}, {"ociVersion": ""},
     ],
 )  # fmt: skip
 def test_what_a_bundle_must_not_say(world: World, config: dict[str, Any]) -> None:
@@ -219,7 +217,7 @@ def test_a_configuration_that_python_has_read_once(world: World) -> None:
     assert "exit 1" in seen and "vgpu-memory" in said[0]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(examples(20)))
 def test_compat_libraries_as_configure_finds_them(world: World, seed: int) -> None:
     """compat.py and elf.py of nvc/discovery/driver have the rules of native/core/steps/compat.c and elf.c, too."""
     chance = random.Random(seed)

@@ -74,13 +74,28 @@ def cuda_bundle(runc_bundle: Any, driver: str) -> Bundle:
         ("590.10.01", b"[" * 20000, False),
     ],
 )
-@pytest.mark.parametrize("separate", [False, True])
-def test_compat_libraries_come_first_if_they_are_for_this_driver(
-    runc_bundle: Any, sim_root: Any, stage: str, version: str, note: Any, used: bool, separate: bool
+def test_compat_libraries_are_for_this_driver(
+    scratch: str, sim_root: Any, version: str, note: Any, used: bool
+) -> None:
+    add_compat(scratch, sim_root(), version, note)
+    rootfs = os.open(scratch, os.O_PATH | os.O_DIRECTORY)
+    steps = Steps(rootfs, False)
+    steps.add(parse_arguments(["enable-cuda-compat", f"--host-driver-version={VERSION}"]).steps[0])
+    paths = [entry.path for entry in steps.finish(frozenset()).entries]
+    os.close(rootfs)
+    assert paths == [f"{COMPAT}/libcuda.so.{version}"] * used
+
+
+@pytest.mark.parametrize(
+    ("version", "used", "separate"),
+    [("590.10.01", True, False), ("590.10.01", True, True), ("470.10.01", False, True)],
+)
+def test_compat_libraries_come_first(
+    runc_bundle: Any, sim_root: Any, stage: str, version: str, used: bool, separate: bool
 ) -> None:
     driver = sim_root()
     bundle = cuda_bundle(runc_bundle, driver)
-    add_compat(bundle.rootfs, driver, version, note)
+    add_compat(bundle.rootfs, driver, version)
     steps = [
         ["enable-cuda-compat", f"--host-driver-version={VERSION}"],
         ["update-ldcache", f"--folder={LIBS}"],
@@ -304,12 +319,13 @@ def test_no_memory_to_plan_in(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_many_thousand_libraries_take_little_time(bundle: Bundle, stage: str, scratch: str) -> None:
     """The volumes of an image may have them. A thousand get into the loader cache, and only these are compared."""
     library = b"\x7fELF\x02\x01\x01" + bytes(11) + b"\x3e" + bytes(45)  # of x86_64, without segments
+    with open(f"{scratch}/library", "wb") as out:
+        out.write(library)
     folders = [f"/many{number}" for number in range(4)]
     for folder in folders:
         os.mkdir(scratch + folder)
         for number in range(16384):
-            with open(f"{scratch}{folder}/lib{folder[1:]}-{number}.so", "wb") as out:
-                out.write(library)
+            os.link(f"{scratch}/library", f"{scratch}{folder}/lib{folder[1:]}-{number}.so")
         mount(bundle, scratch + folder, folder)
     words = ["update-ldcache", *(f"--folder={folder}" for folder in folders)]
     limited = 'ulimit -t 3; exec "$0" "$@"'  # seconds of processor time
