@@ -75,8 +75,7 @@ MOVED = f"""
 """
 
 
-@pytest.mark.parametrize("known", KNOWN, ids=["all", "no process", "old kernel"])
-@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize(("runtime", "known"), [("crun", KNOWN[0]), *(("runc", known) for known in KNOWN[1:])])
 def test_a_slice_lives_wherever_its_container_moves_its_files(
     runc_bundle: Any, give: Any, runtime: str, known: dict[str, int]
 ) -> None:
@@ -117,8 +116,7 @@ def test_the_image_of_another_distribution_loads_the_shim(
         assert len(set(same.stdout.split())) == 1
 
 
-@pytest.mark.parametrize("first", ["common", "devices"])
-@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize(("runtime", "first"), [("runc", "common"), ("crun", "devices")])
 def test_a_slice(runc_bundle: Any, give: Any, tool: str, runtime: str, first: str) -> None:
     """In whatever order an engine applies the edits."""
     bundle = runc_bundle()

@@ -21,14 +21,11 @@ POISON = "import os\nos.close(os.open('/tmp/poisoned', os.O_CREAT, 0o600))\nrais
 
 BAD_WORDS = [
     (("--device=7",), "device error: 7: unknown device"),
-    (("--device=GPU-00000000-0000-0000-0000-000000000000",), "unknown device"),
     (("--device=" + "x" * 5000,), "unknown device"),
     (("--device=0\nforged",), "unknown device"),
     (("--device=all", "--require=cuda>=99.0"), "requirement error: unsatisfied condition: cuda>=99.0"),
-    (("--device=all", "--require=cuda=>1"), "invalid expression"),
     (("--device=all", "--require=unicorns>1"), "invalid expression"),
     (("--device=all", "--mig-config=0"), "mig-config error"),
-    (("--device=all", "--imex-channel=1048576"), "imex"),
     (("--device=all", "--imex-channel=2", "--utility"), "imex"),
 ]
 

@@ -6,6 +6,7 @@ test_apply_hostile.py.
 
 from __future__ import annotations
 
+import itertools
 import os
 import sysconfig
 from collections.abc import Callable
@@ -103,9 +104,10 @@ def test_the_image_bites_a_careless_hook(image: Image) -> None:
     assert image.bitten()
 
 
-@pytest.mark.parametrize("inherit", [True, False])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize(
+    ("runtime", "kind", "inherit"),
+    [*itertools.product(RUNTIMES, KINDS, (True,)), ("runc", "createContainer", False)],
+)
 def test_nothing_of_the_image_is_executed(
     hook: Hook, image: Image, runtime: str, kind: str, inherit: bool
 ) -> None:
@@ -136,8 +138,7 @@ def test_called_with_a_hostile_environment_and_directory(hook: Hook, image: Imag
     assert not image.bitten()
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("runtime", "kind"), tuple(zip(("crun", "runc", "runc"), KINDS)))
 def test_links_of_the_image_stay_in_the_image(
     hook: Hook, image: Image, runtime: str, kind: str, scratch: str
 ) -> None:
@@ -184,25 +185,15 @@ def test_a_loader_cache_of_rubbish(hook: Hook, image: Image) -> None:
 @pytest.mark.parametrize(
     "variables",
     [
-        {"NVIDIA_VISIBLE_DEVICES": "--help"},
         {"NVIDIA_VISIBLE_DEVICES": "0\n1"},
         {"NVIDIA_VISIBLE_DEVICES": "\x1b[2J"},
-        {"NVIDIA_VISIBLE_DEVICES": "/etc/passwd"},
-        {"NVIDIA_VISIBLE_DEVICES": "x" * (1 << 20)},
         {"NVIDIA_VISIBLE_DEVICES": "," * (1 << 20) + "x"},
         {"NVIDIA_VISIBLE_DEVICES": ",".join(str(n) for n in range(150000))},
-        {"NVIDIA_VISIBLE_DEVICES": "nvidia.com/gpu=all"},
         {"NVIDIA_DRIVER_CAPABILITIES": "compute,\nadmin"},
-        {"NVIDIA_DRIVER_CAPABILITIES": "x" * (1 << 20)},
         {"NVIDIA_REQUIRE_CUDA": "cuda>=" + "9" * (1 << 20)},
         {"NVIDIA_REQUIRE_CUDA": "cuda>=1\0"},
-        {"NVIDIA_REQUIRE_X": "rubbish"},
-        {"NVIDIA_MIG_CONFIG_DEVICES": "all"},
-        {"NVIDIA_IMEX_CHANNELS": "-1"},
         {"CUDA_VERSION": "$(reboot)"},
-        {"NVC_VGPU_MEMORY": "4gb"},
         {"NVC_VGPU_MEMROY": "4g"},
-        {"CUDA_DEVICE_MEMORY_LIMIT_64": "4g"},
         {"ALIYUN_COM_GPU_MEM_CONTAINER": "x" * (1 << 20)},
     ],
     ids=lambda variables: next(iter(variables)) + "=" + repr(next(iter(variables.values())))[:20],

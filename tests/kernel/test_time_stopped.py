@@ -120,7 +120,7 @@ def test_whom_somebody_else_was_seen_to_start_is_only_stopped_again(
     stopped: Callable[[], tuple[Worker, int]], place: Place, served: Served
 ) -> None:
     worker, pid = stopped()
-    meddle(place, served, pid, "seen", 1000)
+    meddle(place, served, pid, "seen", 300)
     state = ask(place)
     assert state["timekeeper"]["meddled"] > 0 and state["timekeeper"]["broke"] == 0
     last = [0, 0]  # what it had, and since when

@@ -299,23 +299,14 @@ def test_dry_run_as_json(runc_bundle: Any, debian: str, configure: Configure) ->
     ("words", "cause"),
     [
         (("--vgpu-memory=0",), "--vgpu-memory: 0: 0 is not allowed"),
-        (("--vgpu-memory=-1g",), "--vgpu-memory: -1g: negative"),
-        (("--vgpu-memory=10gb",), "write 10GiB"),
-        (("--vgpu-memory=1e9",), "--vgpu-memory: 1e9: not a size"),
         (("--vgpu-memory=80g",), "has 81559 MiB"),
-        (("--vgpu-memory=99999999999999999999g",), "more than any device has"),
         (("--vgpu-memory=1g,2g,3g",), "3 sizes, but the number of devices is 2"),
-        (("--vgpu-memory=1g,",), "--vgpu-memory: empty"),
         (("--vgpu-cores=101",), "--vgpu-cores: 101: want a whole number from 1 to 100"),
-        (("--vgpu-cores=0",), "--vgpu-cores: 0: want a whole number from 1 to 100"),
-        (("--vgpu-cores=50,25,10",), "--vgpu-cores: 3 caps, but the number of devices is 2"),
         (
             ("--vgpu-cores=50", "--vgpu-policy=native"),
             "--vgpu-policy: native: policy native ignores caps",
         ),
         (("--vgpu-memory=1g", "--vgpu-policy=3"), "has no cap for the policy fixed"),
-        (("--vgpu-weight=0",), "--vgpu-weight: 0: want a whole number from 1 to 65536"),
-        (("--vgpu-policy=best",), "--vgpu-policy: best: no such policy"),
         (("--vgpu-uncounted",), "only with --vgpu-memory"),
     ],
 )

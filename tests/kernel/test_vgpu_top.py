@@ -181,14 +181,14 @@ def test_progress_of_a_long_report(launcher: str, tenant: int, scratch: str) -> 
         assert " of 2" not in "\n".join(shown)
 
 
-@pytest.mark.parametrize("command", ["show", "set", "pause", "resume", "check", "report"])
+@pytest.mark.parametrize("command", ["set", "report"])
 def test_tab_offers_slices(launcher: str, tenant: int, command: str) -> None:
     name = listed(launcher, tenant)["name"]
     assert name in offers(launcher, f"nvc-cli vgpu {command} {name[:1]}")
-    if command in ("set", "pause", "resume"):
+    if command == "set":
         assert offers(launcher, f"nvc-cli vgpu {command} {tenant} --device 0") == ["0"]
     assert name not in offers(launcher, f"nvc-cli vgpu rm {name[:1]}"), "it runs"
-    if command in ("check", "report"):
+    if command == "report":
         assert name not in offers(launcher, f"nvc-cli vgpu {command} {name} ")
 
 
