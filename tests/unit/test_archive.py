@@ -45,10 +45,10 @@ print(json.dumps([facts, searched]))
 THREADS = "from threading import Event, Thread; Thread(target=Event().wait, daemon=True).start()"
 
 
-@pytest.fixture
-def archive(stage: str, scratch: str) -> str:
+@pytest.fixture(scope="module")
+def archive(stage: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     """An archive beside the stage's modules, made by the interpreter that reads it."""
-    library = os.path.join(scratch, "lib")
+    library = str(tmp_path_factory.mktemp("archive") / "lib")
     os.makedirs(library)
     os.symlink(os.path.join(stage, "lib/nvc/python"), os.path.join(library, "python"))
     run(sys.executable, "-I", os.path.join(REPO, "packaging/archive/build.py"), library)

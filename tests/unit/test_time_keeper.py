@@ -17,7 +17,7 @@ def near(found: float, wanted: float, points: float) -> bool:
     return abs(found - wanted) <= points
 
 
-@pytest.mark.parametrize("weights", [(1, 1), (1, 2), (1, 3), (1, 9), (2, 3, 4), tuple(range(1, 9))])
+@pytest.mark.parametrize("weights", [(1, 1), (1, 9), (2, 3, 4), tuple(range(1, 9))])
 def test_weights_divide_the_time_of_those_that_always_work(weights: tuple[int, ...]) -> None:
     host = Host(*(demand(str(place), "weight", weight=one) for place, one in enumerate(weights)))
     for place in range(len(weights)):
@@ -39,7 +39,7 @@ def test_six_processes_have_one_slice_s_share() -> None:
     assert near(100 * found["one"] / sum(found.values()), 50, 0.5)
 
 
-@pytest.mark.parametrize("cap", [10, 25, 50, 75, 90])
+@pytest.mark.parametrize("cap", [10, 50, 90])
 def test_a_cap_holds_alone_and_in_each_second(cap: int) -> None:
     host = Host(demand("a", "fixed", cap))
     host.tenant("a", 1, always())
@@ -48,7 +48,7 @@ def test_a_cap_holds_alone_and_in_each_second(cap: int) -> None:
     assert near(sum(found) / 10, cap, 0.2) and all(near(one, cap, 2) for one in found), found
 
 
-@pytest.mark.parametrize("cap", [10, 25, 50, 75, 90])
+@pytest.mark.parametrize("cap", [10, 50, 90])
 def test_a_cap_holds_beside_a_tenant_that_always_works(cap: int) -> None:
     host = Host(demand("a", "fixed", cap), demand("b", "fixed"))
     host.tenant("a", 1, always())
@@ -61,7 +61,7 @@ def test_a_cap_holds_beside_a_tenant_that_always_works(cap: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "caps", [(30, 60), (60, 40), (50, 30, 20), (25, 25, 25, 25), (90, 10), (12, 13) * 4]
+    "caps", [(30, 60), (50, 30, 20), (90, 10), (12, 13) * 4]
 )
 def test_several_caps_hold_together(caps: tuple[int, ...]) -> None:
     host = Host(*(demand(str(place), "fixed", cap) for place, cap in enumerate(caps)))
