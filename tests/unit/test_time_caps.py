@@ -104,3 +104,24 @@ def test_of_random_lives_the_long_run_is_the_quota() -> None:
         assert had <= whole + 3 * quota + 2 * MS, (seed, had / whole)
         if wants:
             assert had >= whole * 0.98 - 3 * quota, (seed, had / whole)
+
+
+def test_periods_begin_at_the_same_moments_whenever_a_slice_is_first_seen() -> None:
+    for now in (0, 1 * MS, 37 * MS, 99 * MS, 12345 * MS):
+        cap = Cap(10 * MS, 100 * MS, 10 * MS, 0, now, 30 * MS)
+        assert cap.next % (100 * MS) == 30 * MS and now < cap.next <= now + 100 * MS
+        assert cap.left == (cap.next - now) // 10, "of a part of a period it has that part of the quota"
+
+
+def test_another_phase_gives_and_takes_nothing() -> None:
+    """What it may have until any later moment is the same, however often the phase changes."""
+    cap, chosen = Cap(10 * MS, 100 * MS, 0, 0, 0), random.Random(4)
+    now = 0
+    for _ in range(1000):
+        now += chosen.randrange(1, 90 * MS)
+        cap.renew(now)
+        cap.left = min(cap.left, 0)  # it uses all that it gets
+        before = cap.left + cap.quota * (now - cap.next) // cap.period
+        cap.change(10 * MS, 100 * MS, 0, 0, now, chosen.randrange(100 * MS))
+        after = cap.left + cap.quota * (now - cap.next) // cap.period
+        assert abs(after - before) <= 2 and cap.next > now

@@ -6,7 +6,17 @@ import pytest
 from support.timehost import UUID, demand
 
 from nvc.base.errors import InputError
-from nvc.daemon.keeper.plan import LONGEST_US, NATIVE_US, Group, SlicePlan, plan, working
+from nvc.daemon.keeper.plan import (
+    LONGEST_US,
+    NATIVE_US,
+    DevicePlan,
+    Group,
+    Plan,
+    SlicePlan,
+    phases,
+    plan,
+    working,
+)
 from nvc.model.slices.policy import FIRST, MS
 from nvc.model.slices.time_settings import parse_period
 from nvc.model.slices.variables import slice_from
@@ -123,3 +133,13 @@ def test_periods(text: str, us: int) -> None:
 def test_what_is_no_period(text: str) -> None:
     with pytest.raises(InputError, match="want 20ms to 1000ms"):
         parse_period("--period", text)
+
+
+def test_a_capped_slice_begins_at_the_same_moment_on_all_devices() -> None:
+    """Those before it end there, so that two tenants of 50 % take turns."""
+    quotas = {"a": 50 * MS, "b": 50 * MS, "c": 0, "d": 25 * MS}
+    whole = [SlicePlan(key, (), 0, False, quota, 100 * MS) for key, quota in quotas.items()]
+    both = Plan((DevicePlan("GPU-0", (whole[2], whole[1])), DevicePlan("GPU-1", tuple(whole))))
+    assert phases(both) == {"a": 0, "b": 50 * MS, "d": 0}
+    other = whole[3].replace(key="e", period_ns=20 * MS)
+    assert phases(Plan((DevicePlan("GPU-0", (*whole, other)),)))["e"] == 0, "other periods, other turns"

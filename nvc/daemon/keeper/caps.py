@@ -3,6 +3,9 @@
 A slice has a quota in each period. It is stopped once it had that by the log, and started when the next period
 begins. What it had above or below is carried on, so nothing adds up; of what it left unused, `burst` is kept.
 
+Its periods begin at the same moments on all devices: a program that spans several waits on each for the others, and
+what it waits on the device it has had.
+
 Looks cost, so there is one where the quota is expected to end: a slice that runs cannot have more than the time
 that passes, and how much less it has beside others is learnt.
 """
@@ -22,34 +25,43 @@ class Cap:
     """The state of one capped slice on one device. Nanoseconds; `now` of CLOCK_MONOTONIC."""
 
     __slots__ = (
-        "quota", "period", "burst", "slack", "left", "next", "runs", "look_at", "tail", "rate", "since", "tried",
-        "epoch", "stops", "settled",
+        "phase", "quota", "period", "burst", "slack", "left", "next", "runs", "look_at", "tail", "rate", "since",
+        "tried", "epoch", "stops", "settled",
     )  # fmt: skip
 
-    def __init__(self, quota: int, period: int, burst: int, slack: int, now: int) -> None:
-        self.quota, self.period, self.burst, self.slack = quota, period, burst, slack
-        self.left = quota  # of the quota; below zero: it had more
-        self.next = now + period  # when a period begins
+    def __init__(self, quota: int, period: int, burst: int, slack: int, now: int, phase: int = 0) -> None:
+        """`phase`: a moment at which a period begins."""
+        self.quota, self.period, self.burst, self.slack, self.phase = quota, period, burst, slack, phase
+        self.next = self._boundary(now)  # when a period begins
+        self.left = quota * (self.next - now) // period  # of the quota; below zero: it had more
         self.runs = True  # not stopped by this
         self.look_at = now  # when what it had is wanted; NEVER: not before it runs
         self.tail = STOP_TAKES  # what it still has after the decision to stop
         self.rate = 1.0  # what it had of the time in which it could run
         self.since = now  # when it was started, or last looked at since
         self.tried = 0  # until when a call that failed is not repeated
-        self.epoch = (
-            -1
-        )  # of the accounts: in this one it was off the engine, so all that it had since is known
+        self.epoch = -1  # of the accounts: it was off the engine in this one, so all it had since is known
         self.stops = 0
         self.settled = True  # what it had after the last stop is counted
 
-    def change(self, quota: int, period: int, burst: int, slack: int, now: int) -> None:
+    def change(self, quota: int, period: int, burst: int, slack: int, now: int, phase: int = 0) -> None:
         """Other terms. What it had in this period counts."""
         if (quota, period, burst, slack) != (self.quota, self.period, self.burst, self.slack):
             self.left = min(self.left + quota - self.quota, quota + burst)
-            if period != self.period:
-                self.next = min(self.next, now + period)
+            other = period != self.period
             self.quota, self.period, self.burst, self.slack = quota, period, burst, slack
+            if other:
+                self.next = self._boundary(now)
             self.look_at = now
+        if phase != self.phase:
+            self.phase, before = phase, self.next
+            self.next = self._boundary(now)
+            self.left += self.quota * (self.next - before) // self.period  # for a longer period more, or less
+            self.look_at = now
+
+    def _boundary(self, now: int) -> int:
+        """The first beginning of a period after now."""
+        return now + self.period - (now - self.phase) % self.period
 
     def had(self, amount: int, now: int, on: bool) -> None:
         """It had this much more since the last look; `on`: it is on the engine now."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from nvc.base.errors import NvcError, one_line
 from nvc.base.value import Value
@@ -22,6 +23,7 @@ ATTEMPTS = 3  # to read clock and timer at one moment
 TIDY = 10 * SECOND  # between two looks at which processes may be forgotten
 READ_BACK = 16  # timeslices in a second, of slices that work
 REOPEN = SECOND  # until the log is opened again
+NO_PHASES: Mapping[str, int] = MappingProxyType({})
 SETTLED = 20 * MS  # after a stop, or a change of its channels, what a process has is not told of
 
 
@@ -156,15 +158,15 @@ class DeviceKeeper:
                 break  # this process was not held up between the two
         return now, time, apart
 
-    def apply(self, plan: DevicePlan) -> None:
-        """Take a plan: stop what it stops, and start what it does not."""
+    def apply(self, plan: DevicePlan, phases: Mapping[str, int] = NO_PHASES) -> None:
+        """Take a plan: stop what it stops, and start what it does not. `phases`: of caps, by the slice's key."""
         now = self.clock()
         keys = {one.key for one in plan.slices}
         for key in [key for key in self.slices if key not in keys]:
             del self.slices[key]
         for one in plan.slices:
             known = self.slices.setdefault(one.key, _Slice(one))
-            self._take(known, one, now)
+            self._take(known, one, now, phases.get(one.key, 0))
         groups = [group for one in plan.slices for group in one.groups]
         self.executor.forget(groups)
         for known in self.slices.values():
@@ -201,7 +203,7 @@ class DeviceKeeper:
             self.suspects.append((known, group))
             self.lengths.append((group, us))
 
-    def _take(self, known: _Slice, plan: SlicePlan, now: int) -> None:
+    def _take(self, known: _Slice, plan: SlicePlan, now: int, phase: int) -> None:
         """Take what is new of a slice."""
         known.plan = plan
         made = _made(plan)
@@ -217,9 +219,9 @@ class DeviceKeeper:
         if not plan.quota_ns:
             known.cap = None
         elif known.cap is None:
-            known.cap = Cap(plan.quota_ns, plan.period_ns, plan.burst_ns, plan.slack_ns, now)
+            known.cap = Cap(plan.quota_ns, plan.period_ns, plan.burst_ns, plan.slack_ns, now, phase)
         else:
-            known.cap.change(plan.quota_ns, plan.period_ns, plan.burst_ns, plan.slack_ns, now)
+            known.cap.change(plan.quota_ns, plan.period_ns, plan.burst_ns, plan.slack_ns, now, phase)
 
     def _hold(self, known: _Slice, now: int) -> None:
         """Stop or start a slice as its plan and its cap have it; also channels that it made meanwhile."""

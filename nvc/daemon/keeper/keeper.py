@@ -21,7 +21,7 @@ from nvc.base.value import Value
 from nvc.daemon.keeper import wire
 from nvc.daemon.keeper.device import ACCOUNT, SECOND, DeviceKeeper, DeviceTime
 from nvc.daemon.keeper.executor import Driver
-from nvc.daemon.keeper.plan import DevicePlan, Plan
+from nvc.daemon.keeper.plan import DevicePlan, Plan, phases
 from nvc.model.slices.layout import KEPT_FOR
 
 AGAIN = SECOND  # until a device that could not be opened is tried again
@@ -55,10 +55,12 @@ class Keeper:
         self.devices: dict[str, DeviceKeeper] = {}
         self.closed: dict[str, _Closed] = {}
         self.trace: deque[tuple[str, int, int, int]] = deque(maxlen=TRACED)
+        self.phases: dict[str, int] = {}  # of caps
 
     def apply(self, plan: Plan) -> None:
         """Take a whole plan."""
         self.planned = True
+        self.phases = phases(plan)
         named = {one.uuid for one in plan.devices}
         for uuid in [uuid for uuid in self.devices if uuid not in named]:
             self.devices.pop(uuid).close()
@@ -66,7 +68,7 @@ class Keeper:
         for one in plan.devices:
             known = self.devices.get(one.uuid)
             if known is not None:
-                known.apply(one)
+                known.apply(one, self.phases)
             elif one.uuid in self.closed:
                 self.closed[one.uuid] = self.closed[one.uuid].replace(plan=one)
             else:
@@ -82,7 +84,7 @@ class Keeper:
             return
         self.closed.pop(plan.uuid, None)
         self.devices[plan.uuid] = device
-        device.apply(plan)
+        device.apply(plan, self.phases)
 
     def step(self, now: int) -> int:
         """Do what is due. Returns when something is due again, nanoseconds of CLOCK_MONOTONIC."""

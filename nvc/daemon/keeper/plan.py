@@ -135,6 +135,21 @@ def cap_of(terms: Terms) -> float:
     return min(terms.cap, terms.bound or 1.0) if terms.timed else 1.0
 
 
+def phases(plan: Plan) -> dict[str, int]:
+    """When the periods of capped slices begin, nanoseconds, by the slice's key: the same on all devices.
+
+    A program that spans several devices waits on each for the others, so a slice is to run on all at once. Each
+    slice begins where the quotas of those before it end: where caps leave room for that, two do not run at once.
+    """
+    capped = {one.key: one for device in plan.devices for one in device.slices if one.quota_ns}
+    found: dict[str, int] = {}
+    ends: dict[int, int] = {}  # of the quotas before, by the period
+    for key, one in sorted(capped.items()):
+        found[key] = ends.get(one.period_ns, 0) % one.period_ns
+        ends[one.period_ns] = ends.get(one.period_ns, 0) + one.quota_ns
+    return found
+
+
 def period_of(terms: Terms) -> int:
     """The period of a slice's cap in nanoseconds."""
     least, most = PERIODS
