@@ -141,17 +141,17 @@ def test_killed_at_a_step(place: Place, driver: str, launcher: str, holder: Star
     leaves = step in ("lock", "checkpoint")
     if not leaves:
         cli(place, launcher, "suspend", str(one.tenant))
-    delay(driver, step, 3000)
+    delay(driver, step, 8000)
     assert ask(place, "suspend" if leaves else "unsuspend", key=key)["state"] in ("suspending", "resuming")
     (pid,) = until(lambda: workers(place))
-    until(lambda: os.path.exists(f"{place.run}/suspend/{key}"))
-    delay(driver, step, 0)
-    assert place.daemon is not None
+    assert place.daemon is not None and os.listdir(f"{place.run}/suspend") == [key]
     if who == "nvcd":
         place.daemon.kill()
+        delay(driver, step, 0)
         started(place, driver)
     elif who == "worker":
         os.kill(pid, signal.SIGKILL)
+        delay(driver, step, 0)
     else:
         one.signal(signal.SIGKILL)
         eventually(place, lambda found: not any(each["running"] for each in found["slices"]))
@@ -161,6 +161,27 @@ def test_killed_at_a_step(place: Place, driver: str, launcher: str, holder: Star
     assert one.tells()
     cli(place, launcher, "suspend", key)
     cli(place, launcher, "resume", key)
+    assert one.tells()
+
+
+@pytest.mark.nightly
+def test_a_call_that_does_not_return(place: Place, driver: str, launcher: str, holder: Start) -> None:
+    """Its process is stopped meanwhile: it is tried again until it runs, and told once."""
+    one = holder(100)
+    key = shown(place, launcher, str(one.tenant))["key"]
+    eventually(place, lambda found: found["memory"] and found["memory"][0]["pids"])
+    delay(driver, "lock", 600_000)
+    ask(place, "suspend", key=key)
+    until(lambda: workers(place))
+    one.signal(signal.SIGSTOP)
+    eventually(place, lambda found: found["slices"][0]["suspension"] == "failed")
+    delay(driver, "lock", 0)
+    assert "lock, which does not return" in cli(place, launcher, "show", key).stdout
+    assert place.daemon is not None
+    until(lambda: place.daemon and "the process is stopped" in place.daemon.said())
+    one.signal(signal.SIGCONT)
+    eventually(place, lambda found: found["slices"][0]["suspension"] == "running")
+    assert place.daemon.said().count("the process is stopped") == 1
     assert one.tells()
 
 

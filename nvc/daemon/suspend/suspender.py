@@ -253,8 +253,10 @@ class Suspender:
         self.log(f"slice {job.key}: {'suspend' if job.leave else 'resume'}: it is {found.state}; {took}")
 
     def _refuse(self, key: str, refusal: Refusal, now: int) -> None:
+        told = self.told_of.get(key)
         self.told_of[key] = Told(now, refusal)
-        self.log(f"slice {key}: {refusal.path}{': ' if refusal.path else ''}{refusal.cause}")
+        if told is None or told.refusal != refusal:  # what is tried again is said once
+            self.log(f"slice {key}: {refusal.path}{': ' if refusal.path else ''}{refusal.cause}")
 
     def _keep(self, one: Suspension) -> None:
         self.records[one.key] = one
