@@ -1,7 +1,4 @@
-"""The only door to the kernel beyond the standard library: one protocol, one real implementation.
-
-`nvc.testing.RecordingKernel` is the other. Nothing outside this package imports `nvc._syscalls`.
-"""
+"""The only door to the kernel beyond the standard library. Nothing outside this package imports `nvc._syscalls`."""
 
 from __future__ import annotations
 
