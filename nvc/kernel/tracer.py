@@ -15,7 +15,7 @@ import time
 
 import nvc
 from nvc.base.errors import TracerError
-from nvc.base.files import closing
+from nvc.base.files import Closable, closing
 from nvc.kernel import LinuxKernel, tracing
 from nvc.kernel.clocks import ahead
 from nvc.kernel.objects import (
@@ -121,7 +121,7 @@ def flat_path() -> str:
     return f"{nvc.__file__.rpartition('/')[0]}/tracer-{os.uname().machine}.bin"
 
 
-class Tracer:
+class Tracer(Closable):
     """The pinned program's maps. Not for use by several threads."""
 
     def __init__(self, maps: dict[str, tracing.Map], links: list[int]) -> None:

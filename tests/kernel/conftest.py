@@ -13,6 +13,7 @@ from support import CLEAN_ENV, run
 from support.bundle import Bundle, Container
 from support.configure import BASIC, Configure
 from support.ctk import ctk, nvidia_ctk  # noqa: F401
+from support.device_cgroup import Group
 from support.hook import Hook
 from support.nvcd import Place
 from support.nvcd_programs import around, held, sliced  # noqa: F401
@@ -20,12 +21,14 @@ from support.programs import Programs
 from support.replay import Starts
 from support.rootfs import LIBS, as_debian
 from support.simrm import Served, serve, simrm  # noqa: F401
+from support.tracing import unmount
 from support.vgpu import ensure_shim
 from support.vgpucap import Worker, work  # noqa: F401
 from support.vgpushim import tool  # noqa: F401
 from support.virtual import World, virtual, world  # noqa: F401
 
 from nvc.kernel import LinuxKernel
+from nvc.kernel.tracer import Tracer
 from nvc.slices.store import registry
 
 
@@ -110,6 +113,27 @@ def shared(scratch: str) -> Iterator[str]:
         os.mknod(f"{path}/{name}", 0o20666, os.makedev(1, minor))  # it may be a container's /dev
     yield path
     run("umount", "--recursive", "--lazy", path)
+
+
+@pytest.fixture
+def bpffs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A directory where Tracer.open mounts a file system bpf, which is taken away."""
+    made = str(tmp_path_factory.mktemp("bpf"))
+    yield made
+    if os.path.ismount(made):
+        unmount(made)
+
+
+@pytest.fixture
+def tracer(bpffs: str) -> Iterator[Tracer]:
+    with Tracer.open(bpffs) as made:
+        yield made
+
+
+@pytest.fixture
+def group() -> Iterator[Group]:
+    with Group.make(2) as made:
+        yield made
 
 
 @pytest.fixture

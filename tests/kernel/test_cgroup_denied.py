@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-from collections.abc import Iterator
 
-import pytest
 from support.device_cgroup import CHAR, DOCKER, GPU, OTHER, Group, Prober, load, runc_shape
 
 from nvc.apply.cgroup.denied import Judgement, judge
@@ -23,12 +21,6 @@ DEV = (
     "mount -t tmpfs none /dev; mknod /dev/nvidia0 c 195 0; mknod /dev/nvidia1 c 195 1; echo ready; exec cat"
 )
 GIVEN = runc_shape([*DOCKER, (True, CHAR, *GPU, 7)])
-
-
-@pytest.fixture
-def group() -> Iterator[Group]:
-    with Group.make(2) as made:
-        yield made
 
 
 def judged(group: Group) -> Judgement:

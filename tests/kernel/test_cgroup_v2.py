@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
 
 import pytest
 from support.device_cgroup import (
@@ -36,12 +35,6 @@ from nvc.base.errors import MountError
 from nvc.kernel import bpf
 
 KINDS = {"alone": 0, "override": bpf.ALLOW_OVERRIDE, "multi": bpf.ALLOW_MULTI, "link": -1}
-
-
-@pytest.fixture
-def group() -> Iterator[Group]:
-    with Group.make(2) as made:
-        yield made
 
 
 def attach(group: Group, kind: str, program: int) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 import pytest
 from support.device_cgroup import (
@@ -22,12 +21,6 @@ from support.device_cgroup import (
 
 from nvc.base.errors import MountError
 from nvc.kernel import bpf
-
-
-@pytest.fixture
-def group() -> Iterator[Group]:
-    with Group.make(2) as made:
-        yield made
 
 
 def test_denying_ancestor_is_named_and_left_alone(group: Group) -> None:

@@ -59,12 +59,6 @@ def setting() -> Iterator[Callable[[str, int], None]]:
             _write(path, value)
 
 
-@pytest.fixture
-def group() -> Iterator[Group]:
-    with Group.make(2) as made:
-        yield made
-
-
 def dump(program: int) -> bytes | None:
     return bpf.read_program(program).instructions
 

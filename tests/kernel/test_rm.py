@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
-from support.simrm import Served, serve, simrm  # noqa: F401
+from support.simrm import Served
 from support.tracing import Caller, build_calls
 
 from nvc.base.errors import RmError
 from nvc.kernel import rm
 from nvc.kernel.rm import Rm
-
-
-@pytest.fixture
-def served(sim_root: Callable[..., str], simrm: str) -> Iterator[Served]:  # noqa: F811
-    with serve(sim_root(gpus=2), simrm) as server:
-        yield server
 
 
 @pytest.fixture

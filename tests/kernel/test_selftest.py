@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
 
 import pytest
-from support.simrm import Served, serve, simrm  # noqa: F401
-from support.tracing import bpffs, unmount  # noqa: F401
+from support.simrm import Served
 
 from nvc.daemon.keeper import selftest
 from nvc.daemon.keeper.selftest import SelfTest
@@ -15,20 +13,6 @@ from nvc.kernel import rm as driver
 from nvc.kernel.rm import Rm, Subdevice
 from nvc.kernel.tracer import Tracer
 from nvc.slices.make.calibrate import Libraries
-
-
-@pytest.fixture
-def tracer(bpffs: str) -> Iterator[Tracer]:  # noqa: F811
-    made = Tracer.open(bpffs)
-    yield made
-    made.close()
-    unmount(bpffs)
-
-
-@pytest.fixture
-def served(sim_root: Callable[..., str], simrm: str) -> Iterator[Served]:  # noqa: F811
-    with serve(sim_root(gpus=2), simrm) as server:
-        yield server
 
 
 def tried(tracer: Tracer, served: Served, *faults: str, device: int = 1) -> SelfTest:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 import pytest
 from support.bundle import Container
 from support.simrm import Served, serve, simrm  # noqa: F401
-from support.tracing import bpffs, unmount  # noqa: F401
 from support.vgpucap import Worker
 from support.virtual import World, device_time
 
@@ -29,12 +28,11 @@ def libraries(root: str) -> Libraries:
     return libraries_of(discover(LinuxKernel(), DriverOptions(root=root)))
 
 
-def test_the_self_test_of_nvcd_passes(served: Served, bpffs: str) -> None:  # noqa: F811
+def test_the_self_test_of_nvcd_passes(served: Served, bpffs: str) -> None:
     """With the tracer in the kernel: what runs, stops, goes on and takes a timeslice is a program on libcuda."""
     driver = RmDriver(served.path, (), served.root, libraries(served.root), bpffs)
     for gpu in report(served.root).gpus:
         assert driver.subdevice(gpu.uuid).instance == gpu.index
-    unmount(bpffs)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +45,7 @@ def test_the_self_test_of_nvcd_passes(served: Served, bpffs: str) -> None:  # no
 )
 def test_it_fails_where_the_driver_does(
     served: Served,
-    bpffs: str,  # noqa: F811
+    bpffs: str,
     monkeypatch: pytest.MonkeyPatch,
     fault: str,
     why: str,
@@ -57,7 +55,6 @@ def test_it_fails_where_the_driver_does(
     served.fault(fault)
     with pytest.raises(RmError, match=why):
         driver.subdevice(report(served.root).gpus[0].uuid)
-    unmount(bpffs)
 
 
 def test_containers_have_it(

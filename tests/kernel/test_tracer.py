@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support import REPO, run, until
 from support.processes import in_child
-from support.tracing import Caller, bpffs, build_calls, changed, unmount, wait_for  # noqa: F401
+from support.tracing import Caller, build_calls, changed, unmount, wait_for
 
 from nvc.base.errors import TracerError
 from nvc.kernel import LinuxKernel, private_mounts, tracer, tracing, writable_over
@@ -26,7 +26,7 @@ def pins(directory: str) -> dict[str, list[str]]:
     }
 
 
-def test_what_is_pinned_is_taken(bpffs: str) -> None:  # noqa: F811
+def test_what_is_pinned_is_taken(bpffs: str) -> None:
     Tracer.open(bpffs).close()
     before = pins(bpffs)
     assert sorted(before.values()) == [
@@ -37,7 +37,6 @@ def test_what_is_pinned_is_taken(bpffs: str) -> None:  # noqa: F811
     Tracer.open(bpffs).close()
     assert pins(bpffs) == before
     assert {path: os.stat(f"{bpffs}/{path}").st_ino for path in before} == inodes
-    unmount(bpffs)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +48,7 @@ def test_where_a_task_says_that_its_call_is_of_32_bits(release: str, at: int) ->
         status_at("linux")
 
 
-def test_since_when_calls_are_seen(bpffs: str, tmp_path: Any) -> None:  # noqa: F811
+def test_since_when_calls_are_seen(bpffs: str, tmp_path: Any) -> None:
     """What a process made before that is not known. What is pinned goes on, so that nothing is lost with it."""
     before = process_began(os.getpid())
     first = Tracer.open(bpffs)
@@ -59,10 +58,9 @@ def test_since_when_calls_are_seen(bpffs: str, tmp_path: Any) -> None:  # noqa: 
     assert other.since > since
     for each in (first, again, other):
         each.close()
-    unmount(bpffs)
 
 
-def test_another_version_takes_over_what_is_known(bpffs: str, tmp_path: Any) -> None:  # noqa: F811
+def test_another_version_takes_over_what_is_known(bpffs: str, tmp_path: Any) -> None:
     first = Tracer.open(bpffs)
     with Caller(build_calls("64")) as caller:
         first.guard(caller.pid, True)
@@ -86,7 +84,6 @@ def test_another_version_takes_over_what_is_known(bpffs: str, tmp_path: Any) -> 
 
     until(once)
     second.close()
-    unmount(bpffs)
 
 
 def kills(tracer_: Tracer, caller: Caller) -> int:
@@ -94,7 +91,7 @@ def kills(tracer_: Tracer, caller: Caller) -> int:
     return sum(each.kind == tracer.KILLED for each in wait_for(tracer_, EXITED, caller.pid))
 
 
-def test_an_unfinished_start_is_made_good(bpffs: str) -> None:  # noqa: F811
+def test_an_unfinished_start_is_made_good(bpffs: str) -> None:
     Tracer.open(bpffs).close()
     links = next(name for name in os.listdir(bpffs) if name.startswith("links-"))
     os.unlink(f"{bpffs}/{links}/sys_exit")
@@ -107,7 +104,6 @@ def test_an_unfinished_start_is_made_good(bpffs: str) -> None:  # noqa: F811
         caller.tell("break plain")
         assert caller.all() == []
     made.close()
-    unmount(bpffs)
 
 
 def test_mount_namespaces_do_not_see_each_other(tmp_path: Any) -> None:
@@ -132,7 +128,7 @@ def test_mount_namespaces_do_not_see_each_other(tmp_path: Any) -> None:
     unmount(directory)
 
 
-def test_rights_that_are_missing_are_named(bpffs: str) -> None:  # noqa: F811
+def test_rights_that_are_missing_are_named(bpffs: str) -> None:
     def without(*numbers: int) -> Callable[[], str]:
         def work() -> str:
             kernel = LinuxKernel()
@@ -168,7 +164,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Any) -> None:
         Tracer.open(str(file))
 
 
-def test_a_program_that_is_not_there_or_not_whole_is_named(bpffs: str, tmp_path: Any) -> None:  # noqa: F811
+def test_a_program_that_is_not_there_or_not_whole_is_named(bpffs: str, tmp_path: Any) -> None:
     with pytest.raises(TracerError, match=r"read tracer: /nowhere.bin: no such file .*install nvc again"):
         Tracer.open(bpffs, "/nowhere.bin")
     cut = tmp_path / "cut.bin"
@@ -177,13 +173,12 @@ def test_a_program_that_is_not_there_or_not_whole_is_named(bpffs: str, tmp_path:
         Tracer.open(bpffs, str(cut))
 
 
-def test_a_file_system_that_is_read_only_is_named(bpffs: str) -> None:  # noqa: F811
+def test_a_file_system_that_is_read_only_is_named(bpffs: str) -> None:
     run("mount", "-t", "bpf", "-o", "ro", "bpf", bpffs)
     with pytest.raises(
         TracerError, match="read-only file system; give nvcd a directory that can be written"
     ):
         Tracer.open(bpffs)
-    unmount(bpffs)
 
 
 @pytest.mark.parametrize("machine", ("x86_64", "aarch64"))
@@ -197,7 +192,7 @@ def test_the_verifier_takes_the_program_of_each_machine(machine: str) -> None:
         os.close(each.fd)
 
 
-def test_the_verifier_is_quoted(bpffs: str, tmp_path: Any) -> None:  # noqa: F811
+def test_the_verifier_is_quoted(bpffs: str, tmp_path: Any) -> None:
     data = Path(tracer.flat_path()).read_bytes()
     head, _, code = data.partition(b"\n")
     bad = tmp_path / "bad.bin"
@@ -205,4 +200,3 @@ def test_the_verifier_is_quoted(bpffs: str, tmp_path: Any) -> None:  # noqa: F81
     with pytest.raises(TracerError, match=r"load tracer: after_call: invalid argument \(.+\)"):
         Tracer.open(bpffs, str(bad))
     assert not [name for name in pins(bpffs) if name.startswith("links-")]
-    unmount(bpffs)

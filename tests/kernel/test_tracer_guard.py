@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.tracing import Caller, bpffs, build_calls, changed, unmount, wait_for  # noqa: F401
+from support.tracing import Caller, build_calls, changed, wait_for
 
 from nvc.daemon.time.timing import Timing
 from nvc.kernel.pid_space import Space, pid_space
@@ -25,14 +24,6 @@ PARENTS = {
     "parent": "over",
     "grandchild": "killed 9",
 }
-
-
-@pytest.fixture
-def tracer(bpffs: str) -> Iterator[Tracer]:  # noqa: F811
-    made = Tracer.open(bpffs)
-    yield made
-    made.close()
-    unmount(bpffs)
 
 
 CALLS = [("64", way) for way in WAYS_64] + [("32", way) for way in WAYS_32]
@@ -75,7 +66,7 @@ def test_who_is_exempt_goes_on(tracer: Tracer) -> None:
         assert caller.ask("break plain") == ["survived"]
 
 
-def test_an_exemption_ends_with_its_process(bpffs: str) -> None:  # noqa: F811
+def test_an_exemption_ends_with_its_process(bpffs: str) -> None:
     """Also while nobody runs: a tenant's process may have the number next."""
     tracer = Tracer.open(bpffs)
     flags = tracer._maps["guards"]
@@ -88,7 +79,6 @@ def test_an_exemption_ends_with_its_process(bpffs: str) -> None:  # noqa: F811
     tracer.objects()
     assert tracer.guarded() == frozenset()
     tracer.close()
-    unmount(bpffs)
 
 
 def test_a_process_stays_guarded_without_its_first_thread(tracer: Tracer) -> None:
@@ -169,7 +159,7 @@ def test_whoever_enters_a_pid_namespace_is_killed_at_the_first_call(tracer: Trac
         container.stdin.close()  # type: ignore[union-attr]
 
 
-def test_the_guard_holds_while_nobody_runs(bpffs: str) -> None:  # noqa: F811
+def test_the_guard_holds_while_nobody_runs(bpffs: str) -> None:
     first = Tracer.open(bpffs)
     with Caller(build_calls("64")) as caller:
         first.guard(caller.pid, True)
@@ -179,10 +169,9 @@ def test_the_guard_holds_while_nobody_runs(bpffs: str) -> None:  # noqa: F811
         again = Tracer.open(bpffs)
         assert caller.pid in again.guarded() or EXITED in {each.kind for each in again.news()}
         again.close()
-    unmount(bpffs)
 
 
-def test_a_full_table_of_guards_is_said_and_stops_nobody_else(bpffs: str, tmp_path: Path) -> None:  # noqa: F811
+def test_a_full_table_of_guards_is_said_and_stops_nobody_else(bpffs: str, tmp_path: Path) -> None:
     tracer = Tracer.open(bpffs, changed(tmp_path, guards=4))
     timing: Any = Timing.__new__(Timing)
     said: set[str] = set()
@@ -201,4 +190,3 @@ def test_a_full_table_of_guards_is_said_and_stops_nobody_else(bpffs: str, tmp_pa
     timing._guard(dict.fromkeys(pids[4:], "slice-b"))
     assert tracer.guarded() == timing.guarded and len(timing.guarded) == 4 and len(said) == 2
     tracer.close()
-    unmount(bpffs)

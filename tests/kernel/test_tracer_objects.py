@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import select
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support import PATIENCE, run
 from support.clocks import apart
-from support.simrm import Served, serve, simrm  # noqa: F401
-from support.tracing import Caller, bpffs, build_calls, changed, unmount, wait_for  # noqa: F401
+from support.simrm import Served, serve
+from support.tracing import Caller, build_calls, changed, wait_for
 
 from nvc.kernel import rm
 from nvc.kernel.tracer import (
@@ -39,20 +39,6 @@ def test_when_a_process_began_in_a_time_namespace() -> None:
     words = (sys.executable, "-c", f"from nvc.kernel.tracer import *; print(process_began({os.getpid()}))")
     ahead = run(*apart(86400, clock="boottime"), *words)
     assert ahead.stdout == f"{process_began(os.getpid())}\n"
-
-
-@pytest.fixture
-def tracer(bpffs: str) -> Iterator[Tracer]:  # noqa: F811
-    made = Tracer.open(bpffs)
-    yield made
-    made.close()
-    unmount(bpffs)
-
-
-@pytest.fixture
-def served(sim_root: Callable[..., str], simrm: str) -> Iterator[Served]:  # noqa: F811
-    with serve(sim_root(gpus=2), simrm) as server:
-        yield server
 
 
 def make(caller: Caller, way: str, client: int, parent: int, handle: int, kind: int, word: int = 0) -> int:
@@ -171,7 +157,7 @@ def test_objects_of_who_ends_are_forgotten_with_the_news(tracer: Tracer, served:
     assert tracer.object(client, client) is None
 
 
-def test_a_client_from_before_the_tracer_is_made_good(bpffs: str, served: Served) -> None:  # noqa: F811
+def test_a_client_from_before_the_tracer_is_made_good(bpffs: str, served: Served) -> None:
     with Caller(build_calls("64"), served.path) as caller:
         client = make(caller, "plain", 0, 0, 0, CLIENT)
         late = Tracer.open(bpffs)
@@ -179,7 +165,6 @@ def test_a_client_from_before_the_tracer_is_made_good(bpffs: str, served: Served
         found = {each.handle: each for each in objects_of(late, caller.pid)}
         assert set(found) == {client, device} and found[client].kind == CLIENT
         late.close()
-    unmount(bpffs)
 
 
 def test_nobody_frees_what_another_one_has(tracer: Tracer, served: Served) -> None:
@@ -195,7 +180,7 @@ def test_nobody_frees_what_another_one_has(tracer: Tracer, served: Served) -> No
 
 
 def test_what_another_process_has_is_not_replaced_while_it_lives(
-    tracer: Tracer, served: Served, sim_root: Callable[..., str], simrm: str  # noqa: F811
+    tracer: Tracer, served: Served, sim_root: Callable[..., str], simrm: str
 ) -> None:
     """Another driver's answers look like those of a process that changes its own."""
     with Caller(build_calls("64"), served.path) as first, serve(sim_root(gpus=2), simrm) as other:
@@ -255,7 +240,7 @@ def test_timeslices_and_stops_of_others_are_told(tracer: Tracer, served: Served)
         ours.close()
 
 
-def test_what_finds_no_room_is_counted(bpffs: str, tmp_path: Path, served: Served) -> None:  # noqa: F811
+def test_what_finds_no_room_is_counted(bpffs: str, tmp_path: Path, served: Served) -> None:
     small = Tracer.open(bpffs, changed(tmp_path, objects=6, ring=4096))
     with Caller(build_calls("64"), served.path) as caller:
         clients = [make(caller, "plain", 0, 0, 0, CLIENT) for _ in range(100)]
@@ -265,7 +250,6 @@ def test_what_finds_no_room_is_counted(bpffs: str, tmp_path: Path, served: Serve
         assert 0 < len(news) < 100
         assert small.lost >= 100 - len(kept) + 100 - len(news)
     small.close()
-    unmount(bpffs)
 
 
 def test_whose_channels_are_started_is_told(tracer: Tracer, served: Served) -> None:

@@ -9,8 +9,6 @@ import subprocess
 from pathlib import Path
 from types import TracebackType
 
-import pytest
-
 from nvc.kernel.tracer import News, Tracer, flat_path
 
 from . import CLEAN_ENV, REPO, need, run, until
@@ -107,9 +105,3 @@ def changed(directory: Path, **entries: int) -> str:
     path = directory / "other.bin"
     path.write_bytes(json.dumps(document).encode() + b" \n" + code)
     return str(path)
-
-
-@pytest.fixture
-def bpffs(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A directory where Tracer.open mounts a file system bpf."""
-    return str(tmp_path_factory.mktemp("bpf"))
