@@ -1,9 +1,9 @@
-"""Shares of a GPU's time between tenants, as an operator would set them: measured, printed, kept for plots.
+"""Shares of a GPU's time between tenants, as an operator would set them: measured and printed.
 
 Every tenant is a program under `nvc-cli vgpu run` that launches kernels of fixed work. Its share is its kernels a
 second, as a part of what the same program reaches alone without nvc, in the same run. As root, where a GPU is:
 
-    python3 tests/bench/sharing.py --bin /usr/local/bin --work build/vgpu_work [--device ID] [--json FILE]
+    python3 tests/bench/sharing.py --bin /usr/local/bin --work build/vgpu_work [--device ID]
         [--only alone --only live ...] [--root DRIVER_ROOT]
 
 `alone`: caps of one tenant. `live`: a cap that changes. `uncapped`: no cap beside no nvc, in turns. `long`: kernels
@@ -15,7 +15,6 @@ with kernels that fill the GPU.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -58,7 +57,6 @@ def shown(
         target = f"{100 * wanted[name]:6.1f} %" if name in wanted else "       -"
         print(f"  {name:12} wanted {target}  got {100 * share:6.2f} %  {error}")
     print(f"  {'together':12} {100 * sum(shares.values()):22.2f} % of native", flush=True)
-    bench.keep(title, running, native)
 
 
 def length(work: Work) -> str:
@@ -83,7 +81,6 @@ def arrives(bench: Bench, work: Work, part: float = 0.9) -> None:
     soon = second.reaches(part * native, came)
     print(f"\n{title}\n  high gets {100 * share:.1f} %, and {100 * part:.0f} % after {soon:.0f} ms")
     print(f"  low has 90 % again {first.reaches(0.9 * native, went):.0f} ms after it went", flush=True)
-    bench.keep(title, [first, second], native)
 
 
 def changes(bench: Bench, work: Work, steps: tuple[int, ...]) -> None:
@@ -106,7 +103,6 @@ def changes(bench: Bench, work: Work, steps: tuple[int, ...]) -> None:
             f"  {cores:3} %: from 500 ms on {100 * settled:6.2f} %, at most {100 * worst:.1f} % in 300 ms",
             flush=True,
         )
-    bench.keep(title, [tenant], native)
 
 
 def alone(bench: Bench) -> None:
@@ -239,7 +235,6 @@ def main() -> None:
         "--long-seconds", type=float, default=float(os.environ.get("NVC_LONG_SECONDS", "60"))
     )
     parser.add_argument("--long-caps", default="25,50", help="caps of `long`; default 25,50")
-    parser.add_argument("--json", default="", help="keep the shares over time in this file")
     parser.add_argument("--only", action="append", choices=SCENARIOS, help="scenarios; default: all")
     options = parser.parse_args()
     bench = Bench(options)
@@ -247,19 +242,14 @@ def main() -> None:
         f"{bench.gpu.name}; {bench.native(MILLISECOND):.1f} kernels of about 1 ms a second alone, without nvc"
     )
     failed = False
-    try:
-        for name in options.only or SCENARIOS:
-            try:
-                SCENARIOS[name](bench)
-            except SystemExit as error:  # the others are measured all the same
-                print(f"\n{name} failed: {error}", flush=True)
-                failed = True
-            finally:
-                bench.end()
-    finally:
-        if options.json:
-            with open(options.json, "w", encoding="ascii") as out:
-                json.dump(bench.kept, out)
+    for name in options.only or SCENARIOS:
+        try:
+            SCENARIOS[name](bench)
+        except SystemExit as error:  # the others are measured all the same
+            print(f"\n{name} failed: {error}", flush=True)
+            failed = True
+        finally:
+            bench.end()
     sys.exit(failed)
 
 

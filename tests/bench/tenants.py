@@ -181,7 +181,6 @@ class Bench:
         self.long_caps = [int(cap) for cap in options.long_caps.split(",")]
         self.rounds: dict[tuple[object, object], int] = {}
         self.alone: dict[str, float] = {}
-        self.kept: list[dict[str, object]] = []
         self.tenants: list[Tenant] = []
 
     def tenant(self, name: str, options: list[str] | None, work: Work, **variables: str) -> Tenant:
@@ -223,15 +222,3 @@ class Bench:
         return str(
             max((item for item in slices if item["running"]), key=lambda item: item["created"])["name"]
         )
-
-    def keep(self, title: str, tenants: list[Tenant], native: float) -> None:
-        """The shares over time, for plots."""
-        start = min(tenant.points[0][0] for tenant in tenants)
-        lines = {}
-        for tenant in tenants:
-            pairs = list(zip(tenant.points, tenant.points[2:]))
-            lines[tenant.name] = [
-                (round((a[0] + b[0]) / 2 - start), round(1000 * (b[1] - a[1]) / (b[0] - a[0]) / native, 4))
-                for a, b in pairs
-            ]
-        self.kept.append({"title": title, "shares": lines})
