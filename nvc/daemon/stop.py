@@ -8,10 +8,12 @@ import signal
 
 from nvc.base.errors import InitializationError
 from nvc.daemon.io.sockets import listener_of
+from nvc.slices.client.nvcd import failed
 from nvc.slices.client.presence import NOT_RUNNING, socket_path
 
 PATIENCE = 30.0  # seconds
 UNIT = "nvcd.service"
+STOP = "stop nvcd"
 
 
 def stop() -> int:
@@ -19,7 +21,7 @@ def stop() -> int:
     path = socket_path()
     pid = listener_of(path)
     if pid is None:
-        raise _failed(path, NOT_RUNNING)
+        raise failed(STOP, path, NOT_RUNNING)
     if _is_systemd(pid):
         raise _of_unit(path)
     try:
@@ -27,14 +29,14 @@ def stop() -> int:
     except ProcessLookupError:
         return pid
     except OSError:  # 0: of a pid namespace that is not seen from here
-        raise _failed(path, "its process is not seen from here", "stop it where it was started") from None
+        raise failed(STOP, path, "its process is not seen from here", "stop it where it was started") from None
     try:
         if _is_of_unit(pid):
             raise _of_unit(path)
         signal.pidfd_send_signal(fd, signal.SIGTERM)
         if not select.select((fd,), (), (), PATIENCE)[0]:
             cause = f"process {pid} has not ended within {PATIENCE:g} s"
-            raise _failed(path, cause, f"`kill -KILL {pid}`: slices and containers go on")
+            raise failed(STOP, path, cause, f"`kill -KILL {pid}`: slices and containers go on")
     except ProcessLookupError:
         pass
     finally:
@@ -53,7 +55,7 @@ def _is_systemd(pid: int) -> bool:
 
 def _of_unit(path: str) -> InitializationError:
     cause = f"systemd runs it as {UNIT}, and would start it again"
-    return _failed(path, cause, "`systemctl stop nvcd.socket nvcd`")
+    return failed(STOP, path, cause, "`systemctl stop nvcd.socket nvcd`")
 
 
 def _is_of_unit(pid: int) -> bool:
@@ -62,9 +64,3 @@ def _is_of_unit(pid: int) -> bool:
             return any(line.rstrip("\n").endswith(f"/{UNIT}") for line in file)
     except OSError:
         return False  # it has ended, or is in no cgroup that is seen
-
-
-def _failed(path: str, cause: str, hint: str = "") -> InitializationError:
-    error = InitializationError("stop nvcd", path, cause, hint)
-    error.doctor = "vgpu.daemon"
-    return error

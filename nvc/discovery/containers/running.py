@@ -138,15 +138,16 @@ def _cgroups(pid: int) -> list[str]:
 
 def _with_state(found: RunningContainer) -> RunningContainer:
     """Add id and bundle to a container, where a runtime's state names its process or one in the same namespace."""
-    namespace = _mount_namespace(found.pid)
+    namespace = mount_namespace(found.pid)
     for directory in _states():
         pid, bundle = read_state(directory)
-        if pid and (pid == found.pid or namespace and _mount_namespace(pid) == namespace):
+        if pid and (pid == found.pid or namespace and mount_namespace(pid) == namespace):
             return replace(found, id=os.path.basename(directory), bundle=bundle, state=directory)
     return found
 
 
-def _mount_namespace(pid: int) -> str:
+def mount_namespace(pid: int | str) -> str:
+    """The mount namespace of a process, such as `mnt:[4026531841]`; "" where that is not seen."""
     try:
         return os.readlink(f"/proc/{pid}/ns/mnt")
     except OSError:

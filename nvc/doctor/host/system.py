@@ -12,6 +12,7 @@ from nvc.base.errors import InitializationError
 from nvc.base.files import closing
 from nvc.base.rundir import in_user_namespace
 from nvc.discovery.containers.files import names_in
+from nvc.discovery.containers.running import mount_namespace
 from nvc.doctor import AS_ROOT, FAILED, OK, UNKNOWN, WARNING, Check, Fact, Row, first
 from nvc.doctor.context import Context, read_text
 from nvc.kernel import O_PATH, bpf, check_floor
@@ -106,21 +107,14 @@ def scopes(kernel: Kernel) -> dict[str, int]:
     Nothing is asked of file systems there: a container's own may never answer, and a link may lead anywhere.
     """
     found: dict[str, int] = {}
-    own = _mount_namespace("self")
+    own = mount_namespace("self")
     for name in os.listdir("/proc"):
-        if not name.isdigit() or _mount_namespace(name) in (own, ""):
+        if not name.isdigit() or mount_namespace(name) in (own, ""):
             continue
         scope = scope_of(name)
         if scope and scope not in found and _has_node(kernel, name):
             found[scope] = int(name)
     return found
-
-
-def _mount_namespace(pid: str) -> str:
-    try:
-        return os.readlink(f"/proc/{pid}/ns/mnt")
-    except OSError:
-        return ""
 
 
 def _has_node(kernel: Kernel, pid: str) -> bool:

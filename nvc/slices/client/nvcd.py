@@ -19,6 +19,7 @@ ANSWER_MAX = 16 << 20  # bytes: `state` tells of everything there is
 PAST = 8  # violations that are over, of one slice
 DENIED = "denied more"
 _PART = 1 << 16
+ASK = "ask nvcd"
 
 
 def ask(question: str, seconds: float, **words: str | int) -> dict[str, Any]:
@@ -33,17 +34,18 @@ def ask(question: str, seconds: float, **words: str | int) -> dict[str, Any]:
         found = parse(_answer(path, json.dumps({"ask": question, **words}), seconds), ANSWER_MAX)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ECONNREFUSED):
-            raise _failed(path, NOT_RUNNING, TO_START) from None
-        raise _failed(path, os.strerror(error.errno).lower() if error.errno else str(error)) from None
+            raise failed(ASK, path, NOT_RUNNING, TO_START) from None
+        raise failed(ASK, path, os.strerror(error.errno).lower() if error.errno else str(error)) from None
     except ValueError as error:
-        raise _failed(path, f"its answer: {error}") from None
+        raise failed(ASK, path, f"its answer: {error}") from None
     if not isinstance(found, dict):
-        raise _failed(path, "its answer is not an object")
+        raise failed(ASK, path, "its answer is not an object")
     return found
 
 
-def _failed(path: str, cause: str, hint: str = "") -> InitializationError:
-    error = InitializationError("ask nvcd", path, cause, hint)
+def failed(step: str, path: str, cause: str, hint: str = "") -> InitializationError:
+    """The error for a `step` with nvcd that fails."""
+    error = InitializationError(step, path, cause, hint)
     error.doctor = "vgpu.daemon"
     return error
 
