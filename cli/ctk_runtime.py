@@ -110,8 +110,7 @@ def _hook(given: dict[str, Any]) -> Change:
     text = hooksd.TEXT.format(path=hook)
     if not path:
         return change.Change("", None, text.encode())
-    found: Change = change.configure(FileEdit(os.path.abspath(path), "json", content=text))
-    return found
+    return change.configure(FileEdit(os.path.abspath(path), "json", content=text))
 
 
 def _finish(ctx: click.Context, changes: list[Change], advice: tuple[str, ...], dry_run: bool) -> None:

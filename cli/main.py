@@ -197,8 +197,7 @@ class LazyGroup(_Group):
         if cmd_name not in self.lazy:
             return None
         module, name, _ = self.lazy[cmd_name]
-        command: click.Command = getattr(importlib.import_module(module), name)
-        return command
+        return getattr(importlib.import_module(module), name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -191,7 +191,7 @@ def _devices(resources: dict[str, Any]) -> list[dict[str, object]] | None:
     devices = _typed(resources, "devices", list, "linux.resources.devices")
     if devices is not None and not all(type(entry) is dict for entry in devices):
         raise Malformed("linux.resources.devices has an entry that is not an object")
-    return devices  # type: ignore[no-any-return]
+    return devices
 
 
 def _annotations(document: dict[str, Any]) -> dict[str, str]:

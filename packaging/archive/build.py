@@ -72,8 +72,7 @@ def compile_file(path: str, shown: str) -> types.CodeType:
     """The code of a source file, without docstrings; tracebacks call it `shown`."""
     tree = lean_tree(path)
     flags = annotations.compiler_flag
-    code: types.CodeType = compile(tree, shown, "exec", flags, dont_inherit=True, optimize=2)
-    return code
+    return compile(tree, shown, "exec", flags, dont_inherit=True, optimize=2)
 
 
 def source_of(library: str, name: str) -> tuple[str, bool]:

@@ -178,8 +178,7 @@ def test_a_log_on_a_terminal_that_is_not_there(launcher: str, driver: str) -> No
 
 
 def document(launcher: str, driver: str, *words: str) -> dict[str, Any]:
-    made: dict[str, Any] = json.loads(run(launcher, f"--root={driver}", "cdi", "generate", *words).stdout)
-    return made
+    return json.loads(run(launcher, f"--root={driver}", "cdi", "generate", *words).stdout)
 
 
 def test_a_consumer_of_cdi_that_runs_no_hooks(standalone: Standalone, launcher: str, driver: str) -> None:

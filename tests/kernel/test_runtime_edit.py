@@ -75,8 +75,7 @@ def test_groups_of_nodes_that_are_not_open_to_all(edited: Edited, driver: str, m
 
     def groups(**fields: Any) -> list[int]:
         user = edited(f"{VISIBLE}=0", mode=mode, **fields)["process"]["user"]
-        found: list[int] = user.get("additionalGids", [])
-        return found
+        return user.get("additionalGids", [])
 
     assert groups() == [4711]
     assert groups(no_additional_gids=True) == []

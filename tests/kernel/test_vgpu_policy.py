@@ -47,8 +47,7 @@ def policy(launcher: str, driver: str) -> Callable[..., subprocess.CompletedProc
 
 def shown(policy: Any, gpu: str = "0") -> dict[str, Any]:
     (device,) = json.loads(policy(gpu, "--format=json").stdout)["devices"]
-    found: dict[str, Any] = device
-    return found
+    return device
 
 
 def test_what_is_laid_down_is_shown_and_kept_for_root(policy: Any, driver: str) -> None:

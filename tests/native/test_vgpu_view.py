@@ -52,8 +52,7 @@ print(json.dumps(out))
 
 def nvml(made: Slice, device: int = 0, room: int = 16) -> dict[str, Any]:
     program = ["/usr/bin/python3", "-I", "-c", PROGRAM, made.uuids[device], str(room)]
-    out: dict[str, Any] = json.loads(run(*program, env=made.environment()).stdout)
-    return out
+    return json.loads(run(*program, env=made.environment()).stdout)
 
 
 @pytest.fixture

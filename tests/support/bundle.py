@@ -62,8 +62,7 @@ class Container:
     @property
     def state(self) -> dict[str, Any]:
         """The state document, as the runtime prints it."""
-        found: dict[str, Any] = json.loads(self.call("state", self.name).stdout)
-        return found
+        return json.loads(self.call("state", self.name).stdout)
 
     @property
     def pid(self) -> int:

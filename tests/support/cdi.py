@@ -57,8 +57,7 @@ def document(
 
 def device(made: dict[str, Any], name: str) -> dict[str, Any]:
     """The edits of one device of a document."""
-    found: dict[str, Any] = {item["name"]: item["containerEdits"] for item in made["devices"]}[name]
-    return found
+    return {item["name"]: item["containerEdits"] for item in made["devices"]}[name]
 
 
 def add_hook(

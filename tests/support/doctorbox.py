@@ -61,5 +61,4 @@ class Box:
 
     def document(self, container: Container) -> dict[str, Any]:
         """The same for programs."""
-        found: dict[str, Any] = json.loads(self.doctor(container.name, "--format", "json"))
-        return found
+        return json.loads(self.doctor(container.name, "--format", "json"))

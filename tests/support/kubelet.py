@@ -35,8 +35,7 @@ NODE = "node-a"
 
 
 def raw(message: Any) -> bytes:
-    data: bytes = message.SerializeToString()
-    return data
+    return message.SerializeToString()
 
 
 class Kubelet:

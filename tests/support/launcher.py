@@ -100,8 +100,7 @@ class Installation:
         done = self.start(*argv, **options)
         assert done.returncode == 0, done.stderr
         assert done.stderr == ""
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found
+        return json.loads(done.stdout)
 
     def refusal(self, **options: Any) -> str:
         """Run nvc-cli, which must refuse with exit 1 and one line on stderr; that line is returned."""

@@ -30,8 +30,7 @@ print(json.dumps([code, *limits[1:]]))
 
 def _call(root: str, *words: str, before: tuple[str, ...] = ()) -> list[int]:
     done = run(*before, sys.executable, "-c", _SCRIPT, *words, env=environment(root))
-    found: list[int] = json.loads(done.stdout)
-    return found
+    return json.loads(done.stdout)
 
 
 def set_limits(root: str, uuid: str, path: str, soft: int, hard: int, before: tuple[str, ...] = ()) -> int:

@@ -91,8 +91,7 @@ class Containerd:
 
     def sh(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run a program with containerd's environment."""
-        done: subprocess.CompletedProcess[str] = run(*words, env=self.environment, check=check)
-        return done
+        return run(*words, env=self.environment, check=check)
 
     def crictl(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         return self.sh(
@@ -147,8 +146,7 @@ class Containerd:
             self.crictl("rmp", "--force", sandbox)
 
     def _state(self, container: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.crictl("inspect", container).stdout)["status"]
-        return found
+        return json.loads(self.crictl("inspect", container).stdout)["status"]
 
     @contextlib.contextmanager
     def plugin(self, *words: str) -> Iterator[subprocess.Popen[str]]:

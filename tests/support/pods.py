@@ -142,5 +142,4 @@ class Pods:
 
     def info(self) -> dict[str, Any]:
         """What `crictl info` shows."""
-        found: dict[str, Any] = json.loads(self.host.sh(f"{self.crictl} info").stdout)
-        return found
+        return json.loads(self.host.sh(f"{self.crictl} info").stdout)

@@ -69,5 +69,4 @@ def program(name: str) -> str:
 
 def answers(text: str) -> dict[str, Any]:
     """The last line of a program's output, which is JSON."""
-    found: dict[str, Any] = json.loads(text.strip().splitlines()[-1])
-    return found
+    return json.loads(text.strip().splitlines()[-1])

@@ -33,8 +33,7 @@ def host() -> HostFacts:
     """A GPU of 80 GiB, and one with two MIG devices of 10 and 20 GiB."""
     whole, cut = gpus()
     mig = tuple(part.replace(memory=10240 * (part.index + 1)) for part in cut.mig)
-    made: HostFacts = facts(gpus=(whole.replace(memory=81920), cut.replace(memory=81920, mig=mig)))
-    return made
+    return facts(gpus=(whole.replace(memory=81920), cut.replace(memory=81920, mig=mig)))
 
 
 def size(name: str, memory: str, *devices: str, **more: Any) -> SliceSize:

@@ -142,7 +142,7 @@ def launch(*words: str, **more: object) -> subprocess.CompletedProcess[bytes]:
     """The command line in a process of its own, started as the launcher starts it but for `-S`."""
     code = f"import sys;sys.path+={sys.path!r};from nvc_cli.boot import main;main('nvc-cli')"
     command = [sys.executable, "-I", "-B", "-c", code, *words]
-    return subprocess.run(command, env=CLEAN_ENV, cwd=REPO, timeout=PATIENCE, **more)  # type: ignore[call-overload, no-any-return]
+    return subprocess.run(command, env=CLEAN_ENV, cwd=REPO, timeout=PATIENCE, **more)  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("words", [("--usage",), ("--help",), ("vgpu", "-?"), ("explain", "NVC-1001")])

@@ -69,8 +69,7 @@ class Node:
     def claim(self, namespace: str, name: str) -> dict[str, Any]:
         """A claim as the API server has it, {} where there is none. Raises Blocked."""
         try:
-            found: dict[str, Any] = self.answered(CLAIMS.format(namespace, name))
-            return found
+            return self.answered(CLAIMS.format(namespace, name))
         except ApiError as error:
             if error.status == 404:
                 return {}

@@ -83,13 +83,13 @@ class Plugin:
         else:
             try:
                 payload = method(call.payload).SerializeToString()
-                return ttrpc.Response(payload=payload).SerializeToString()  # type: ignore[no-any-return, unused-ignore]
+                return ttrpc.Response(payload=payload).SerializeToString()
             except NvcError as error:
                 status = ttrpc.Status(code=INVALID_ARGUMENT, message=error.line())
             except Exception as error:  # whatever it is, the container must not start without what it asked for
                 status = ttrpc.Status(code=INTERNAL, message=unforeseen(error).line())
             self._log(f"{call.method}: {status.message}")
-        return ttrpc.Response(status=status).SerializeToString()  # type: ignore[no-any-return, unused-ignore]
+        return ttrpc.Response(status=status).SerializeToString()
 
     def _parsed(self, kind: Any, data: bytes) -> Any:
         try:

@@ -29,8 +29,7 @@ class Spec:
             table[name] = {}
         if type(table[name]) is not dict:
             raise Malformed(f"{name} is of the wrong type")
-        found: dict[str, Any] = table[name]
-        return found
+        return table[name]
 
     @staticmethod
     def _list(table: dict[str, Any], name: str) -> list[Any]:
@@ -39,8 +38,7 @@ class Spec:
             table[name] = []
         if type(table[name]) is not list:
             raise Malformed(f"{name} is of the wrong type")
-        found: list[Any] = table[name]
-        return found
+        return table[name]
 
     @property
     def user_namespace(self) -> bool:

@@ -45,12 +45,11 @@ class _Calls(grpc.GenericRpcHandler):
             async for message in self._stream(name, data, context):
                 yield message
 
-        made: Any = (
+        return (
             grpc.unary_stream_rpc_method_handler(stream)
             if name.endswith(STREAMS)
             else grpc.unary_unary_rpc_method_handler(call)
         )
-        return made  # type: ignore[no-any-return]
 
     async def _call(self, name: str, data: bytes, context: Any) -> bytes:
         ask: Any = self.channel.unary_unary(name)

@@ -105,8 +105,7 @@ def _document(data: bytes, path: str) -> dict[str, Any]:
             hint = "install tomli for Python 3.10"
             raise ConfigError("parse", path, "this Python has no parser for TOML", hint) from None
     try:
-        document: dict[str, Any] = tomllib.loads(data.decode("utf-8"))
-        return document
+        return tomllib.loads(data.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise ConfigError("parse", path, f"not UTF-8 at byte {error.start}") from None
     except (tomllib.TOMLDecodeError, RecursionError) as error:  # the text names line and column, but at the end
