@@ -140,6 +140,34 @@ def test_a_capped_slice_begins_at_the_same_moment_on_all_devices() -> None:
     quotas = {"a": 50 * MS, "b": 50 * MS, "c": 0, "d": 25 * MS}
     whole = [SlicePlan(key, (), 0, False, quota, 100 * MS) for key, quota in quotas.items()]
     both = Plan((DevicePlan("GPU-0", (whole[2], whole[1])), DevicePlan("GPU-1", tuple(whole))))
-    assert phases(both) == {"a": 0, "b": 50 * MS, "d": 0}
+    assert phases(both) == {"b": 0, "a": 50 * MS, "d": 0}
     other = whole[3].replace(key="e", period_ns=20 * MS)
     assert phases(Plan((DevicePlan("GPU-0", (*whole, other)),)))["e"] == 0, "other periods, other turns"
+
+
+def test_neighbours_of_a_job_on_two_devices_follow_it_on_each() -> None:
+    half = SlicePlan("", (), 0, False, 50 * MS, 100 * MS)
+    job, one, other = half.replace(key="x"), half.replace(key="a"), half.replace(key="b")
+    both = Plan((DevicePlan("GPU-0", (one, job)), DevicePlan("GPU-1", (other, job))))
+    assert phases(both) == {"x": 0, "a": 50 * MS, "b": 50 * MS}
+
+
+SECOND = 1000 * MS
+
+
+def turns(
+    had: dict[int, int], spanning: frozenset[str], first: bool = False, policy: DevicePolicy | None = None
+) -> list[int]:
+    """The quotas of slices a and b with processes 1 and 2, in milliseconds; `had` in the last second."""
+    force = in_force(policy or DevicePolicy(), (demand("a", "weight", first=first), demand("b", "weight")))
+    found = plan(UUID, force, {"a": (group(1),), "b": (group(2),)}, had, spanning)
+    return [one.quota_ns // MS for one in found.slices]
+
+
+def test_jobs_on_several_devices_have_quotas_while_all_of_them_always_work() -> None:
+    busy, both = {1: SECOND // 2, 2: SECOND // 2}, frozenset("ab")
+    assert turns(busy, both) == turns(busy, frozenset("a")) == [50, 50]
+    assert turns(busy, frozenset()) == [0, 0], "on one device turns need no agreement"
+    assert turns({1: SECOND * 9 // 10, 2: SECOND // 10}, both) == [0, 0], "what one leaves the other has"
+    assert turns({1: SECOND // 10, 2: SECOND // 10}, both) == [0, 0]
+    assert turns(busy, both, True, DevicePolicy(policy=FIRST)) == [0, 0], "who is first waits for nobody"

@@ -22,6 +22,8 @@ PERIOD = 100 * MS  # of a cap, where the slice asks for none
 PERIODS = (20 * MS, 1000 * MS)
 SLACK = 8  # of a quota, this part may be had above it where caps promise all of the time
 ALONE = 0.8  # of what the busiest group of a slice had: one that had this much counts as always working
+SATURATED = 0.8  # of what it is entitled to: who had this much of the last second wants all of it
+SECOND = 1000 * MS
 ROUND = 50 * MS  # a capped slice has a part of this at a time: 20 changes to it and back in a second
 
 STRANGERS = "strangers"  # the key in a plan for all processes in no slice
@@ -74,11 +76,12 @@ def plan_with_strangers(
     activity: Mapping[int, int],
     strangers: tuple[Group, ...],
     how: str,
+    spanning: frozenset[str] = frozenset(),
 ) -> DevicePlan:
     """The plan of a device on which processes in no slice have groups, too. `how` is on-stranger."""
     if strangers and how == SLICE:
-        return plan(uuid, with_guest(force, STRANGERS), {**groups, STRANGERS: strangers}, activity)
-    made = plan(uuid, force, groups, activity)
+        return plan(uuid, with_guest(force, STRANGERS), {**groups, STRANGERS: strangers}, activity, spanning)
+    made = plan(uuid, force, groups, activity, spanning)
     if strangers and how == STOP:
         made = made.replace(slices=(*made.slices, SlicePlan(STRANGERS, strangers, stopped=True)))
     return made
@@ -89,8 +92,9 @@ def plan(
     force: InForce,
     groups: Mapping[str, tuple[Group, ...]],
     activity: Mapping[int, int],
+    spanning: frozenset[str] = frozenset(),
 ) -> DevicePlan:
-    """The plan of a device under the policy in force.
+    """The plan of a device under the policy in force. `spanning`: the slices that use another device, too.
 
     `groups` by the key of the slice; one without groups stays in the plan, since its cap goes on while its
     processes come and go. `activity`: nanoseconds that each process had lately, by its number, of one span of time
@@ -109,6 +113,7 @@ def plan(
         )
         return DevicePlan(uuid, slices)
     caps = {terms.key: cap_of(terms) for terms in force.terms}
+    caps |= _turns(force, present, groups, activity, spanning)
     slack = SLACK if _full(present, caps) else 0
     counts = {terms.key: working(groups[terms.key], activity) for terms in present}
     lengths = timeslices(force, present, caps, counts)
@@ -130,6 +135,33 @@ def plan(
     )
 
 
+def _turns(
+    force: InForce,
+    present: tuple[Terms, ...],
+    groups: Mapping[str, tuple[Group, ...]],
+    activity: Mapping[int, int],
+    spanning: frozenset[str],
+) -> dict[str, float]:
+    """The parts of the time that slices have as quotas beside a program on several devices, by the slice's key.
+
+    Devices do not agree on whose turn it is. Of two such programs each may run on one device and wait there for its
+    other half, for ever: on two H200s two jobs of tensor parallel decoding did 1 % each. Quotas begin at the same
+    moment on all devices. Only slices that use all that they are entitled to have them, so what one leaves the
+    others have.
+    """
+    if force.front:
+        return {}
+    absent = frozenset(terms.key for terms in force.terms) - {terms.key for terms in present}
+    entitled = entitlements(force, absent)
+    found = {}
+    for terms in present:
+        had = sum(activity.get(pid, 0) for pid in {group.pid for group in groups[terms.key]})
+        part = entitled.get(terms.key, 0.0)
+        if part and had >= SATURATED * part * SECOND:
+            found[terms.key] = min(part, cap_of(terms))
+    return found if len(found) > 1 and spanning & found.keys() else {}
+
+
 def cap_of(terms: Terms) -> float:
     """The part of the time that a slice never gets more of; 1.0: it may have all."""
     return min(terms.cap, terms.bound or 1.0) if terms.timed else 1.0
@@ -141,12 +173,20 @@ def phases(plan: Plan) -> dict[str, int]:
     A program that spans several devices waits on each for the others, so a slice is to run on all at once. Each
     slice begins where the quotas of those before it end: where caps leave room for that, two do not run at once.
     """
-    capped = {one.key: one for device in plan.devices for one in device.slices if one.quota_ns}
+    capped: dict[str, SlicePlan] = {}
+    places: dict[str, list[str]] = {}
+    for device in plan.devices:
+        for one in device.slices:
+            if one.quota_ns:
+                capped[one.key] = one
+                places.setdefault(one.key, []).append(device.uuid)
     found: dict[str, int] = {}
-    ends: dict[int, int] = {}  # of the quotas before, by the period
-    for key, one in sorted(capped.items()):
-        found[key] = ends.get(one.period_ns, 0) % one.period_ns
-        ends[one.period_ns] = ends.get(one.period_ns, 0) + one.quota_ns
+    ends: dict[tuple[str, int], int] = {}  # of the quotas before, by device and period
+    for key in sorted(capped, key=lambda key: (-len(places[key]), key)):
+        quota, period = capped[key].quota_ns, capped[key].period_ns
+        begin = max(ends.get((uuid, period), 0) for uuid in places[key])
+        found[key] = begin % period
+        ends.update({(uuid, period): begin + quota for uuid in places[key]})
     return found
 
 

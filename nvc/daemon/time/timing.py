@@ -7,6 +7,7 @@ carries it out). It decides nothing of its own. Where one is missing, the shim k
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from collections.abc import Callable
 
 from nvc.base.errors import NvcError
@@ -122,33 +123,38 @@ class Timing:
             self.tracer.guard_spaces(spaces)
             self._spaces_told = spaces
         groups = self.table.groups()
+        found = {
+            raw: self._found(self.slices.names[raw], groups, owners)
+            for raw in self.slices.force
+            if self.slices.names[raw].upper().startswith("GPU-")
+        }
+        often = Counter(key for slices in found.values() for key in slices if key != STRANGER)
+        spanning = frozenset(key for key, count in often.items() if count > 1)
         self.client.set(
-            Plan(
-                tuple(
-                    self._device(self.slices.names[raw], raw, groups, owners)
-                    for raw in self.slices.force
-                    if self.slices.names[raw].upper().startswith("GPU-")
-                )
-            ),
-            now,
+            Plan(tuple(self._device(self.slices.names[raw], raw, one, spanning) for raw, one in found.items())), now
         )
 
-    def _device(
-        self, uuid: str, raw: bytes, groups: dict[int, tuple[Group, ...]], owners: dict[int, str]
-    ) -> DevicePlan:
-        """The plan of one GPU. A group whose process hides its device counts for each of them."""
+    def _found(
+        self, uuid: str, groups: dict[int, tuple[Group, ...]], owners: dict[int, str]
+    ) -> dict[str, tuple[Group, ...]]:
+        """The groups on one GPU by their slice. One whose process hides its device counts for each of them."""
         found: dict[str, list[Group]] = {}
         instance = self.instances.get(uuid, UNKNOWN)
         here = groups.get(instance, ()) if instance != UNKNOWN else ()
         for group in (*here, *groups.get(UNKNOWN, ())):
             found.setdefault(owners.get(group.pid, STRANGER), []).append(group)
+        return {key: tuple(few) for key, few in found.items()}
+
+    def _device(
+        self, uuid: str, raw: bytes, found: dict[str, tuple[Group, ...]], spanning: frozenset[str]
+    ) -> DevicePlan:
+        """The plan of one GPU. `spanning`: the slices that use several."""
         servers = self.servers()  # MPS servers are their children, and run what slices launch
-        strangers = tuple(one for one in found.pop(STRANGER, []) if parent_of(one.pid) not in servers)
+        strangers = tuple(one for one in found.pop(STRANGER, ()) if parent_of(one.pid) not in servers)
         self.strangers[uuid] = tuple(sorted({group.pid for group in strangers}))
         return plan_with_strangers(
-            uuid, self.slices.force[raw], {key: tuple(few) for key, few in found.items()}, self.books.lately(uuid),
-            strangers, self.on_stranger,
-        )  # fmt: skip
+            uuid, self.slices.force[raw], found, self.books.lately(uuid), strangers, self.on_stranger, spanning
+        )
 
     def _guard(self, keys: dict[int, str]) -> None:
         """Have these processes, and all that they make, killed when they start or stop channels; until they end.
