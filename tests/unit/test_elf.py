@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 import json
 import os
-import random
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -183,28 +182,3 @@ def test_a_truncated_file_raises_nothing_else() -> None:
             assert parse(good[:size]).soname in ("", "libx.so.1")
         except DetectionError:
             pass
-
-
-def test_ten_thousand_mutations_raise_nothing_else() -> None:
-    chance = random.Random(20261121)
-    originals = [shared_object("libcuda.so.1", arch, True) for arch in (ARCH, OTHER_ARCH)]
-    fd = os.memfd_create("elf")
-    refused = 0
-    with closing(fd):
-        for _ in range(10000):
-            data = bytearray(chance.choice(originals))
-            for _ in range(chance.randint(1, 8)):
-                at = chance.randrange(min(len(data), 600))
-                if chance.random() < 0.5:
-                    data[at] = chance.choice((0, 1, 0x7F, 0x80, 0xFF))
-                else:
-                    data[at : at + 8] = chance.randbytes(8)
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, data, 0)
-            try:
-                elf = read_elf(fd, "test")
-                section(fd, elf, ".note.ABI-tag")
-                forward_compatibility(fd, elf)
-            except DetectionError:
-                refused += 1
-    assert 1000 < refused < 9900, "mutations that always or never fail test nothing"
