@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from support import debian, run
+from support.cache import cache
 from support.checkout import copy_checkout
 
 pytestmark = pytest.mark.nightly
@@ -79,6 +80,11 @@ def test_the_demo_in_a_checkout_of_somebody_else(clone: str) -> None:
 
 def test_a_debian_below_a_space(scratch: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What tests of packages and of systemd start from."""
+    debian.ready()
+    os.mkdir(f"{scratch}/a cache")
+    run("mount", "--bind", cache(), f"{scratch}/a cache")
     monkeypatch.setenv("NVC_TESTS_CACHE", f"{scratch}/a cache")
     with debian.Debian(f"{scratch}/a debian", debian.ready()) as made:
+        assert f"{scratch}/a cache/" in made.layers
         assert made.sh("python3 -c 'print(1 + 1)'").stdout == "2\n"
+    run("umount", f"{scratch}/a cache")
