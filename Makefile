@@ -146,9 +146,10 @@ nightly-builds: $(BUILD)/.packages-test stage
 	    tests/native/test_simdriver_cases.py tests/native/test_simrm_calls.py tests/native/test_vgpu_hostile.py \
 	    tests/native/test_vgpu_memory.py tests/native/test_vgpu_pacer.py tests/adversary/test_memory.py
 
-# The documentation's longer pages, too.
+# The documentation's longer pages, too. What the README promises in minutes is alone.
 nightly-packages: $(BUILD)/.packages-test stage
-	$(PYTEST) -m "nightly and not engines" tests/engines
+	$(PYTEST) -n 2 --dist loadfile -m "nightly and not engines" --ignore=tests/engines/test_readme.py tests/engines
+	$(PYTEST) -m "nightly and not engines" tests/engines/test_readme.py
 
 nightly-explore: $(BUILD)/.packages-test stage
 	NVC_EXPLORE=1 $(PYTEST) -n $(JOBS) --dist loadfile tests/unit tests/kernel/test_cgroup_model.py \
