@@ -10,6 +10,7 @@ import pytest
 import yaml
 from support.prose import read
 
+from nvc.request.config import vgpu
 from nvc.request.config.file import parse
 from nvc.request.config.keys import KEYS
 
@@ -29,6 +30,11 @@ def test_the_schema_has_the_keys_that_nvc_reads(table: str) -> None:
     found = schema(table)
     assert set(found["properties"]) == set(KEYS[table]) - WRITTEN  # type: ignore[call-overload]
     assert found["additionalProperties"] is False
+
+
+def test_sizes_have_the_keys_of_their_tables() -> None:
+    sizes = json.loads(read(f"{CHART}/values.schema.json"))["properties"]["sizes"]["items"]
+    assert set(sizes["properties"]) == set(vgpu.KEYS)
 
 
 @pytest.mark.parametrize(
