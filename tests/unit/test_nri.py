@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.facts import facts, gpu
 
 from nvc.base.errors import InputError, NvcError
+from nvc.frontends.nri import adjust
 from nvc.frontends.nri.adjust import adjustment
 from nvc.frontends.nri.annotations import DOMAIN, NAMES, asked, request_of
 from nvc.frontends.nri.errors import NriError
@@ -31,6 +33,7 @@ from nvc.frontends.nri.wire import (
     frames,
 )
 from nvc.request.config import Config
+from nvc.slices.make import shim
 
 MESSAGES = st.builds(
     Message, st.sampled_from([PLUGIN, RUNTIME]), st.integers(0, 2**32 - 1), st.integers(0, 255),
@@ -243,6 +246,18 @@ def test_the_operators_bounds_hold() -> None:
     limited = request_of({"devices": "0"}, (), Config(vgpu_memory_max="4GiB"))
     assert limited.vgpu is not None and limited.vgpu.largest is not None
     assert request_of({"devices": "0"}, ("NVC_VGPU_MEMORY=1GiB",), Config()).vgpu is None
+
+
+def test_a_slice_has_the_period_that_is_asked_for_and_the_operator_s_isolation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shim, "current", lambda: ())
+    config = Config(vgpu_isolation="kernel")
+    wanted = {"devices": "0", "memory": "10GiB", "cores": "25", "period": "40ms"}
+    request = request_of(wanted, (), config)
+    assert request.vgpu is not None
+    (size,) = adjust._slicing(facts(gpus=(gpu(0, "GPU-a", memory=80 << 10),)), request, request.vgpu, config).sizes
+    assert (size.cores, size.period_us, size.isolation) == (25, 40_000, "kernel")
 
 
 def test_an_adjustment_says_all_of_the_edits() -> None:

@@ -68,8 +68,9 @@ def _slicing(facts: HostFacts, request: Request, wanted: SliceRequest, config: C
             raise InputError(device.uuid, cause="NVML does not tell its memory, so that it has no slices by NRI")
         size = Size("memory", str(limit), limit)
         sizes.append(
-            SliceSize(f"n{place}", size, (device.uuid,), device.cores, device.weight, device.policy)
-        )
+            SliceSize(f"n{place}", size, (device.uuid,), device.cores, device.weight, device.policy,
+                      isolation=config.vgpu_isolation, period_us=device.period_us)
+        )  # fmt: skip
     return Slicing(tuple(sizes), shim.current(), wanted.uncounted, bounds_of(config))
 
 
