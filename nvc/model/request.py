@@ -61,10 +61,10 @@ class Part(Value):
     """A slice of one device with all its numbers, as a CDI device or a Kubernetes claim has it."""
 
     uuid: str  # of the GPU or MIG device
-    limit: int  # bytes of its memory; slices.model.layout.NO_LIMIT: all of it
+    limit: int  # bytes of its memory; NO_LIMIT of nvc/model/slices/layout.py: all of it
     cores: int  # percent of its time; 0: not given
     weight: int  # among the slices of the device
-    policy: int  # place in slices.model.policy.TABLE
+    policy: int  # place in TABLE of nvc/model/slices/policy.py
     hold: str = ""  # what of a claim this is: no two slices have it at once, except for containers that share one
     isolation: str = ""  # kernel: the driver limits the container's cgroup, too
     reserved: int = 0  # bytes of its memory that no other slice can reserve; at most the limit
@@ -76,7 +76,7 @@ class SliceRequest(Value):
     """A part of each device in place of all of it. What is not given is not limited.
 
     What the operator grants at most (`largest`, `most_cores`, `most_weight`) has one meaning everywhere: what asks
-    for more is refused, what asks for nothing gets that much. `slices.model.slice.resolve` applies it.
+    for more is refused, what asks for nothing gets that much. `resolve` in nvc/model/slices/slice.py applies it.
     """
 
     # `memory` and `cores`: one for every device, or one for each in the order in which they were asked for.

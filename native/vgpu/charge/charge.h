@@ -43,9 +43,9 @@ bool exports_read(int position);
 void later_free(const struct item *item, CUstream stream, bool per_thread);
 bool later_read(int position); /* true: some was freed */
 
-/* Charges what another container's process exports and this one has mapped: its exporter may go, and then it is this
- * one's alone. `bytes` 0: what the driver says, but no less than the largest memory that this container has exported, as a
- * program can change what is in a handle. False: it does not fit. */
+/* Charges memory that another container's process exported and this one maps, since it stays when the exporter ends.
+ * `bytes` 0: the size is not known. Then the driver's figure counts, but no less than the largest memory that this
+ * container has exported, because a program can forge a handle. False: it does not fit. */
 bool charge_foreign(CUdeviceptr address, uint64_t bytes, struct item *item);
 
 /* Memory of a pool was freed, which may have been exported. */

@@ -11,8 +11,9 @@ enum { BUDGET_PERIOD = 100000000 };
 /* Of a device, in the ledger; of this process alone where there is none. */
 struct vgpu_budget *budget_of(int position, uint64_t now);
 
-/* The device worked for this process for `time`, until `ago`. What others were charged since `*seen`, but for as much as that
- * is ago, overlaps with that, as processes of one slice run by turns: it is charged once. `*seen` becomes the total. */
+/* Charges work of this process: `time` nanoseconds that ended `ago` before now. Processes of one slice take turns, so what
+ * others were charged since `*seen` is part of that time, except for what came after its end. It is charged once.
+ * `*seen` becomes the total. */
 void budget_charge(struct vgpu_budget *budget, uint32_t cores, uint64_t time, uint64_t ago, uint64_t *seen);
 
 /* Nothing is owed, and nothing saved up: until `host`, the host's CLOCK_MONOTONIC, time was kept from outside. */

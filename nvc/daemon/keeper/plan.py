@@ -197,10 +197,11 @@ def period_of(terms: Terms) -> int:
 
 
 def working(groups: tuple[Group, ...], activity: Mapping[int, int]) -> float:
-    """How many of a slice's groups have work, in terms of the busiest, in eighths; at least one.
+    """How many of a slice's groups have work, in eighths; at least one.
 
-    The busiest uses its whole turn in each round if the slice has all the work it can do, so the slice has this
-    many turns of its in a round. Where nothing is known, each counts.
+    The driver gives each group one timeslice in a round. The busiest counts as 1, another one as its part of what
+    the busiest had. `timeslices` divides by this, so that more processes bring a slice no more time. Where nothing
+    is known, each counts as 1.
     """
     had = {group.pid: activity.get(group.pid, 0) for group in groups}
     most = max(had.values())
@@ -286,10 +287,10 @@ def _few_changes(
 
 
 def _full(present: tuple[Terms, ...], caps: Mapping[str, float]) -> bool:
-    """Whether the caps of the slices that are there leave no time for the changes between them.
+    """Whether all slices that are there have caps, and these leave no time for the changes between them.
 
-    Timeslices keep them to their parts then. A slice that is stopped as soon as it had its quota would still have
-    all of it, and another one would go without.
+    Then timeslices keep the shares, and quotas have some slack. If a slice were stopped the moment its quota ends,
+    the time that changes take would be missing to another one.
     """
     capped = [caps[terms.key] for terms in present if caps[terms.key] < 1]
     return len(capped) == len(present) and sum(capped) > 1 - 2 * CHANGE * len(capped) / ROUND

@@ -33,7 +33,7 @@ class Parameters(Value):
     period_us: int = 0  # of the cap
     isolation: str = ""  # mig: the device must be a MIG device; kernel: the driver limits each container's cgroup
     uncounted: bool = False  # keep libraries whose memory is not counted
-    capabilities: tuple[str, ...] = ()  # of model.CAPABILITIES; (): all but compat32
+    capabilities: tuple[str, ...] = ()  # names of driver capabilities; (): all but compat32
 
 
 def _policy(value: object) -> str:

@@ -3,8 +3,9 @@
 Parsing, nvcd's plan, entitlements, help, shell completion and docs/sharing.md (packaging/tables.py) follow this
 table. Other places know some policies by name. `nvc/slices/policy/advice.py` says which one to choose, and
 `effects.py` beside it what was measured. Those that are not timed, `native` and `concurrent`, are in
-`native/vgpu/layout.h`, whose names `window.c`, `mps.c` and `account.c` there use, and in
-`nvc/model/slices/layout.py`. A row's number is its place.
+`native/vgpu/layout.h`, whose names `time/window.c` and `view/mps.c` there use, and in
+`nvc/model/slices/layout.py`. Timeslices under `first` are also in `nvc/daemon/keeper/plan.py`. A row's number is
+its place.
 """
 
 from __future__ import annotations
