@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable
+from errno import EPIPE
 
 from nvc.base.errors import one_line
 from nvc.base.value import Value
@@ -21,6 +22,7 @@ LINES_MAX = 1 << 16
 NUMBER_MAX = 1 << 63
 USE_PERIOD = 2 * SECOND  # between two questions for utilization: what NVML tells is the mean of that time
 NOT_ASKED = -1
+ENDED = "the process that asks has ended"
 HANG_MAX = 4  # processes that were killed and cannot die; no more are begun until one has
 
 
@@ -126,7 +128,7 @@ class NvmlClient:
             if with_use:
                 self._use_asked = now
         except OSError as error:
-            self._fail(str(error), now)
+            self._fail(ENDED if error.errno == EPIPE else str(error), now)
             return False
         self._asked, self._data = now, b""
         return True
@@ -140,7 +142,7 @@ class NvmlClient:
         except OSError:
             data = b""
         if not data:
-            self._fail("the process that asks has ended", now)
+            self._fail(ENDED, now)
             return
         self._data += data
         size = int.from_bytes(self._data[:4], "little")
