@@ -90,7 +90,8 @@ def workers(place: Place) -> list[int]:
     assert place.daemon is not None
     found = []
     for pid in place.daemon.family()[1:]:
-        with open(f"/proc/{pid}/cmdline", encoding="utf-8") as file:
-            if file.read().startswith("nvcd-suspend"):
-                found.append(pid)
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            with open(f"/proc/{pid}/cmdline", encoding="utf-8") as file:
+                if file.read().startswith("nvcd-suspend"):
+                    found.append(pid)
     return found
