@@ -1,4 +1,4 @@
-"""Closes descriptors at the end of a block, and replaces files at once."""
+"""Closes descriptors at the end of a block, reads within bounds, and replaces files at once."""
 
 from __future__ import annotations
 
@@ -39,6 +39,14 @@ class Closable:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def read_up_to(fd: int, limit: int) -> bytes:
+    """The rest of a file, at most `limit` bytes and one more, which says that it is larger. Raises OSError."""
+    data = bytearray()
+    while part := os.read(fd, min(limit + 1 - len(data), 1 << 18)):  # /proc answers in pieces
+        data += part
+    return bytes(data)
 
 
 def replace_file(

@@ -6,7 +6,7 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 import stat
 
 from nvc.base.errors import DetectionError, HostError, InitializationError, of_host
-from nvc.base.files import Closable, closing
+from nvc.base.files import Closable, closing, read_up_to
 from nvc.kernel import O_PATH, Kernel
 from nvc.model.facts import Identity
 
@@ -117,12 +117,10 @@ class HostRoot(Closable):
     def read(self, path: str, limit: int = PROC_LIMIT) -> bytes:
         """The content of a file of /proc or /sys, or of a small regular one, at most `limit` bytes."""
         with closing(self.kernel.open_in_root(self.fd, path, _READ)) as fd:
-            content = b""
-            while chunk := os.read(fd, 16384):  # /proc may answer in pieces
-                content += chunk
-                if len(content) > limit:
-                    raise DetectionError("read", path, f"larger than {limit} bytes")
-            return content
+            content = read_up_to(fd, limit)
+        if len(content) > limit:
+            raise DetectionError("read", path, f"larger than {limit} bytes")
+        return content
 
     def read_optional(self, path: str, limit: int = PROC_LIMIT) -> bytes | None:
         """The content of a file, at most `limit` bytes; None where it cannot be read."""

@@ -11,7 +11,7 @@ import stat
 
 from nvc.base.errors import ContainerError
 from nvc.base.fastjson import JsonError, parse
-from nvc.base.files import closing
+from nvc.base.files import closing, read_up_to
 from nvc.base.types import Any
 from nvc.base.value import Value
 
@@ -61,7 +61,7 @@ def read_state(fd: int = 0) -> ContainerState:
     """The state document that `fd` gives until its end. Raises ContainerError."""
     step = "read container state"
     try:
-        document = parse(_read_all(fd, MAX_STATE), MAX_STATE)
+        document = parse(read_up_to(fd, MAX_STATE), MAX_STATE)
     except OSError as error:
         raise ContainerError.of(step, "standard input", error, HINT) from None
     except JsonError as error:
@@ -220,17 +220,4 @@ def _read_regular(path: str) -> bytes:
             raise JsonError("not a regular file")
         if status.st_size > MAX_CONFIG:
             raise JsonError(f"larger than {MAX_CONFIG} bytes")
-        return _read_all(fd, MAX_CONFIG)
-
-
-def _read_all(fd: int, limit: int) -> bytes:
-    """Everything until the end, but no more than `limit` and one byte."""
-    parts = []
-    room = limit + 1
-    while room:
-        part = os.read(fd, min(room, 1 << 18))
-        if not part:
-            break
-        parts.append(part)
-        room -= len(part)
-    return b"".join(parts)
+        return read_up_to(fd, MAX_CONFIG)

@@ -11,7 +11,7 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 
 from nvc.apply.cgroup import HINT_SKIP, STEP
 from nvc.base.errors import MountError
-from nvc.base.files import Closable, closing
+from nvc.base.files import Closable, closing, read_up_to
 from nvc.base.value import Value
 from nvc.kernel import Kernel
 
@@ -240,11 +240,7 @@ def _read(name: str, directory: int | None = None) -> bytes:
 def read_all(descriptor: int) -> bytes:
     """The rest of a kernel file, which is closed; OSError EFBIG beyond 16 MiB."""
     with closing(descriptor):
-        parts = []
-        size = 0
-        while part := os.read(descriptor, 1 << 16):
-            parts.append(part)
-            size += len(part)
-            if size > _MOST_BYTES:
-                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
-        return b"".join(parts)
+        data = read_up_to(descriptor, _MOST_BYTES)
+    if len(data) > _MOST_BYTES:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    return data

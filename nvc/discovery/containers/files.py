@@ -6,7 +6,7 @@ import os
 import stat
 
 from nvc.base.fastjson import JsonError, parse
-from nvc.base.files import closing
+from nvc.base.files import closing, read_up_to
 from nvc.base.types import Any
 
 FILE_MAX = 16 << 20  # bytes
@@ -22,10 +22,8 @@ def read_bytes(path: str, limit: int = FILE_MAX) -> bytes:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
                 return b""
-            data = bytearray()
-            while len(data) <= limit and (part := os.read(fd, 1 << 16)):
-                data += part
-            return bytes(data) if len(data) <= limit else b""
+            data = read_up_to(fd, limit)
+            return data if len(data) <= limit else b""
     except (OSError, ValueError):  # ValueError: a path with a null character
         return b""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from nvc.base.errors import InputError, NvcError
 from nvc.base.fastjson import JsonError, parse
-from nvc.base.files import replace_file
+from nvc.base.files import read_up_to, replace_file
 from nvc.base.rundir import is_ours_alone
 from nvc.base.value import Value
 from nvc.base.yamlread import YamlError, parse_yaml
@@ -70,12 +70,7 @@ def read_bytes(path: str, directory: int | None = None, stdin: bool = False) -> 
     try:
         if not stdin and not stat.S_ISREG(os.fstat(fd).st_mode):
             raise CdiError("open specification", path, "not a regular file")
-        parts = []
-        room = LIMIT + 1
-        while room and (part := os.read(fd, min(room, 1 << 20))):
-            parts.append(part)
-            room -= len(part)
-        return b"".join(parts)
+        return read_up_to(fd, LIMIT)
     except OSError as error:
         raise CdiError.of("read specification", path, error) from None
     finally:

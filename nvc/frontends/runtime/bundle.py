@@ -6,7 +6,7 @@ import os
 import stat
 
 from nvc.base.errors import ContainerError
-from nvc.base.files import closing, replace_file
+from nvc.base.files import closing, read_up_to, replace_file
 from nvc.base.value import Value
 from nvc.request.oci import MAX_CONFIG
 
@@ -30,9 +30,7 @@ def read_source(path: str) -> Source:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
                 raise ContainerError(STEP, path, "not a regular file")
-            data = b""
-            while part := os.read(fd, MAX_CONFIG + 1 - len(data)):
-                data += part
+            data = read_up_to(fd, MAX_CONFIG)
     except OSError as error:
         raise ContainerError.of(
             STEP, path, error, "name a bundle with --bundle, as engines do"

@@ -11,7 +11,7 @@ import stat
 
 import nvc
 from nvc.base.errors import NvcError
-from nvc.base.files import closing
+from nvc.base.files import closing, read_up_to
 from nvc.base.rundir import CONFIGURATIONS, belongs_to_us
 from nvc.base.value import Value
 from nvc.discovery import inventory
@@ -232,9 +232,7 @@ def _check(status: os.stat_result, path: str) -> None:
 
 def _read(fd: int, path: str) -> bytes:
     try:
-        data = b""
-        while part := os.read(fd, MAX_SIZE + 1 - len(data)):
-            data += part
+        data = read_up_to(fd, MAX_SIZE)
     except OSError as error:
         raise ConfigError.of("read", path, error) from None
     if len(data) > MAX_SIZE:

@@ -6,7 +6,7 @@ import os
 import posixpath
 
 from nvc.base.errors import ContainerError, NvcError
-from nvc.base.files import closing
+from nvc.base.files import closing, read_up_to
 from nvc.base.value import Value
 from nvc.discovery.driver.elf import Elf, read_elf
 from nvc.discovery.driver.elfnote import layouts_of
@@ -109,10 +109,8 @@ def check_files(kernel: Kernel, root: int, libs_dir: str) -> tuple[str, ...]:
 def _mapped(pid: int) -> tuple[dict[tuple[int, int], str], bool]:
     """The files that a process has mapped, by device and inode, with their paths; and whether these are all."""
     fd = os.open(f"/proc/{pid}/maps", os.O_RDONLY | os.O_CLOEXEC)
-    data = b""
     with closing(fd):
-        while len(data) < MAPS_LIMIT and (part := os.read(fd, 1 << 20)):
-            data += part
+        data = read_up_to(fd, MAPS_LIMIT)
     found = {}
     for line in data.split(b"\n"):
         fields = line.split(None, 5)
@@ -121,7 +119,7 @@ def _mapped(pid: int) -> tuple[dict[tuple[int, int], str], bool]:
             device = os.makedev(int(major, 16), int(minor, 16))
             path = fields[5].removesuffix(b" (deleted)").replace(b"\\012", b"\n")
             found[device, int(fields[4])] = path.decode("utf-8", "surrogateescape")
-    return found, len(data) < MAPS_LIMIT
+    return found, len(data) <= MAPS_LIMIT
 
 
 def _read(kernel: Kernel, root: int, path: str, device: int = -1, inode: int = -1) -> Elf | None:
