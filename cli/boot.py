@@ -7,34 +7,18 @@ import posix
 import sys
 
 from nvc.base.errors import InternalError, NvcError, UsageError, one_line
+from nvc.base.program import Silent, guarded, leave, say
 from nvc.base.value import Value
 from nvc_cli.options import HOT
 from nvc_cli.parse import parse_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import NoReturn
 
     from nvc.frontends.configure import RunLog
     from nvc.request.config import Config
     from nvc_cli.parse import CommandLine, Values, Words
-
-INTERRUPTED = 128 + 2  # as a shell reports a process that SIGINT ended
-BROKEN_PIPE = 128 + 13
-
-
-class Silent:
-    """The log of a run without --debug."""
-
-    def step(self, *_: object) -> None:
-        """Say nothing."""
-
-    facts = selection = plan = warnings = error = step
-
-    def done(self, stage: str) -> None:
-        """Say nothing."""
-
 
 class Trace(Silent):
     """With NVC_TRACE set: microseconds of each stage on standard error, `trace: <stage> <microseconds>`."""
@@ -47,13 +31,13 @@ class Trace(Silent):
         # What the interpreter and the imports took until here, as processor time: there is no other clock of it.
         self._show("start", time.process_time())
 
-    def _show(self, stage: str, seconds: float) -> None:
+    def _show(self, stage: object, seconds: float) -> None:
         sys.stderr.write(f"trace: {stage} {seconds * 1e6:.0f}\n")
 
-    def done(self, stage: str) -> None:
+    def done(self, *stage: object) -> None:
         """Show how long the stage took."""
         now = self._now()
-        self._show(stage, now - self._last)
+        self._show(stage[0], now - self._last)
         self._last = self._now()
 
 
@@ -70,32 +54,12 @@ class Session(Value):
 def main(program: str = "nvc-cli") -> NoReturn:
     """Run the command of `sys.argv` and end the process without the interpreter's slow farewell."""
     gc.disable()  # the process ends before a cycle would matter
-    code = run(program, sys.argv[1:])
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except (OSError, AttributeError):  # nobody reads on, or the descriptors were closed from the start
-        pass
-    posix._exit(code)
+    leave(run(program, sys.argv[1:]))
 
 
 def run(program: str, argv: list[str]) -> int:
     """The exit code of one call. Every failure has become a line on standard error."""
     return guarded(program, lambda: _dispatch(program, argv))
-
-
-def guarded(program: str, work: Callable[[], int]) -> int:
-    """The exit code that `work` returns, or that of what it raises, which becomes a line on standard error."""
-    try:
-        return work()
-    except BrokenPipeError:
-        return BROKEN_PIPE
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except Exception as error:
-        from nvc_cli.output import report
-
-        return report(program, error)
 
 
 def configuration(path: str, root: str) -> Config:
@@ -185,7 +149,6 @@ def _wrong_number(line: CommandLine) -> UsageError:
 
 def _misused(program: str, error: UsageError, command: str) -> int:
     """The cause first, since engines show one line of a hook, then how the call should look."""
-    from nvc_cli.output import say
     from nvc_cli.usage import hint, usage
 
     shown = "" if error.hint else usage(program, command)  # the hint has the call

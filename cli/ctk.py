@@ -13,8 +13,8 @@ import click
 
 import nvc
 from nvc.base.errors import InputError, UsageError
+from nvc.base.program import Silent, guarded
 from nvc_cli import output
-from nvc_cli.boot import Silent, guarded
 from nvc_cli.main import CONTEXT, Examples, LazyGroup, call, examples, program_of
 from nvc_cli.version import versions
 

@@ -8,12 +8,13 @@ from typing import Any
 import click
 
 from nvc.base.errors import InputError
+from nvc.base.program import programs
 from nvc.frontends.engines import RUNTIME, FileEdit, Wanted, change, crio, docker, hooksd
 from nvc.frontends.engines.change import Change
 from nvc_cli import output
 from nvc_cli.ctk import Flags, debug, only
 from nvc_cli.main import Commands, examples, program_of
-from nvc_cli.runtime import programs_directory, registration, wanted
+from nvc_cli.runtime import registration, wanted
 
 ENGINES = ("docker", "containerd", "crio")
 PROGRAM = "nvidia-container-runtime"
@@ -91,7 +92,7 @@ def _wanted(engine: str, given: dict[str, Any]) -> Wanted:
         config = (config or crio.MAIN) if not usual and not drop_in else config if usual else drop_in
     path = given["path"]
     if path == PROGRAM:
-        path = f"{programs_directory()}/{RUNTIME}"
+        path = f"{programs()}/{RUNTIME}"
     elif "/" not in path and engine == "docker":
         path = docker.on_path(path) or path
     asked = wanted(
@@ -104,7 +105,7 @@ def _wanted(engine: str, given: dict[str, Any]) -> Wanted:
 
 def _hook(given: dict[str, Any]) -> Change:
     """The file of hooks.d. Raises InputError, EngineError."""
-    hook, path = given["hook"] or f"{programs_directory()}/nvc-hook", given["oci_hook"]
+    hook, path = given["hook"] or f"{programs()}/nvc-hook", given["oci_hook"]
     if not hook.startswith("/"):
         raise InputError("--nvidia-runtime-hook-path", hook, "want an absolute path")
     text = hooksd.TEXT.format(path=hook)

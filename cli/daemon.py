@@ -6,7 +6,8 @@ import sys
 from typing import NoReturn
 
 from nvc.base.errors import InputError
-from nvc_cli.boot import configuration, guarded
+from nvc.base.program import guarded
+from nvc_cli.boot import configuration
 from nvc_cli.resident import answered, parsed
 
 STATE_TIME = 5.0  # seconds
@@ -51,7 +52,7 @@ def _run(program: str, words: list[str]) -> int:
     if "stop" in values:
         _stop(program)
         return 0
-    from nvc.base.process_title import show_as
+    from nvc.base.program import show_as
     from nvc.daemon.main import run
 
     show_as(program, words)

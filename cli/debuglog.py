@@ -6,9 +6,9 @@ import errno
 import os
 
 from nvc.base.errors import InputError
+from nvc.base.program import Silent
 from nvc.frontends.configure import RunLog
 from nvc.frontends.debuglog import DebugLog
-from nvc_cli.boot import Silent
 
 
 class Unread(Silent):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
 
+from nvc.base.program import programs
 from nvc.discovery.containers.running import known, resolve
 from nvc.doctor import Result, document, examine, text
 from nvc.doctor.archive import write_archive
@@ -22,8 +22,6 @@ from nvc_cli.main import command, format_option
 
 if TYPE_CHECKING:
     from nvc_cli.parse import Values
-
-_CODE = "/lib/nvc/python"
 
 
 def _names(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem[str]]:
@@ -146,9 +144,7 @@ def _context(values: Values, node: Node | None) -> Context:
     if node is not None and node.found is not None and node.found.root and not root:
         root, ldcache = place(node.found.root, "")
         options = options.replace(root=root, ldcache=ldcache)
-    # The directory of this installation's programs, "" where this code is not installed.
-    programs = next((f"{path.removesuffix(_CODE)}/bin" for path in sys.path if path.endswith(_CODE)), "")
-    context = Context(LinuxKernel(), options, root, ldcache, programs)
+    context = Context(LinuxKernel(), options, root, ldcache, programs())
     context.node = node
     return context
 

@@ -7,8 +7,9 @@ import sys
 from typing import NoReturn
 
 from nvc.base.errors import InputError
+from nvc.base.program import guarded
 from nvc.kubernetes.plugin.settings import Settings
-from nvc_cli.boot import configuration, guarded
+from nvc_cli.boot import configuration
 from nvc_cli.resident import answered, parsed
 
 USAGE = """Usage: nvc-kubelet-plugin --node-name NAME [options]

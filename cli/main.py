@@ -11,9 +11,10 @@ import importlib
 import click
 
 from nvc.base.errors import InputError, UsageError
+from nvc.base.program import Silent
 from nvc.model.slices.policy import CHOICES
 from nvc_cli import arguments, output
-from nvc_cli.boot import Session, Silent
+from nvc_cli.boot import Session
 from nvc_cli.completion import command_words, complete
 from nvc_cli.helptext import DESCRIPTIONS, EXAMPLES
 from nvc_cli.options import FLAG, GLOBAL, HOT, OMITTED, OPTIONAL, REPEATED, SHOW, dest

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import posix
-import sys
 
-from nvc.base.errors import InternalError, NvcError, one_line, unforeseen
+from nvc.base.errors import NvcError, one_line
+from nvc.base.program import put
+from nvc.base.program import say as say
 from nvc.base.types import Any
 
 BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
@@ -24,21 +25,6 @@ def write(text: str) -> None:
         raise
     except OSError as error:
         raise OutputError.of("write", "standard output", error) from None
-
-
-def put(fd: int, text: str) -> None:
-    """Write all of `text` to a descriptor; names of files keep their bytes. Raises OSError."""
-    data = memoryview(text.encode("utf-8", "surrogateescape"))
-    while data:
-        data = data[posix.write(fd, data) :]
-
-
-def say(program: str, text: object) -> None:
-    """One line on standard error, `<program>: <text>`. Never fails: there is nobody left to tell."""
-    try:
-        put(2, f"{program}: {text}\n")
-    except OSError:
-        pass
 
 
 #: Set by `nvidia-ctk --quiet`: standard error has errors alone.
@@ -107,18 +93,3 @@ def coloured() -> bool:
     if environment.get(b"NO_COLOR") or environment.get(b"TERM", b"dumb") == b"dumb":
         return False
     return posix.isatty(1)
-
-
-def report(program: str, error: Exception) -> int:
-    """The exit code of `error`, after its line; a bug of ours also shows its traceback."""
-    if not isinstance(error, NvcError):
-        error = unforeseen(error)
-    say(program, error.line())
-    if not isinstance(error, InternalError):
-        return error.exit_code
-    try:
-        sys.excepthook(*sys.exc_info())  # prints without importing `traceback`
-        sys.stderr.flush()
-    except OSError:
-        pass
-    return error.exit_code

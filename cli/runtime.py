@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import Any, TypeAlias
 
 import click
 
 from nvc.base.errors import InputError
+from nvc.base.program import programs
 from nvc.frontends.engines import (
     ENGINES,
     RUNTIME,
@@ -29,9 +29,6 @@ from nvc_cli import output
 from nvc_cli.main import Commands, examples, program_of
 
 _Work: TypeAlias = tuple[list[Change], tuple[str, str], tuple[str, ...]]
-
-_CODE = "/lib/nvc/python"
-
 
 @click.group(cls=Commands, **examples(
     "nvc-cli runtime configure --engine docker --dry-run",
@@ -126,19 +123,11 @@ def wanted(engine: str, remove: bool, **given: Any) -> Wanted:
         path = given.get(option)
         if path and not (path.startswith("/") and path.isprintable()):
             raise InputError("--" + option.replace("_", "-"), path, "want an absolute path")
-    programs = programs_directory()
-    path = given.pop("runtime_path") or f"{programs}/{RUNTIME}"
+    directory = programs()
+    path = given.pop("runtime_path") or f"{directory}/{RUNTIME}"
     if not remove and not os.access(path, os.X_OK):
         raise InputError("--runtime-path", path, "is not a program", "install nvc, or name its nvc-runtime")
-    return Wanted(runtime_path=path, hook_path=f"{programs}/nvc-hook", **given)
-
-
-def programs_directory() -> str:
-    """The directory of this installation's programs."""
-    for entry in sys.path:
-        if entry.endswith(_CODE):
-            return entry[: -len(_CODE)] + "/bin"
-    raise InputError("--runtime-path", cause="nvc-runtime is not beside nvc-cli", hint="name its path")
+    return Wanted(runtime_path=path, hook_path=f"{directory}/nvc-hook", **given)
 
 
 def registration(engine: str, wanted: Wanted, program: str = "") -> _Work:

@@ -76,7 +76,7 @@ def run_command(
     usable; their memory is not counted.
     """
     from nvc.base.errors import SourceChanged
-    from nvc.base.process_title import show_as
+    from nvc.base.program import show_as
     from nvc.discovery import discover, inventory
     from nvc.slices.make.run import Command, run
 

@@ -12,8 +12,8 @@ import click
 
 from nvc.base.errors import InputError
 from nvc.base.files import closing
+from nvc.base.program import INTERRUPTED, put
 from nvc_cli import completion, output
-from nvc_cli.boot import INTERRUPTED
 from nvc_cli.main import Seconds, program_of
 from nvc_cli.vgpu_group import FORMAT, command, everybody, operator_kernel
 
@@ -52,7 +52,7 @@ class Progress:
 
     def _put(self, text: str) -> None:
         try:
-            output.put(2, text)
+            put(2, text)
         except OSError:
             self._wanted = False  # nobody looks any more
 
@@ -151,6 +151,6 @@ def write_file(path: str, text: str) -> None:
         with closing(posix.open(path, _CREATE, 0o666)) as fd:
             if stat.S_ISREG(posix.fstat(fd).st_mode):
                 posix.ftruncate(fd, 0)
-            output.put(fd, text)
+            put(fd, text)
     except OSError as error:
         raise output.OutputError.of("write", path, error) from None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import gc
-import posix
 import sys
 
-from nvc.base.errors import InternalError, NvcError, UsageError, unforeseen
+from nvc.base.errors import InternalError, UsageError
+from nvc.base.program import guarded, leave, tell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,32 +34,27 @@ MISUSED = 2
 
 
 def main(program: str = "nvc-hook") -> NoReturn:
-    """Run the command of `sys.argv` and exit at once, without the interpreter's clean-up, which takes time."""
+    """Run the command of `sys.argv`, and end the process."""
     gc.disable()  # the process ends before a cycle would matter
-    code = run(program, sys.argv[1:])
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except (OSError, AttributeError):  # the reader is gone, or the descriptors were closed from the start
-        pass
-    posix._exit(code)
+    leave(run(program, sys.argv[1:]))
 
 
 def run(program: str, argv: list[str]) -> int:
     """Run one call and return its exit code. A failure is one line on standard error: engines show no more."""
-    try:
-        if program == CDI:
-            from nvc_hooks import cdi
+    code = guarded(program, lambda: _dispatch(program, argv))
+    return 1 if code == InternalError.exit_code else code
 
-            return cdi.main(argv)
+
+def _dispatch(program: str, argv: list[str]) -> int:
+    if program == CDI:
+        from nvc_hooks import cdi
+
+        return cdi.main(argv)
+    try:
         return _run(argv)
     except UsageError as error:
-        say(f"{program}: {error.line()}\n{USAGE}")
+        tell(2, f"{program}: {error.line()}\n{USAGE}")
         return MISUSED
-    except KeyboardInterrupt:
-        return 130
-    except Exception as error:
-        return _failed(program, error)
 
 
 def _run(argv: list[str]) -> int:
@@ -104,9 +99,9 @@ def _options(argv: list[str]) -> tuple[Options | None, list[str]]:
             if name == "version":
                 import nvc
 
-                print_out(f"nvc-hook version {nvc.__version__}\n")
+                tell(1, f"nvc-hook version {nvc.__version__}\n")
             else:
-                print_out(USAGE)
+                tell(1, USAGE)
             return None, []
         else:
             raise UsageError("flag provided but not defined", cause=name)
@@ -117,36 +112,3 @@ def _bool(name: str, value: str) -> bool:
     if value.lower() not in ("true", "t", "1", "false", "f", "0"):
         raise UsageError(f"-{name}", value, "want true or false")
     return value.lower() in ("true", "t", "1")
-
-
-def _failed(program: str, error: Exception) -> int:
-    """Print the line of `error`, and the traceback too for a bug of nvc. Returns the exit code."""
-    if not isinstance(error, NvcError):
-        error = unforeseen(error)
-    say(f"{program}: {error.line()}\n")
-    if not isinstance(error, InternalError):
-        return error.exit_code
-    try:
-        sys.excepthook(*sys.exc_info())  # prints without importing `traceback`
-    except OSError:
-        pass
-    return 1
-
-
-def say(text: str) -> None:
-    """Write to standard error. Ignores failures: there is no other place to report them."""
-    _write(2, text)
-
-
-def print_out(text: str) -> None:
-    """Write to standard output. Ignores failures."""
-    _write(1, text)
-
-
-def _write(fd: int, text: str) -> None:
-    data = text.encode("utf-8", "replace")
-    try:
-        while data:
-            data = data[posix.write(fd, data) :]
-    except OSError:
-        pass

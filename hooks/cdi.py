@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nvc.base.errors import one_line
+from nvc.base.program import say, tell
 from nvc.frontends.cdi.hooks.arguments import parse_arguments
 
 USAGE = """Usage: nvc-cdi-hook [--quiet] [--debug] HOOK [OPTION...] [HOOK [OPTION...]]...
@@ -38,15 +39,13 @@ PROGRAM = "nvc-cdi-hook"
 def main(argv: list[str]) -> int:
     """Run what the words behind the program's name say: the exit code. Raises NvcError."""
     call = parse_arguments(argv)
-    from nvc_hooks import boot
-
     if call.show == "version":
         import nvc
 
-        boot.print_out(f"{PROGRAM} version {nvc.__version__}\n")
+        tell(1, f"{PROGRAM} version {nvc.__version__}\n")
         return 0
     if call.show or not (call.steps or call.unknown):
-        boot.print_out(USAGE)
+        tell(1, USAGE)
         return 0  # as NVIDIA's program: a container starts without a hook that nobody names
     warnings = tuple(f"hook {name} is not known and left out" for name in call.unknown)
     if call.steps:
@@ -59,8 +58,8 @@ def main(argv: list[str]) -> int:
         else:
             from nvc.frontends.cdi.hooks.run import run_steps
 
-            warnings += run_steps(call, boot.say)
+            warnings += run_steps(call, lambda text: tell(2, text))
     if not call.quiet:
         for warning in warnings:
-            boot.say(f"{PROGRAM}: warning: {one_line(warning)}\n")
+            say(PROGRAM, f"warning: {one_line(warning)}")
     return 0

@@ -6,6 +6,7 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 import stat
 
 from nvc.base.errors import InputError
+from nvc.base.program import Silent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,15 +15,6 @@ if TYPE_CHECKING:
 STANDARD_ERROR = "/dev/stderr"
 #: O_NONBLOCK: a pipe without a reader is an error, and does not hold up the container.
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-
-
-class Silent:
-    """The log where none is configured."""
-
-    def step(self, *_: object) -> None:
-        """Say nothing."""
-
-    facts = selection = plan = done = warnings = error = step
 
 
 def open_log(path: str) -> RunLog:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from nvc.base.errors import ContainerError, InputError, NvcError, one_line
+from nvc.base.program import say
 from nvc.request.config import driver_options, load
 from nvc.request.environment import request_from
 from nvc.request.oci import HINT, read_container, read_state
@@ -75,10 +76,8 @@ def _inject(command: str, config: Config, log: RunLog, debug: bool) -> None:
     log.step(f"{outcome.changes} changes")
     log.warnings(outcome.warnings)
     if not debug:  # only after success: engines show a hook's first line as the cause of its failure
-        from nvc_hooks.boot import say
-
         for warning in outcome.warnings:
-            say(f"nvc-hook: warning: {one_line(warning)}\n")
+            say("nvc-hook", f"warning: {one_line(warning)}")
 
 
 def _again(command: str, container: Container, config: Config, debug: bool) -> Call | None:

@@ -12,6 +12,7 @@ root. A process may have any number of drivers and containers; one object is for
 from __future__ import annotations
 
 from nvc.base.files import Closable
+from nvc.base.program import Silent
 from nvc.frontends.configure import configure_target, opener, plan_target, undo
 from nvc.kernel import LinuxKernel
 from nvc.model.request import DriverOptions
@@ -34,15 +35,6 @@ if TYPE_CHECKING:
 
 #: What `Driver.entries` can tell of.
 KINDS = ("devices", "binaries", "libraries", "ipcs", "firmwares")
-
-
-class Quiet:
-    """A log that keeps nothing."""
-
-    def step(self, *_: object) -> None:
-        """Keep nothing."""
-
-    facts = selection = plan = done = step
 
 
 class Container(Closable):
@@ -108,7 +100,7 @@ class Driver(Closable):
     ) -> None:
         self.options = options or DriverOptions()
         self._kernel = kernel or LinuxKernel()
-        self._log: Log = log or Quiet()
+        self._log: Log = log or Silent()
         self._facts: HostFacts | None = None
 
     @classmethod

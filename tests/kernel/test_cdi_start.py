@@ -80,6 +80,6 @@ def test_an_unknown_hook_loads_next_to_nothing(stage: str) -> None:
     code = RECORD.format(path=[os.path.join(stage, "lib/nvc/python"), site])
     loaded = run(interpreter, "-I", "-S", "-B", "-c", code, "from-the-future").stdout.split(",")
     assert [name for name in loaded if name.startswith("nvc.")] == [
-        "nvc.base", "nvc.base.errors", "nvc.base.types", "nvc.base.value",
+        "nvc.base", "nvc.base.errors", "nvc.base.program", "nvc.base.types", "nvc.base.value",
         "nvc.frontends", "nvc.frontends.cdi", "nvc.frontends.cdi.hooks", "nvc.frontends.cdi.hooks.arguments",
     ]  # fmt: skip

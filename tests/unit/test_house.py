@@ -130,8 +130,7 @@ def test_every_package_is_installed() -> None:
 CIRCLES = {
     "nvc/apply": "again replay",
     "nvc/slices/store": "admission claims limits liveness process_view registry snapshot status",
-    "cli": "boot completion debuglog main",
-    "hooks": "boot cdi prestart",
+    "cli": "boot completion main",
 }
 
 

@@ -7,7 +7,7 @@ import signal
 import socket
 from collections.abc import Callable
 
-from nvc.base.process_title import show_as
+from nvc.base.program import show_as
 
 OBEYED = (signal.SIGTERM, signal.SIGINT, signal.SIGPIPE)
 

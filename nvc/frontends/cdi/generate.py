@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 from nvc.base.errors import InternalError
+from nvc.base.program import programs
 from nvc.discovery import discover
 from nvc.discovery.hostroot import HostRoot
 from nvc.discovery.outer import refuse_slices
@@ -31,9 +31,7 @@ _PLACES = ("/usr/bin", "/usr/local/bin")
 
 def installed_hook() -> str:
     """The absolute path of nvc-cdi-hook of this installation. Raises CdiError."""
-    suffix = "/lib/nvc/python"
-    own = [entry[: -len(suffix)] + "/bin" for entry in sys.path if entry.endswith(suffix)]
-    for directory in (*own, *_PLACES):
+    for directory in filter(None, (programs(), *_PLACES)):
         path = f"{directory}/{CHAINING}"
         if os.access(path, os.X_OK):
             return path
