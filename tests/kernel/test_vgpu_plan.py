@@ -11,8 +11,8 @@ from support import GIB
 from support.vgpu import entry_of
 
 import nvc
-from nvc.api import Quiet
 from nvc.base.errors import SourceChanged
+from nvc.base.program import Silent
 from nvc.model.request import Request, SliceRequest
 from nvc.model.slices.policy import POLICIES
 from nvc.model.slices.sizes import parse_size
@@ -46,7 +46,7 @@ def asked(**more: Any) -> Request:
     return Request(devices=("0",), capabilities=("compute",), vgpu=wanted, cgroups=False)
 
 
-class Changing(Quiet):
+class Changing(Silent):
     """Another operator, who gives a GPU another policy each time that a plan has been made."""
 
     def __init__(self, uuid: str, *changes: int) -> None:
