@@ -7,7 +7,7 @@ import sys
 
 from nvc.api import Container, Driver
 from nvc.base.errors import InputError
-from nvc.frontends.configure import configure_target
+from nvc.frontends.configure import Run, configure
 from nvc.kernel import LinuxKernel, privileges
 from nvc_cli import arguments
 from nvc_cli.options import FORMATS
@@ -44,8 +44,8 @@ def run(session: Session) -> None:
     if "dry_run" in values:
         _show(Driver(options, log=session.log).plan(container, request), form)
         return
-    outcome = configure_target(
-        LinuxKernel(), options, request, container.open, session.log, last=True, again=again
+    outcome = configure(
+        Run(LinuxKernel(), options, request, container.open, session.log, last=True, again=again)
     )
     session.log.step(f"{outcome.changes} changes")
     session.log.warnings(outcome.warnings)

@@ -59,7 +59,7 @@ def _inject(command: str, config: Config, log: RunLog, debug: bool) -> None:
     again = _again(command, container, config, debug)
 
     from nvc.base.rundir import in_user_namespace
-    from nvc.frontends.configure import configure
+    from nvc.frontends.configure import Run, configure, opener
     from nvc.kernel import LinuxKernel, privileges
 
     if in_user_namespace():  # nobody may change a device cgroup there
@@ -68,11 +68,8 @@ def _inject(command: str, config: Config, log: RunLog, debug: bool) -> None:
     kernel = LinuxKernel()
     privileges.reduce("configure", options.load_kmods, kernel)
     pid = _pid(kernel, command, state)
-    rootfs, devices = container.rootfs, container.devices
-    called = state.id, state.bundle
-    outcome = configure(
-        kernel, options, request, pid, rootfs, log, devices, last=True, called=called, again=again
-    )
+    opened = opener(kernel, pid, container.rootfs, (state.id, state.bundle))
+    outcome = configure(Run(kernel, options, request, opened, log, container.devices, last=True, again=again))
     log.step(f"{outcome.changes} changes")
     log.warnings(outcome.warnings)
     if not debug:  # only after success: engines show a hook's first line as the cause of its failure

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from nvc.base.files import Closable
 from nvc.base.program import Silent
-from nvc.frontends.configure import configure_target, opener, plan_target, undo
+from nvc.frontends.configure import Run, configure, opener, plan_target, undo
 from nvc.kernel import LinuxKernel
 from nvc.model.request import DriverOptions
 
@@ -167,7 +167,7 @@ class Driver(Closable):
 
     def plan(self, container: Container, request: Request) -> Plan:
         """What `configure` would do. Changes nothing, and refuses what `configure` would refuse."""
-        plan, target = plan_target(self._kernel, self.options, request, container.open, self._log)
+        plan, target = plan_target(Run(self._kernel, self.options, request, container.open, self._log))
         with target:
             if plan.slice is not None and plan.slice.outer is None:
                 from nvc.slices.store.registry import check
@@ -188,8 +188,8 @@ class Driver(Closable):
         with the same request changes nothing. With `last`, SIGINT stays blocked after success: for a program
         that ends by telling the outcome, which a Ctrl-C that comes too late must not turn into a failure.
         """
-        kernel, options = self._kernel, self.options
-        return configure_target(kernel, options, request, container.open, self._log, oci_devices, last)
+        run = Run(self._kernel, self.options, request, container.open, self._log, oci_devices, last)
+        return configure(run)
 
 
 def list_slices(kernel: Kernel | None = None, warn: Callable[[str], None] | None = None) -> tuple[SliceStatus, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 
 from nvc.base.errors import SourceChanged
+from nvc.base.value import Value
 from nvc.discovery import discover, inventory
 from nvc.kernel import check_floor
 
@@ -55,34 +56,26 @@ class RunLog(Log, Protocol):
     def error(self, text: str) -> None: ...
 
 
-def configure(
-    kernel: Kernel,
-    options: DriverOptions,
-    request: Request,
-    pid: int,
-    rootfs: str,
-    log: Log,
-    oci_devices: list[dict[str, object]] | None = None,
-    last: bool = False,
-    called: tuple[str, str] = ("", ""),
-    again: Call | None = None,
-) -> Outcome:
-    """Give the container of `pid` (0: the parent process) what `request` asks for.
+class Run(Value):
+    """What is to be done to one container, and how."""
 
-    `oci_devices` is its bundle's linux.resources.devices, where known. `last`: the process ends by telling the
-    outcome; see nvc.apply.executor. `called`: its id and bundle, where its runtime says them. `again`: notes how it
-    was done. Raises NvcError; the container is then as it was.
-    """
-    opened = opener(kernel, pid, rootfs, called)
-    return configure_target(kernel, options, request, opened, log, oci_devices, last, again)
+    kernel: Kernel
+    options: DriverOptions
+    request: Request
+    opened: Callable[[], Target]  # opens the container, once for each attempt
+    log: Log
+    oci_devices: list[dict[str, object]] | None = None  # its bundle's linux.resources.devices, where known
+    last: bool = False  # the process ends by telling the outcome; see nvc.apply.executor
+    again: Call | None = None  # notes how it was done
 
 
 def opener(
     kernel: Kernel, pid: int, rootfs: str, called: tuple[str, str] = ("", ""), host: bool = False
 ) -> Callable[[], Target]:
-    """What opens the container of `pid` when it is called; `called` as for `configure`.
+    """What opens the container of `pid` (0: the parent process) when it is called.
 
-    With `host` it opens a root file system without a container.
+    `called`: its id and bundle, where its runtime says them. With `host` it opens a root file system without a
+    container.
     """
 
     def open_now() -> Target:
@@ -93,29 +86,19 @@ def opener(
     return open_now
 
 
-def configure_target(
-    kernel: Kernel,
-    options: DriverOptions,
-    request: Request,
-    opened: Callable[[], Target],
-    log: Log,
-    oci_devices: list[dict[str, object]] | None = None,
-    last: bool = False,
-    again: Call | None = None,
-) -> Outcome:
-    """Give the container that `opened` opens what `request` asks for; `opened` is called once for each attempt.
+def configure(run: Run) -> Outcome:
+    """Give a container what is asked for. Where what discovery found is out of date, everything is done once more.
 
-    Where what discovery found is out of date, everything is done once more. `oci_devices`, `last` and `again`
-    are those of `configure`. Raises NvcError; the container is then as it was.
+    Raises NvcError; the container is then as it was.
     """
     check_floor()
     try:
-        return _configure(kernel, options, request, opened, log, oci_devices, last, again)
+        return _configure(run)
     except SourceChanged as change:  # raised before anything was done
-        log.step(f"{change}; what was found is stale, looking again")
-        if options.inventory:
-            inventory.forget(options)
-        return _configure(kernel, options, request, opened, log, oci_devices, last, again)
+        run.log.step(f"{change}; what was found is stale, looking again")
+        if run.options.inventory:
+            inventory.forget(run.options)
+        return _configure(run)
     finally:
         probe = sys.modules.get("nvc.kernel.probe")  # imported by a run that has asked NVML
         if probe is not None:
@@ -145,31 +128,24 @@ def undo(kernel: Kernel, opened: Callable[[], Target], timeout: float) -> bool:
         return False
 
 
-def _configure(
-    kernel: Kernel,
-    options: DriverOptions,
-    request: Request,
-    opened: Callable[[], Target],
-    log: Log,
-    oci_devices: list[dict[str, object]] | None,
-    last: bool,
-    again: Call | None,
-) -> Outcome:
-    plan, target = plan_target(kernel, options, request, opened, log, repair=True, last=last, again=again)
+def _configure(run: Run) -> Outcome:
+    plan, target = plan_target(run, repair=True)
     from nvc.apply.executor import apply_plan
 
+    kernel, timeout = run.kernel, run.options.timeout
+
     def apply() -> Outcome:
-        return apply_plan(kernel, plan, target, options.timeout, oci_devices, log.done, last)
+        return apply_plan(kernel, plan, target, timeout, run.oci_devices, run.log.done, run.last)
 
     with target:
         if plan.slice is None or plan.slice.outer is not None:
             outcome = apply()
-            if again is not None:
-                again.keep(kernel, options, request, plan, target, outcome)
+            if run.again is not None:
+                run.again.keep(kernel, run.options, run.request, plan, target, outcome)
             return outcome
         from nvc.slices.make.builder import install_slice
 
-        return install_slice(kernel, target, plan.slice, target.layout.libs_dir, options.timeout, apply)
+        return install_slice(kernel, target, plan.slice, target.layout.libs_dir, timeout, apply)
 
 
 def _load_the_rest() -> None:
@@ -182,26 +158,17 @@ def _load_the_rest() -> None:
     import nvc.request.requirements  # noqa: F401
 
 
-def plan_target(
-    kernel: Kernel,
-    options: DriverOptions,
-    request: Request,
-    opened: Callable[[], Target],
-    log: Log,
-    repair: bool = False,
-    last: bool = False,
-    again: Call | None = None,
-) -> tuple[Plan, Target]:
-    """Build the plan for the container that `opened` opens. Returns the plan and the open target.
+def plan_target(run: Run, repair: bool = False) -> tuple[Plan, Target]:
+    """Build the plan for a container. Returns the plan and the open target, which the caller closes.
 
-    The caller closes the target. The container is opened once the request is known to be good, and not changed. But
-    with `repair`, what a killed run has left there is undone: it could be taken for the image's. With `last` the
-    process is ended if the container's file system does not answer; see nvc.base.deadline. `again` is told of the
-    facts. Raises NvcError.
+    The container is opened once the request is known to be good, and not changed. But with `repair`, what a killed
+    run has left there is undone: it could be taken for the image's. A run that is the `last` ends the process if
+    the container's file system does not answer; see nvc.base.deadline. Raises NvcError.
     """
+    kernel, options, request, log = run.kernel, run.options, run.request, run.log
     facts = discover(kernel, options, meanwhile=_load_the_rest)
-    if again is not None:
-        again.facts = facts
+    if run.again is not None:
+        run.again.facts = facts
     log.done("discover")
     from nvc.discovery.driver.compat import compat_libraries
     from nvc.model.selection import select
@@ -213,11 +180,11 @@ def plan_target(
     log.selection(selection)
     check(request.requirements, facts, selection)
     log.done("select")
-    if last:
+    if run.last:
         from nvc.base.deadline import set_deadline
 
         set_deadline(_WAITS * options.timeout)
-    target = opened()
+    target = run.opened()
     log.step(f"container process {target.pid}, rootfs {target.rootfs_path}")
     if target.host:  # nobody is confined: the rules of this process's own cgroup stay as they are
         request = request.replace(cgroups=False)
