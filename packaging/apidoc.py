@@ -24,6 +24,10 @@ Three programs show more of it: [list GPUs](examples/list_gpus.py),
 This page is made by `python3 packaging/apidoc.py > docs/api.md`.
 """
 
+#: Bases that say nothing to a reader, and those whose fields a reader wants, with their modules.
+HIDDEN = ("Closable", "Value", "Exception", "Timing")
+SHAPES = {"Timing": "nvc.model.request"}
+
 
 def parse(module: str) -> tuple[ast.Module, list[str]]:
     """Syntax and lines of a module."""
@@ -92,13 +96,22 @@ def function(node: ast.FunctionDef, owner: str = "") -> list[str]:
 
 def fields(node: ast.ClassDef, lines: list[str]) -> list[str]:
     """The fields of a value, as a table."""
+    rows = rows_of(node, lines)
+    for base in map(ast.unparse, node.bases):
+        rows += rows_of(*find(SHAPES[base], base)) if base in SHAPES else []
+    return ["| field | type | default | |", "| --- | --- | --- | --- |", *rows, ""] if rows else []
+
+
+def rows_of(node: ast.stmt, lines: list[str]) -> list[str]:
+    """A row for each field that a class itself lists."""
+    assert isinstance(node, ast.ClassDef)
     rows = []
     for item in node.body:
         if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
             default = f"`{ast.unparse(item.value)}`" if item.value is not None else ""
             kind = ast.unparse(item.annotation).replace("|", "\\|")
             rows.append(f"| `{item.target.id}` | `{kind}` | {default} | {comment_of(item, lines)} |")
-    return ["| field | type | default | |", "| --- | --- | --- | --- |", *rows, ""] if rows else []
+    return rows
 
 
 def section(name: str, module: str) -> list[str]:
@@ -108,7 +121,7 @@ def section(name: str, module: str) -> list[str]:
     if isinstance(node, ast.FunctionDef):
         return [*out, *function(node)]
     assert isinstance(node, ast.ClassDef)
-    bases = [base for base in map(ast.unparse, node.bases) if base not in ("Closable", "Value", "Exception")]
+    bases = [base for base in map(ast.unparse, node.bases) if base not in HIDDEN]
     if bases:
         out += [f"A kind of `{bases[0]}`.", ""]
     if text_of(node):

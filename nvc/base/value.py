@@ -6,7 +6,8 @@ A subclass lists its fields as annotations; defaults are class-level assignments
         x: int
         y: int = 0
 
-Values compare, hash and print by their fields and refuse assignment.
+Values compare, hash and print by their fields and refuse assignment. A subclass of a subclass has its own fields
+first, and behind them those that it inherits. So what others inherit is declared with `kw_only=True`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ else:
 class ValueType(type):
     """Turns annotations into slots and moves defaults out of their way."""
 
-    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> ValueType:
+    def __new__(
+        mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], kw_only: bool = False
+    ) -> ValueType:
+        """`kw_only` tells type checkers that the fields are given by name."""
         own = tuple(namespace.get("__annotations__", ()))
         defaults: dict[str, Any] = {}
         fields: tuple[str, ...] = ()
@@ -38,7 +42,7 @@ class ValueType(type):
             if field in namespace:
                 defaults[field] = namespace.pop(field)
         namespace["__slots__"] = own
-        namespace["_fields"] = fields + own
+        namespace["_fields"] = own + fields
         namespace["_defaults"] = defaults
         return super().__new__(mcs, name, bases, namespace)
 
@@ -88,6 +92,10 @@ class Value(metaclass=ValueType):
     def __repr__(self) -> str:
         inner = ", ".join(f"{name}={value!r}" for name, value in zip(self._fields, self))
         return f"{type(self).__name__}({inner})"
+
+    def only(self, kind: type[Value]) -> dict[str, Any]:
+        """The fields that it has of `kind`, by name, to make another value with."""
+        return {name: getattr(self, name) for name in kind._fields}
 
     def replace(self, **changes: Any) -> Self:
         """A copy with the named fields changed."""

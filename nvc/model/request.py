@@ -5,6 +5,8 @@ from __future__ import annotations
 from nvc.base.value import Value
 
 IMEX_CHANNELS = 1 << 20  # their numbers are smaller
+#: A slice's cap, weight and policy, where it asks for none.
+CORES_UNCAPPED, WEIGHT, POLICY_NATIVE = 0, 1, 5
 
 class DriverOptions(Value):
     """Where the driver is and how it may be looked at; the global options of the command line."""
@@ -57,19 +59,29 @@ class TimeSetting(Value):
     value: int
 
 
-class Part(Value):
-    """A slice of one device with all its numbers, as a CDI device or a Kubernetes claim has it."""
+class Timing(Value, kw_only=True):
+    """How a slice has a device's time. From what was asked for to the quota, each form of a slice inherits this."""
 
-    uuid: str  # of the GPU or MIG device
-    limit: int  # bytes of its memory; NO_LIMIT of nvc/model/slices/layout.py: all of it
-    cores: int  # percent of its time; 0: not given
-    weight: int  # among the slices of the device
-    policy: int  # place in TABLE of nvc/model/slices/policy.py
+    cores: int = CORES_UNCAPPED  # percent of the device's time
+    weight: int = WEIGHT  # among the slices of the device
+    policy: int = POLICY_NATIVE  # its number; see nvc/model/slices/policy.py
+    period_us: int = 0  # of the cap; 0: nvcd's
+
+
+class Portion(Timing, kw_only=True):
+    """What a slice has of a device beside its limit of memory, until the slice is made."""
+
     hold: str = ""  # what of a claim this is: no two slices have it at once, except for containers that share one
     isolation: str = ""  # kernel: the driver limits the container's cgroup, too
     reserved: int = 0  # bytes of its memory that no other slice can reserve; at most the limit
     uncounted: bool = False  # with libraries whose memory is not counted
-    period_us: int = 0  # of the cap; 0: not given
+
+
+class Part(Portion):
+    """A slice of one device with all its numbers, as a CDI device or a Kubernetes claim has it."""
+
+    uuid: str  # of the GPU or MIG device
+    limit: int  # bytes of its memory; NO_LIMIT of nvc/model/slices/layout.py: all of it
 
 
 class SliceRequest(Value):

@@ -88,7 +88,10 @@ class Gpu:
         """As nvcd reads quotas after a change."""
         self.weights = list(weights or self.weights)
         demands = tuple(
-            Demand(str(number), layout.POLICY_CONCURRENT, self.cores[number], weight, False, (number, 0))
+            Demand(
+                str(number), age=(number, 0), weight=weight, cores=self.cores[number],
+                policy=layout.POLICY_CONCURRENT,
+            )  # fmt: skip
             for number, weight in enumerate(self.weights)
         )
         (raw,) = self.index.by_key["0"].uuids

@@ -19,7 +19,7 @@ SEEN = 10 * MS  # until the plan knows of what a process has made
 
 def demand(key: str, policy: str, cores: int = 0, weight: int = 1, **more: int | bool) -> Demand:
     """What a slice asks for."""
-    return Demand(key, POLICIES.index(policy), cores, weight).replace(**more)
+    return Demand(key, policy=POLICIES.index(policy), cores=cores, weight=weight).replace(**more)
 
 
 class Host:

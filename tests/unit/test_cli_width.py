@@ -137,7 +137,7 @@ def tenants() -> tuple[SliceStatus, ...]:
     entry = SliceEntry("f" * 16, "/run/nvc/vgpu/x", 1, 1, "/var/lib" + "/long" * 30, "/usr/lib", 0, ())
     devices = tuple(
         SliceDeviceStatus(
-            f"GPU-{number}", f"{number}:6", LONG, size, size - 1, size - 2, 99, 65536, 3, paused=True
+            f"GPU-{number}", f"{number}:6", LONG, size, size - 1, size - 2, True, cores=99, weight=65536, policy=3
         )
         for number in range(8)
     )

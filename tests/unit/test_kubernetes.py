@@ -254,7 +254,10 @@ def test_uids_stay_in_their_directory(text: str) -> None:
 
 
 def test_checkpoints(scratch: str) -> None:
-    one = Given("a", "node-a", "gpu-0", "share", UUID_0, False, GIB, 25, 3, 2, True, ("compute",), period_us=50_000)
+    one = Given(
+        "a", "node-a", "gpu-0", "share", UUID_0, False, GIB, ("compute",), cores=25, weight=3, policy=2,
+        uncounted=True, period_us=50_000,
+    )  # fmt: skip
     kept = Allocation("0b2e", "ml", "part", (one,), (Consumer("train", "1"),))
     checkpoint = Checkpoint(scratch)
     checkpoint.write(kept)

@@ -151,7 +151,7 @@ def test_the_table_of_what_was_measured() -> None:
 def test_situations_are_what_slices_and_nvcd_say() -> None:
     entry = Entry("f1", "/run/nvc/vgpu/f1", 1, 1, "/rootfs", "/usr/lib", 1000, ())
     weight, native = POLICIES.index("weight"), POLICIES.index("native")
-    device = SliceDeviceStatus("GPU-A", "1", "NVIDIA X1", 80 * GIB, GIB, 5, 0, 4, weight)
+    device = SliceDeviceStatus("GPU-A", "1", "NVIDIA X1", 80 * GIB, GIB, 5, weight=4, policy=weight)
     one = SliceStatus(entry, "f1", (7,), (device,), (), name="chat")
     other = one.replace(entry=entry.replace(key="f2"), name="free")
     other = other.replace(devices=(device.replace(uuid="GPU-B", index="0", policy=native),))
@@ -190,7 +190,8 @@ def test_who_leaves_the_gpu_before_its_timeslice_ends_waits_for_each_step(
         return {"devices": [{"uuid": "GPU-A", "processes": [mine, other, None], "had": [mine_had]}]}
 
     entry = Entry("f1", "/run/nvc/vgpu/f1", 1, 1, "/rootfs", "/usr/lib", 1000, ())
-    device = SliceDeviceStatus("GPU-A", "0", "NVIDIA X1", 80 * GIB, GIB, 5, 0, 4, POLICIES.index("weight"))
+    weight = POLICIES.index("weight")
+    device = SliceDeviceStatus("GPU-A", "0", "NVIDIA X1", 80 * GIB, GIB, 5, weight=4, policy=weight)
     one = SliceStatus(entry, "f1", (7,), (device,), (), name="chat")
     (found,) = situations(Picture((one,), {}, {}, 0.0, 1.0), state(1), state(0))
     assert found.loads[0].step == step
@@ -199,7 +200,8 @@ def test_who_leaves_the_gpu_before_its_timeslice_ends_waits_for_each_step(
 def test_without_nvcd_nothing_is_taken_for_idle() -> None:
     """No figures and no nvcd: the slice may have worked. The advice says what is missing."""
     entry = Entry("f1", "/run/nvc/vgpu/f1", 1, 1, "/rootfs", "/usr/lib", 1000, ())
-    device = SliceDeviceStatus("GPU-A", "0", "NVIDIA X1", 80 * GIB, GIB, 5, 0, 4, POLICIES.index("weight"))
+    weight = POLICIES.index("weight")
+    device = SliceDeviceStatus("GPU-A", "0", "NVIDIA X1", 80 * GIB, GIB, 5, weight=4, policy=weight)
     account = Account(0, 7, "python3", (GIB,))
     one = SliceStatus(
         entry, "f1", (7,), (device.replace(not_enforced="nvcd does not run"),), (account,), name="a"

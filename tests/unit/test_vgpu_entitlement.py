@@ -25,7 +25,7 @@ FAIR, PREEMPT, WEIGHT, FIXED, SOFT, NATIVE = map(
 
 def claim(key: str, policy: int = NATIVE, cores: int = 0, weight: int = 1, **more: Any) -> Demand:
     """The slice `key`, and those with a lesser key are older."""
-    return Demand(key, policy, cores, weight, **more)
+    return Demand(key, policy=policy, cores=cores, weight=weight, **more)
 
 
 def parts(*claims: Demand, policy: int = NONE, maximum: int = 0, idle: str = "") -> list[float | None]:

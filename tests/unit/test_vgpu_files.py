@@ -14,7 +14,7 @@ from nvc.model.slices import layout, ledger, quota
 from nvc.model.slices.quota import QuotaDevice
 
 DEVICES = (
-    QuotaDevice(UUID_0, 10 << 30, 500 << 20, 90 << 20, 7, 0, 1, 5, 0, 0, 36_000_000, 480_000_000, 450_000),
+    QuotaDevice(UUID_0, 10 << 30, 500 << 20, 90 << 20, 7, 0, 0, 36_000_000, 480_000_000, 450_000, cores=3),
     QuotaDevice(UUID_1, layout.NO_LIMIT),
 )
 

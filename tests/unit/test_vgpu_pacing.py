@@ -28,7 +28,7 @@ def force(*weights: int, cores: tuple[int, ...] = (), paused: str = "") -> InFor
     return in_force(
         DevicePolicy(),
         tuple(
-            Demand(key, layout.POLICY_CONCURRENT, cap, weight, key in paused)
+            Demand(key, key in paused, policy=layout.POLICY_CONCURRENT, cores=cap, weight=weight)
             for key, weight, cap in zip(names, weights, caps)
         ),
     )

@@ -25,8 +25,9 @@ from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
 def tenant(number: int, gpu: int = 0, used: int = GIB, limit: int = 4 * GIB, **more: Any) -> SliceStatus:
     key = f"f{number:07x}"
     entry = Entry(key, f"/run/nvc/vgpu/{key}", 1, number, "/rootfs", "/usr/lib", 1000 + number, ())
-    device = SliceDeviceStatus(f"GPU-{gpu}", str(gpu), "H100", 80 * GIB, limit, used, more.pop("cores", 25), 1, 3)
-    device = device.replace(entitlement=0.25 if more.get("alive", True) else None)
+    device = SliceDeviceStatus(f"GPU-{gpu}", str(gpu), "H100", 80 * GIB, limit, used, policy=3)
+    entitlement = 0.25 if more.get("alive", True) else None
+    device = device.replace(cores=more.pop("cores", 25), entitlement=entitlement)
     account = Account(0, 1, f"python{number}", (used,), 7)
     alive = more.pop("alive", True)
     pids, accounts = ((7,), (account,)) if alive else ((), ())

@@ -26,10 +26,9 @@ GPU = "GPU-0"
 def tenant(key: str, policy: int = NATIVE, cores: int = 0, weight: int = 1, **more: Any) -> SliceStatus:
     rootfs = f"/var/lib/containers/storage/overlay/{key * 40}/merged"
     entry = Entry(key, "/run/nvc/vgpu/x", 1, 1, rootfs, "/usr/lib/x86_64-linux-gnu", 0, ())
-    device = SliceDeviceStatus(
-        GPU, "0", "H100", 80 << 30, more.pop("limit", 10 << 30), 518 << 20, cores, weight, policy
-    )
-    return SliceStatus(entry, key, more.pop("pids", (7, 8)), (device.replace(**more),), (), name=key)
+    device = SliceDeviceStatus(GPU, "0", "H100", 80 << 30, more.pop("limit", 10 << 30), 518 << 20)
+    pids, timing = more.pop("pids", (7, 8)), {"cores": cores, "weight": weight, "policy": policy}
+    return SliceStatus(entry, key, pids, (device.replace(**timing, **more),), (), name=key)
 
 
 def test_a_clock_that_was_set_back_after_it_was_made() -> None:

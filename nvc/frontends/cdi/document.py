@@ -92,7 +92,6 @@ def build_document(
     writer = _Writer(facts, options, nodes)
     shared = frozenset(common.ops)
     parts = {} if slicing is None else sliced(facts, slicing)
-    uncounted = {size.name for size in slicing.sizes if size.uncounted} if slicing else set()
     devices = []
     everything: dict[str, list[dict[str, Any]]] = {}
     for names, gpu, mig in _named(selection, options.strategies):
@@ -108,7 +107,7 @@ def build_document(
             devices += [{"name": name, "containerEdits": edits} for name in names]
             continue
         for size, part in parts.get(mig.uuid if mig else gpu.uuid, ()):
-            argument = f"--{OPTION}={written(part, size in uncounted)}"
+            argument = f"--{OPTION}={written(part)}"
             edits = writer.device_edits(operations, dri, argument, bool(part.isolation))
             everything.setdefault(f"all:{size}", []).append(edits)
             devices += [{"name": f"{name}:{size}", "containerEdits": edits} for name in names]

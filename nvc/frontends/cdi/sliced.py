@@ -5,10 +5,10 @@ from __future__ import annotations
 from nvc.base.errors import InputError
 from nvc.base.value import Value
 from nvc.frontends.cdi.hookspec import OPTION
-from nvc.model.request import Part, Request, Size, SliceRequest
+from nvc.model.request import Part, Portion, Request, Size, SliceRequest
 from nvc.model.selection import select
 from nvc.model.slices.isolation import KERNEL
-from nvc.model.slices.layout import CORES_UNCAPPED, NO_LIMIT, POLICY_NATIVE, WEIGHT
+from nvc.model.slices.layout import NO_LIMIT, WEIGHT
 from nvc.model.slices.policy import POLICIES
 from nvc.model.slices.sizes import parse_number, parse_size
 from nvc.model.slices.slice import SliceDevice, amount, bounded, devices_of, reservation
@@ -16,30 +16,30 @@ from nvc.model.slices.time_settings import PERIOD_US, default_policy, parse_peri
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from nvc.model.facts import HostFacts, Identity
     from nvc.request.config import Config
 
 #: The class of devices that are slices: nvidia.com/vgpu.
 CLASS = "vgpu"
 _LARGEST = 1 << 50  # bytes
-_REQUEST, _PERIOD, _UNCOUNTED = "request=", "period=", "uncounted"
+_UNCOUNTED = "uncounted"
+#: Numbers of a slice that an argument has by name: the word, and the field of Portion.
+_WORDS = {"reserved": "request", "period_us": "period"}
+_PLACED = ("cores", "weight", "policy", "hold", "isolation", "uncounted")
+_NAMED = {_WORDS.get(name, name): name for name in Portion._fields if name not in _PLACED}
+_RANGES = {"request": (1, _LARGEST), "period": PERIOD_US}  # others have 32 bits
 _IN_HOLD = frozenset("0123456789abcdefABCDEF-")
 
 
-class SliceSize(Value):
-    """One table [[nvc.vgpu]]."""
+class SliceSize(Portion):
+    """One table [[nvc.vgpu]]. What it reserves depends on the device."""
 
     name: str
     memory: Size
     devices: tuple[str, ...] = ("all",)  # selectors of the devices that come in this size
-    cores: int = CORES_UNCAPPED
-    weight: int = WEIGHT
-    policy: int = POLICY_NATIVE
-    hold: str = ""  # of Part
-    isolation: str = ""  # likewise
     request: Size | None = None  # what no other slice can reserve of each device; at most `memory`
-    uncounted: bool = False  # of Part
-    period_us: int = 0  # likewise
 
 
 class Slicing(Value):
@@ -61,8 +61,8 @@ def sizes_of(config: Config) -> tuple[SliceSize, ...]:
         period_us = parse_period(f"[[nvc.vgpu]] {name}: period", period).value if period else 0
         isolation = isolation or config.vgpu_isolation
         found.append(
-            SliceSize(name, memory, devices, cores, weight, number, isolation=isolation, request=reserved,
-                      period_us=period_us)
+            SliceSize(name, memory, devices, reserved, cores=cores, weight=weight, policy=number,
+                      isolation=isolation, period_us=period_us)
         )  # fmt: skip
     return tuple(found)
 
@@ -90,10 +90,7 @@ def sliced(facts: HostFacts, slicing: Slicing) -> dict[str, list[tuple[str, Slic
                 continue
             reserved = reservation(size.request, device, limit)
             fits += 1
-            part = Part(
-                device.uuid, limit, size.cores, size.weight, size.policy, size.hold, size.isolation, reserved,
-                period_us=size.period_us,
-            )  # fmt: skip
+            part = Part(device.uuid, limit, **size.replace(reserved=reserved).only(Portion))
             found.setdefault(device.uuid, []).append((size.name, bounded(device, part, slicing.bounds)))
         if problem is not None and not fits:
             raise problem
@@ -114,11 +111,10 @@ def _check_isolation(facts: HostFacts, size: SliceSize, device: SliceDevice, lim
     check_devices(facts, (device.replace(limit=limit),))
 
 
-def written(device: SliceDevice | Part, uncounted: bool = False) -> str:
+def written(device: SliceDevice | Part) -> str:
     """A slice of a device as the hook's argument."""
-    reserved = f"{_REQUEST}{device.reserved}" if device.reserved else ""
-    period = f"{_PERIOD}{device.period_us}" if device.period_us else ""
-    words = (device.hold, reserved, period, device.isolation, _UNCOUNTED if uncounted else "")
+    named = [f"{word}={number}" for word, name in _NAMED.items() if (number := getattr(device, name))]
+    words = (device.hold, *named, device.isolation, _UNCOUNTED if device.uncounted else "")
     more = "".join(f",{word}" for word in words if word)
     return f"{device.uuid}={device.limit},{device.cores},{device.weight},{device.policy}{more}"
 
@@ -128,20 +124,23 @@ def parsed(text: str) -> Part:
     option = f"--{OPTION}"
     uuid, equals, rest = text[:200].partition("=")
     parts = rest.split(",")
-    uncounted = parts[-1] == _UNCOUNTED and bool(parts.pop())
-    isolation = parts.pop() if parts[-1:] == [KERNEL] else ""
-    period = parts.pop().removeprefix(_PERIOD) if parts and parts[-1].startswith(_PERIOD) else "0"
-    request = parts.pop().removeprefix(_REQUEST) if parts and parts[-1].startswith(_REQUEST) else "0"
-    hold = parts.pop() if len(parts) == 5 else ""
-    if not uuid or not equals or len(parts) != 4 or not _IN_HOLD.issuperset(hold):
-        raise InputError(
-            option,
-            text[:80],
-            "want UUID=BYTES,CORES,WEIGHT,POLICY[,HOLD][,request=BYTES][,period=US][,kernel][,uncounted]",
-        )
+    found: dict[str, Any] = {}
+    for word in parts[4:]:
+        name, given, number = word.partition("=")
+        if given and name in _NAMED:
+            low, high = _RANGES.get(name, (1, (1 << 32) - 1))
+            found[_NAMED[name]] = parse_number(option, number, low, high) if number != "0" else 0
+        elif word in (KERNEL, _UNCOUNTED):
+            found |= {"isolation": KERNEL} if word == KERNEL else {"uncounted": True}
+        elif "hold" not in found and word and _IN_HOLD.issuperset(word):
+            found["hold"] = word
+        else:
+            equals = ""
+    if not uuid or not equals or len(parts) < 4:
+        numbers = "".join(f"[,{word}=NUMBER]" for word in _NAMED)
+        wanted = f"want UUID=BYTES,CORES,WEIGHT,POLICY[,HOLD]{numbers}[,{KERNEL}][,{_UNCOUNTED}]"
+        raise InputError(option, text[:80], wanted)
     limit = NO_LIMIT if parts[0] == str(NO_LIMIT) else parse_number(option, parts[0], 1 << 20, _LARGEST)
     cores, weight = parse_number(option, parts[1], 0, 100), parse_number(option, parts[2], 1, 1 << 16)
     policy = parse_number(option, parts[3], 0, len(POLICIES) - 1)
-    reserved = parse_number(option, request, 0, _LARGEST)
-    period_us = parse_number(option, period, PERIOD_US[0], PERIOD_US[1]) if period != "0" else 0
-    return Part(uuid, limit, cores, weight, policy, hold, isolation, reserved, uncounted, period_us)
+    return Part(uuid, limit, cores=cores, weight=weight, policy=policy, **found)

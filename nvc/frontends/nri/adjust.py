@@ -19,7 +19,7 @@ from nvc.frontends.nri.protocol import nri_pb2 as nri
 from nvc.frontends.runtime.spec import Spec, apply_edits
 from nvc.kernel import Kernel
 from nvc.model.facts import HostFacts
-from nvc.model.request import DriverOptions, Request, Size, SliceRequest
+from nvc.model.request import DriverOptions, Portion, Request, Size, SliceRequest
 from nvc.model.selection import select
 from nvc.model.slices.layout import NO_LIMIT
 from nvc.model.slices.slice import resolve
@@ -67,10 +67,8 @@ def _slicing(facts: HostFacts, request: Request, wanted: SliceRequest, config: C
         if not limit:
             raise InputError(device.uuid, cause="NVML does not tell its memory, so that it has no slices by NRI")
         size = Size("memory", str(limit), limit)
-        sizes.append(
-            SliceSize(f"n{place}", size, (device.uuid,), device.cores, device.weight, device.policy,
-                      isolation=config.vgpu_isolation, period_us=device.period_us)
-        )  # fmt: skip
+        portion = device.replace(isolation=config.vgpu_isolation).only(Portion)
+        sizes.append(SliceSize(f"n{place}", size, (device.uuid,), **portion))
     return Slicing(tuple(sizes), shim.current(), wanted.uncounted, bounds_of(config))
 
 

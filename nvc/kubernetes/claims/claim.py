@@ -15,7 +15,7 @@ from nvc.kubernetes.claims.parameters import Parameters, merged
 from nvc.kubernetes.claims.quantity import MIB, parse_quantity
 from nvc.kubernetes.errors import ClaimError
 from nvc.kubernetes.names import CORES, GPU_PARAMETERS, MEMORY, SLICE_PARAMETERS
-from nvc.model.request import TimeSetting
+from nvc.model.request import Portion, TimeSetting
 from nvc.model.slices.isolation import KERNEL
 from nvc.model.slices.layout import CORES_UNCAPPED, NO_LIMIT, WEIGHT
 from nvc.model.slices.policy import POLICIES
@@ -26,7 +26,7 @@ STEP = "prepare claim"
 _OF_CLASS, _OF_CLAIM = "of the class", "of the claim"
 
 
-class Given(Value):
+class Given(Portion):
     """One device, or a part of it, for one request of a claim."""
 
     request: str  # without a subrequest
@@ -36,13 +36,7 @@ class Given(Value):
     uuid: str
     whole: bool  # nothing is measured
     limit: int = NO_LIMIT  # bytes
-    cores: int = CORES_UNCAPPED  # percent of its time
-    weight: int = WEIGHT
-    policy: int = 0  # place in policy.TABLE
-    uncounted: bool = False
     capabilities: tuple[str, ...] = ()
-    isolation: str = ""  # of Part
-    period_us: int = 0  # of the cap; 0: not given
     admin: bool = False  # admin access: nothing is consumed, and nothing counts
 
 

@@ -29,7 +29,7 @@ from nvc.kubernetes.names import (
     MEMORY,
 )
 from nvc.model.facts import CAPABILITIES, HostFacts
-from nvc.model.request import DriverOptions, Part, Request, Size, SliceRequest
+from nvc.model.request import DriverOptions, Part, Portion, Request, Size, SliceRequest
 from nvc.model.selection import select
 from nvc.model.slices.slice import Slice, library_directory, resolve
 from nvc.slices.make import shim
@@ -117,8 +117,7 @@ def hold(kernel: Kernel, facts: HostFacts, allocation: Allocation, bounds: Slice
 
 def _part(allocation: Allocation, place: int) -> Part:
     one = allocation.given[place]
-    return Part(one.uuid, one.limit, one.cores, one.weight, one.policy, f"{allocation.uid}-{place}", one.isolation,
-                period_us=one.period_us)  # fmt: skip
+    return Part(one.uuid, one.limit, **one.replace(hold=f"{allocation.uid}-{place}").only(Portion))
 
 
 def _document(
@@ -169,17 +168,11 @@ def _chain(document: dict[str, Any]) -> None:
 
 
 def _sizes(allocation: Allocation, places: list[int]) -> tuple[SliceSize, ...]:
-    found = []
-    for place in places:
-        part = _part(allocation, place)
-        size = Size(MEMORY, str(part.limit), part.limit)
-        found.append(
-            SliceSize(
-                _size_name(place), size, (part.uuid,), part.cores, part.weight, part.policy, part.hold,
-                part.isolation, uncounted=allocation.given[place].uncounted, period_us=part.period_us,
-            )
-        )
-    return tuple(found)
+    parts = ((_size_name(place), _part(allocation, place)) for place in places)
+    return tuple(
+        SliceSize(name, Size(MEMORY, str(part.limit), part.limit), (part.uuid,), **part.only(Portion))
+        for name, part in parts
+    )
 
 
 def _size_name(place: int) -> str:

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import struct
 
+from nvc.model.request import CORES_UNCAPPED as CORES_UNCAPPED
+from nvc.model.request import POLICY_NATIVE as POLICY_NATIVE  # the shim knows its number
+from nvc.model.request import WEIGHT as WEIGHT
+
 QUOTA_MAGIC = 0x41544F555143564E
 LEDGER_MAGIC = 0x524744454C43564E
 VERSION = 4
@@ -25,9 +29,13 @@ MPS_DIRECTORY = "nvc/mps"  # pipes of the MPS server that slices share
 
 #: magic, version, size, sequence, device count, flags, reserved.
 QUOTA_HEADER = struct.Struct("<QIIQII32x")
-#: uuid, memory limit, context overhead, module overhead, correction, cores, weight, policy, flags, pace,
-#: period of a cap in microseconds, until when nvcd keeps time, what it had, how long it was stopped.
-QUOTA_DEVICE = struct.Struct("<16sQQQQIIIIQ24xI4xQQQ")
+#: The fields of a QuotaDevice in their order, each with its format.
+QUOTA_FIELDS = {
+    "uuid": "16s", "memory_limit": "Q", "context_overhead": "Q", "module_overhead": "Q", "correction": "Q",
+    "cores": "I", "weight": "I", "policy": "I", "flags": "I", "pace": "Q24x", "period_us": "I4x",
+    "kept_until": "Q", "had": "Q", "waited": "Q",
+}  # fmt: skip
+QUOTA_DEVICE = struct.Struct("<" + "".join(QUOTA_FIELDS.values()))
 #: Words that nvcd writes in one piece: where they are in QUOTA_DEVICE.
 WORD = struct.Struct("<Q")
 PACE_OFFSET = 64
@@ -62,9 +70,5 @@ LEDGER_SIZE = BUDGETS_OFFSET + DEVICES * BUDGET.size
 PAUSED = 1
 DENIED = 2
 
-#: A slice's cap and weight, where it asks for none.
-CORES_UNCAPPED = 0
-WEIGHT = 1
-#: The policies that the shim knows by their numbers; see nvc/model/slices/policy.py.
-POLICY_NATIVE = 5
+#: The other policy that the shim knows by its number; see nvc/model/slices/policy.py.
 POLICY_CONCURRENT = 6

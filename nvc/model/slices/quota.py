@@ -8,7 +8,7 @@ from __future__ import annotations
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 
 from nvc.base.errors import NvcError
-from nvc.base.value import Value
+from nvc.model.request import Timing
 from nvc.model.slices import layout
 from nvc.model.slices.ledger import Budget
 
@@ -23,7 +23,7 @@ class QuotaError(
     torn = False  # a change was never finished: whoever made it was killed
 
 
-class QuotaDevice(Value):
+class QuotaDevice(Timing):
     """The limits of one device; amounts in bytes."""
 
     uuid: str  # GPU-... or MIG-..., as NVML writes it
@@ -31,12 +31,8 @@ class QuotaDevice(Value):
     context_overhead: int = 0
     module_overhead: int = 0
     correction: int = 0
-    cores: int = layout.CORES_UNCAPPED
-    weight: int = layout.WEIGHT
-    policy: int = layout.POLICY_NATIVE
     flags: int = 0
     pace: int = 0  # see layout.PACE_PERCENT; nvcd writes it, by `set_pace`
-    period_us: int = 0  # of a cap, microseconds; 0: 100,000
     kept_until: int = 0  # nanoseconds of the host's CLOCK_MONOTONIC; nvcd writes it and the next two, by `set_kept`
     had: int = 0  # nanoseconds of the device in all, by the driver's log
     waited: int = 0  # nanoseconds in which nvcd has stopped it
@@ -88,11 +84,8 @@ def pack(devices: tuple[QuotaDevice, ...], sequence: int) -> bytes:
     )
     offset = layout.QUOTA_HEADER.size
     for device in devices:
-        layout.QUOTA_DEVICE.pack_into(
-            data, offset, uuid_bytes(device.uuid), device.memory_limit, device.context_overhead,
-            device.module_overhead, device.correction, device.cores, device.weight, device.policy, device.flags,
-            device.pace, device.period_us, device.kept_until, device.had, device.waited,
-        )  # fmt: skip
+        _, *fields = (getattr(device, name) for name in layout.QUOTA_FIELDS)
+        layout.QUOTA_DEVICE.pack_into(data, offset, uuid_bytes(device.uuid), *fields)
         offset += layout.QUOTA_DEVICE.size
     return bytes(data)
 
@@ -112,8 +105,8 @@ def unpack(data: bytes) -> tuple[int, tuple[QuotaDevice, ...]]:
     devices = []
     for number in range(count):
         offset = layout.QUOTA_HEADER.size + number * layout.QUOTA_DEVICE.size
-        raw, *fields = layout.QUOTA_DEVICE.unpack_from(data, offset)
-        devices.append(QuotaDevice(uuid_text(raw), *fields))
+        fields = dict(zip(layout.QUOTA_FIELDS, layout.QUOTA_DEVICE.unpack_from(data, offset)))
+        devices.append(QuotaDevice(uuid_text(fields.pop("uuid")), **fields))
     return sequence, tuple(devices)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nvc.base.errors import DeviceError, InputError
 from nvc.base.value import Value
 from nvc.model.facts import Identity
-from nvc.model.request import Request, Size
+from nvc.model.request import Portion, Request, Size
 from nvc.model.selection import select
 from nvc.model.slices.isolation import MIG, MPS
 from nvc.model.slices.layout import CORES_UNCAPPED, NO_LIMIT, POLICY_NATIVE, WEIGHT
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 
 
-class SliceDevice(Value):
+class SliceDevice(Portion):
     """One device of a slice and its limits; amounts in bytes."""
 
     uuid: str
@@ -46,14 +46,7 @@ class SliceDevice(Value):
     context_overhead: int = 0  # bytes that a process takes by its context alone
     module_overhead: int = 0  # and by its first module
     calibrated: bool = False  # that was measured on this host
-    cores: int = CORES_UNCAPPED  # percent of its time
-    weight: int = WEIGHT  # among the containers of the device
-    policy: int = POLICY_NATIVE  # place in policy.TABLE
     asked_policy: int = POLICY_NATIVE  # the same before the device's own policy, if it has one
-    period_us: int = 0  # of the cap; 0: nvcd's
-    hold: str = ""  # of Part
-    isolation: str = ""  # likewise
-    reserved: int = 0  # bytes that no other slice can reserve
 
     @property
     def hidden(self) -> bool:
@@ -291,11 +284,9 @@ def bounded(device: SliceDevice, part: Part, wanted: SliceRequest) -> SliceDevic
         raise _too_much(device, f"a weight of {part.weight}", str(wanted.most_weight))
     if part.reserved > part.limit:
         raise InputError("make a slice", device.uuid, "more is reserved than the limit", "ask for less")
-    return device.replace(
-        limit=part.limit, cores=cores, weight=part.weight, policy=policy, asked_policy=policy, hold=part.hold,
-        isolation=part.isolation, reserved=part.reserved,
-        period_us=(part.period_us or wanted.usual_period) if has_periods(cores, policy) else 0,
-    )
+    period_us = (part.period_us or wanted.usual_period) if has_periods(cores, policy) else 0
+    kept = part.replace(cores=cores, policy=policy, period_us=period_us)
+    return device.replace(limit=part.limit, asked_policy=policy, **kept.only(Portion))
 
 
 def _too_much(device: SliceDevice, what: str, allowed: str) -> InputError:

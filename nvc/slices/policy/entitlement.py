@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nvc.base.value import Value
+from nvc.model.request import Timing
 from nvc.model.slices.layout import POLICY_NATIVE
 from nvc.model.slices.policy import CAP, EQUAL, FIRST, TABLE, Policy, policy_of
 from nvc.slices.policy.policies import NONE, DevicePolicy
@@ -17,19 +18,12 @@ from nvc.slices.policy.policies import NONE, DevicePolicy
 FRONT_US, FLOOR_US = 20_000, 100
 
 
-class Demand(Value):
+class Demand(Timing):
     """What the quota of a living slice says of its time on one device."""
 
     key: str
-    policy: int = POLICY_NATIVE
-    cores: int = 0  # percent; 0: no cap
-    weight: int = 1
     paused: bool = False  # or denied: it gets no time now
-    age: tuple[int, int] = (
-        0,
-        0,
-    )  # when the slice was made, when its first process began: the least is the oldest
-    period_us: int = 0  # of its cap; 0: nvcd's
+    age: tuple[int, int] = (0, 0)  # when the slice was made, when its first process began: the least is the oldest
     first: bool = False  # under `first`, it goes before those that do not ask for that
 
 
@@ -115,7 +109,7 @@ def with_guest(force: InForce, key: str) -> InForce:
     if force.policy.bound == EQUAL and force.terms:
         before = round(1 / force.terms[0].bound)  # parts: those of the slices, or more that the operator keeps free
         bound = 1 / max(sum(one.timed for one in force.terms) + 1, before)
-    guest = Terms(Demand(key, force.policy.number), bound=bound)
+    guest = Terms(Demand(key, policy=force.policy.number), bound=bound)
     slices = tuple(one.replace(bound=bound) if bound else one for one in force.terms)
     return force.replace(terms=(*slices, guest))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from nvc.base.files import closing
+from nvc.model.request import Timing
 from nvc.model.slices import quota
 from nvc.model.slices.entry import FILE_LEASE_TIME, announce, open_own
 from nvc.model.slices.policy import FIRST
@@ -49,9 +50,7 @@ def demand_of(entry: Entry, device: QuotaDevice | SliceDeviceStatus, stopped: bo
     """What a slice asks for of a device, as `in_force` takes it. `stopped`: paused or denied."""
     age = entry.created, entry.start
     asked = next((one.asked_policy for one in entry.devices if one.uuid == device.uuid), device.policy)
-    return Demand(
-        entry.key, device.policy, device.cores, device.weight, stopped, age, device.period_us, asked == FIRST
-    )
+    return Demand(entry.key, stopped, age, asked == FIRST, **device.only(Timing))
 
 
 def sound_quota(

@@ -20,6 +20,7 @@ from nvc.base.errors import SourceChanged
 from nvc.base.files import closing
 from nvc.base.rundir import needed_directory
 from nvc.kernel import O_PATH
+from nvc.model.request import Timing
 from nvc.model.slices import layout, quota
 from nvc.model.slices.entry import (
     MODE,
@@ -200,10 +201,8 @@ def _check_holds(kernel: Kernel, base: str, key: str, holds: str) -> None:
 def quota_device(device: SliceDevice) -> QuotaDevice:
     """What the quota says of a device of a slice."""
     return QuotaDevice(
-        device.uuid, device.limit, device.context_overhead, device.module_overhead,
-        cores=device.cores, weight=device.weight, policy=device.policy,
-        period_us=device.period_us,
-    )  # fmt: skip
+        device.uuid, device.limit, device.context_overhead, device.module_overhead, **device.only(Timing)
+    )
 
 
 def is_bound(kernel: Kernel, rootfs: int, libs_dir: str, path: str) -> bool:

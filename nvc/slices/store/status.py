@@ -15,9 +15,10 @@ from nvc.discovery.containers import ContainerName
 from nvc.discovery.containers.lookup import Lookup, Trace
 from nvc.kernel import Kernel
 from nvc.kernel.clocks import host_monotonic
+from nvc.model.request import Timing
 from nvc.model.slices import ledger
 from nvc.model.slices.isolation import KERNEL, MPS
-from nvc.model.slices.layout import CORES_UNCAPPED, DENIED, NO_LIMIT, PAUSED, POLICY_NATIVE, WEIGHT
+from nvc.model.slices.layout import DENIED, NO_LIMIT, PAUSED
 from nvc.model.slices.ledger import Account, Budget
 from nvc.model.slices.policy import policy_of
 from nvc.model.slices.quota import QuotaDevice
@@ -36,8 +37,8 @@ SHIM = "the driver's scheduler is not used; `nvcd --state` says why"
 #: So many are listed where a name means several.
 CANDIDATES = 8
 
-class SliceDeviceStatus(Value):
-    """One device of a slice; amounts in bytes."""
+class SliceDeviceStatus(Timing):
+    """One device of a slice; amounts in bytes. Its policy is in force: the slice may have asked for another."""
 
     uuid: str
     index: str
@@ -45,16 +46,12 @@ class SliceDeviceStatus(Value):
     memory: int  # all there is; 0: not known
     limit: int  # NO_LIMIT: all of it
     used: int  # as the processes say
-    cores: int = CORES_UNCAPPED  # percent of its time
-    weight: int = WEIGHT
-    policy: int = POLICY_NATIVE  # in force for the slice, which may have asked for another
     paused: bool = False
     denied: bool = False
     budget: Budget | None = None  # of its time, as the processes say; None: not known
     not_enforced: str = ""  # why the policy is not, where that was asked
     entitlement: float | None = None  # part of its time while all have work; None: what the driver gives
     reserved: int = 0  # that no other slice can reserve
-    period_us: int = 0  # of its cap; 0: nvcd's
     pace: int | None = None  # percent of the time for which it may have work beside others; None: not measured
     kept: bool = False  # nvcd keeps its time by the driver's scheduler; otherwise the shim does
 
@@ -258,10 +255,9 @@ def _slice_status(
     at = host_monotonic()
     devices = tuple(
         SliceDeviceStatus(
-            device.uuid, device.index, device.name, device.memory, limit.memory_limit, used, limit.cores,
-            limit.weight, limit.policy, bool(limit.flags & PAUSED), bool(limit.flags & DENIED),
-            limit.kept(at) or budget, reserved=device.reserved, period_us=limit.period_us, pace=limit.paced(at),
-            kept=limit.kept(at) is not None,
+            device.uuid, device.index, device.name, device.memory, limit.memory_limit, used,
+            bool(limit.flags & PAUSED), bool(limit.flags & DENIED), limit.kept(at) or budget,
+            reserved=device.reserved, pace=limit.paced(at), kept=limit.kept(at) is not None, **limit.only(Timing),
         )
         for device, limit, used, budget in zip(entry.devices, now, totals, budgets)
     )  # fmt: skip
