@@ -12,20 +12,15 @@ if TYPE_CHECKING:
 
 
 def discover(
-    kernel: Kernel,
-    options: DriverOptions,
-    extra: bytes = b"",
-    directory: str = "",
-    meanwhile: Callable[[], None] | None = None,
+    kernel: Kernel, options: DriverOptions, directory: str = "", meanwhile: Callable[[], None] | None = None
 ) -> HostFacts:
     """The facts of the driver in `options.root`.
 
-    `extra` is whatever else must be unchanged for kept facts to hold; `directory` replaces the runtime
-    directory; `meanwhile` is called while NVML starts, if it must be asked. Raises InitializationError when
-    the driver root or NVML is unusable, DetectionError when the host contradicts itself. A listed file may have
-    been replaced since it was found: who opens one compares its identity, and on a difference calls
-    `inventory.forget` and this again.
+    `directory` replaces the runtime directory; `meanwhile` is called while NVML starts, if it must be asked. Raises
+    InitializationError when the driver root or NVML is unusable, DetectionError when the host contradicts itself. A
+    listed file may have been replaced since it was found: who opens one compares its identity, and on a difference
+    calls `inventory.forget` and this again.
     """
     from nvc.discovery import find
 
-    return find.find(kernel, options, extra, directory, meanwhile)
+    return find.find(kernel, options, directory, meanwhile)

@@ -17,23 +17,19 @@ from nvc.model.request import DriverOptions
 
 
 def find(
-    kernel: Kernel,
-    options: DriverOptions,
-    extra: bytes,
-    directory: str,
-    meanwhile: Callable[[], None] | None,
+    kernel: Kernel, options: DriverOptions, directory: str, meanwhile: Callable[[], None] | None
 ) -> HostFacts:
     """The host's facts: from the inventory where nothing has changed, else from a full discovery.
 
-    `extra` and `options` are part of the inventory's key; its file is in `directory`. `meanwhile` is called while
-    NVML is waited for. Raises DetectionError, InitializationError.
+    The inventory's file is in `directory`. `meanwhile` is called while NVML is waited for.
+    Raises DetectionError, InitializationError.
     """
     with Host.open(kernel, options) as host:
         if not options.inventory:
             warnings = _load_kmods(host, options)
             facts, _ = _long_way(host, options, meanwhile)
         else:
-            facts, warnings = _kept_or_found(host, options, extra, directory, meanwhile)
+            facts, warnings = _kept_or_found(host, options, directory, meanwhile)
         return facts.replace(warnings=warnings + facts.warnings) if warnings else facts
 
 
@@ -46,7 +42,7 @@ def kept_looks(options: DriverOptions, facts: HostFacts) -> tuple[Look, ...] | N
     kept = inventory.load(inventory.file_name(os.stat(options.root), apart))
     if not isinstance(kept, tuple) or len(kept) != 4 or kept[2] != pack(facts):
         return None
-    looks = looks_of(kept[0], options, options.configuration)
+    looks = looks_of(kept[0], options)
     if looks is None or (options.load_kmods and not _was_complete(kept)):
         return None
     return (*looks, *(("D", "d", path, state) for path, state in kept[1]))
@@ -74,14 +70,9 @@ def _long_way(
 
 
 def _kept_or_found(
-    host: Host,
-    options: DriverOptions,
-    extra: bytes,
-    directory: str,
-    meanwhile: Callable[[], None] | None,
+    host: Host, options: DriverOptions, directory: str, meanwhile: Callable[[], None] | None
 ) -> tuple[HostFacts, tuple[str, ...]]:
     """The facts, and warnings about modules that could not be loaded."""
-    extra += options.configuration
     name = inventory.file_name(os.fstat(host.driver.fd), bool(options.configuration) or options.load_kmods)
     kept = inventory.load(name, directory)
     warnings: tuple[str, ...] = ()
@@ -90,16 +81,16 @@ def _kept_or_found(
     loaded = not _was_complete(kept) or bool(options.imex_channels)
     if loaded:
         warnings = _load_kmods(host, options)
-    key = host_key(host, options, extra)
+    key = host_key(host, options)
     facts = _from_kept(host, options, key, kept)
     if facts is not None:
         return facts, warnings
     if not loaded:
         warnings = _load_kmods(host, options)
-        key = host_key(host, options, extra)
+        key = host_key(host, options)
     facts, directories = _long_way(host, options, meanwhile)
     # Something may have changed while NVML was asked: then the facts hold for now, but not for this key.
-    if directories is not None and host_key(host, options, extra) == key:
+    if directories is not None and host_key(host, options) == key:
         kept = (key, fingerprint(host.driver, directories), pack(facts), not warnings)
         inventory.store(name, kept, directory)
     return facts, warnings
@@ -116,6 +107,6 @@ def _from_kept(host: Host, options: DriverOptions, key: tuple[Any, ...], kept: A
             return None
         ipcs, warnings = find_ipcs(host.driver, options.mps_directory)
         facts = unpack(packed, ipcs, proc_files(host.system))
-    except (TypeError, ValueError, KeyError):
+    except (TypeError, ValueError, IndexError):
         return None
     return facts.replace(warnings=facts.warnings + warnings) if warnings else facts

@@ -30,27 +30,27 @@ _CONTENT_MAX = 65536  # bytes
 ABSENT = b"-"
 
 
-def host_key(host: Host, options: DriverOptions, extra: bytes) -> tuple[Any, ...]:
-    """The state of the host on which discovery depends; `extra` is bytes that the caller adds.
+def host_key(host: Host, options: DriverOptions) -> tuple[Any, ...]:
+    """The state of the host on which discovery depends.
 
     Left out are files that the executor compares when it opens them, sockets and proc files, which every start
     reads, and the uid of the probe.
     """
-    return (*_choices(options, extra), host.devices is host.driver, tuple(_looks(host, options)))
+    return (*_choices(options), host.devices is host.driver, tuple(_looks(host, options)))
 
 
-def looks_of(key: tuple[Any, ...], options: DriverOptions, extra: bytes) -> tuple[Look, ...] | None:
+def looks_of(key: tuple[Any, ...], options: DriverOptions) -> tuple[Look, ...] | None:
     """What a key that was kept is made of; None for one of other options."""
-    choices = _choices(options, extra)
+    choices = _choices(options)
     return key[-1] if key[: len(choices)] == choices else None
 
 
-def _choices(options: DriverOptions, extra: bytes) -> tuple[Any, ...]:
+def _choices(options: DriverOptions) -> tuple[Any, ...]:
     """What a caller decides, and the program itself."""
     return (
         nvc.__version__,
         (HostFacts._fields, Gpu._fields, MigDevice._fields, Library._fields),
-        extra,
+        options.configuration,
         (
             options.root,
             options.ldcache,

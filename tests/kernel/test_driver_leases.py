@@ -44,9 +44,9 @@ def test_who_keeps_a_lease_is_named_and_nothing_is_left_out(
     with Lease(f"{driver}{path}") as lease:
         named = rf"{path.partition('.so')[0]}\S*: held by a lease of process {lease.pid};"
         with pytest.raises(HostError, match=named):
-            discover(LinuxKernel(), options, b"", keep)
+            discover(LinuxKernel(), options, keep)
         assert os.listdir(keep) == []
-    found = discover(LinuxKernel(), options, b"", keep)
+    found = discover(LinuxKernel(), options, keep)
     assert path in [one.path for one in (*found.libraries, *found.binaries, *found.firmwares)]
     assert os.listdir(keep)
 
@@ -54,7 +54,7 @@ def test_who_keeps_a_lease_is_named_and_nothing_is_left_out(
 def test_a_lease_that_is_given_back_is_waited_for(driver: str, scratch: str) -> None:
     with Lease(f"{driver}{CUDA}", "yields") as lease:
         assert not lease.refused
-        found = discover(LinuxKernel(), DriverOptions(root=driver), b"", scratch)
+        found = discover(LinuxKernel(), DriverOptions(root=driver), scratch)
         assert CUDA in [one.path for one in found.libraries] and not found.warnings
 
 
@@ -91,7 +91,7 @@ def test_what_cannot_be_read_is_not_kept(scratch: str, driver: str, stage: str) 
             os.setgroups([])
             os.setgid(65534)
             os.setuid(65534)
-            found = discover(LinuxKernel(), DriverOptions(root=driver), b"", f"{scratch}/keep")
+            found = discover(LinuxKernel(), DriverOptions(root=driver), f"{scratch}/keep")
             code = 0 if any(CUDA in line and "permission denied" in line for line in found.warnings) else 2
         finally:
             os._exit(code)
@@ -142,7 +142,7 @@ def test_a_lease_for_reading_delays_nobody_who_reads(driver: str, scratch: str) 
     options = DriverOptions(root=driver)
     with Lease(f"{driver}{CUDA}", lock="F_RDLCK") as lease:
         assert not lease.refused
-        found = discover(LinuxKernel(), options, b"", scratch)
+        found = discover(LinuxKernel(), options, scratch)
         assert not found.warnings and CUDA in [one.path for one in found.libraries]
         assert held.hold(found) == ""
     with Lease(f"{driver}{CUDA}", lock="F_RDLCK") as lease:

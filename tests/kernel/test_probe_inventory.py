@@ -53,9 +53,9 @@ class Counted:
 
         monkeypatch.setattr("nvc.discovery.nvml.asking.start_probe", count)
 
-    def __call__(self, extra: bytes = b"", **options: object) -> HostFacts:
+    def __call__(self, **options: object) -> HostFacts:
         wanted = self.options.replace(**options) if options else self.options
-        return discover(LinuxKernel(), wanted, extra, self.keep)
+        return discover(LinuxKernel(), wanted, self.keep)
 
     def asks_again(self, **options: object) -> bool:
         """Whether the next discovery starts a probe; the one after it does not, unless something was left out."""
@@ -220,11 +220,11 @@ def test_options_that_matter_are_part_of_the_key(counted: Counted) -> None:
 
 
 def test_the_callers_extra_is_part_of_the_key(counted: Counted) -> None:
-    counted(b"config 1")
+    counted(configuration=b"config 1")
     before = counted.probes
-    counted(b"config 1")
+    counted(configuration=b"config 1")
     assert counted.probes == before
-    counted(b"config 2")
+    counted(configuration=b"config 2")
     assert counted.probes == before + 1
 
 
@@ -304,7 +304,7 @@ sys.path[:0] = {path!r}
 from nvc.kernel import LinuxKernel
 from nvc.model.request import DriverOptions
 from nvc.discovery import discover
-discover(LinuxKernel(), DriverOptions(root={root!r}), b"", {keep!r})
+discover(LinuxKernel(), DriverOptions(root={root!r}), {keep!r})
 print(*sorted(name for name in sys.modules if name.startswith("nvc") or name in {unwanted!r}))
 """
 
@@ -349,5 +349,5 @@ def test_a_valid_key_is_cheap(scratch: str, stage: str, keep: str) -> None:
     for name, (spec, limit) in limits.items():
         create(f"{scratch}/{name}", spec)
         options = DriverOptions(root=f"{scratch}/{name}")
-        discover(LinuxKernel(), options, b"", keep)
-        assert fastest(lambda options=options: discover(LinuxKernel(), options, b"", keep)) < limit  # type: ignore[misc]
+        discover(LinuxKernel(), options, keep)
+        assert fastest(lambda options=options: discover(LinuxKernel(), options, keep)) < limit  # type: ignore[misc]
