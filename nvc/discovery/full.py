@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from nvc.base.errors import DetectionError
-from nvc.base.types import Callable
+from nvc.base.types import Any, Callable
 from nvc.base.value import Value
 from nvc.discovery.devices.gpus import find_gpus
 from nvc.discovery.devices.mig import MigCapabilities
@@ -18,38 +18,25 @@ from nvc.discovery.driver.libraries import find_libraries, read_cache
 from nvc.discovery.driver.manifests import find_manifests
 from nvc.discovery.driver.modules import find_modules
 from nvc.discovery.driver.places import COMPAT, DIRECTORIES
-from nvc.discovery.driver.wsl import WslFiles, wsl_gpus, wsl_node
+from nvc.discovery.driver.wsl import wsl_files, wsl_gpus, wsl_node
 from nvc.discovery.host import Host
 from nvc.discovery.nvml.asking import ask, check_version, start
 from nvc.discovery.nvml.wire import ProbeReply
 from nvc.discovery.outer import outer_slice
 from nvc.kernel.probe import Probe
-from nvc.model.facts import (
-    Binary,
-    DeviceNode,
-    Firmware,
-    Gpu,
-    HostFacts,
-    Library,
-    Manifest,
-    Module,
-    OuterSlice,
-)
+from nvc.model.facts import DeviceNode, HostFacts
 from nvc.model.request import DriverOptions
 
+#: The fields of HostFacts that the kernel's side of the driver decides.
+_KERNELS = ("control", "uvm", "modeset", "mig_config", "mig_monitor", "imex_major", "gpus")
 
-class DriverFiles(Value):
-    """The driver's files, and the directories whose change may change them."""
 
-    libraries: tuple[Library, ...]
-    libraries32: tuple[Library, ...]
-    binaries: tuple[Binary, ...]
-    firmwares: tuple[Firmware, ...]
-    directories: tuple[str, ...]
-    warnings: tuple[str, ...]
-    outer: OuterSlice | None = None
-    manifests: tuple[Manifest, ...] = ()
-    modules: tuple[Module, ...] = ()
+class Part(Value):
+    """Some fields of HostFacts, and the directories whose change may change them."""
+
+    fields: dict[str, Any]
+    warnings: tuple[str, ...] = ()
+    directories: tuple[str, ...] = ()
 
 
 class Shown(Value):
@@ -59,19 +46,6 @@ class Shown(Value):
     capabilities: MigCapabilities
     gpus: tuple[ProcGpu, ...] | None
     control: tuple[DeviceNode | None, tuple[DeviceNode, ...], DeviceNode | None]
-
-
-class KernelFacts(Value):
-    """What the kernel's side of the driver shows."""
-
-    control: DeviceNode | None
-    uvm: tuple[DeviceNode, ...]
-    modeset: DeviceNode | None
-    mig_config: DeviceNode | None
-    mig_monitor: DeviceNode | None
-    imex_major: int
-    gpus: tuple[Gpu, ...]
-    warnings: tuple[str, ...]
 
 
 def find_facts(
@@ -107,22 +81,32 @@ def find_facts(
         reply = ask(probe, version)
         check_version(host, version, reply)
         if wsl is not None:
-            files, kernel = _wsl_files(host, arch), _wsl_kernel(wsl, reply)
+            files, kernel = Part(*wsl_files(host.driver, arch)), _wsl_kernel(wsl, reply)
         else:
-            if files is None or not files.libraries:
+            if files is None or not files.fields["libraries"]:
                 hints = (os.path.dirname(reply.library),) if reply.library.startswith("/") else ()
                 files = _files(host, options, arch, reply.driver_version, entries, hints)
             kernel = _kernel(host, reply, shown)
-    if not files.libraries:
+    if not files.fields["libraries"]:
         raise DetectionError(
-            "find driver libraries",
-            options.ldcache,
-            f"no library of driver {reply.driver_version}",
+            "find driver libraries", options.ldcache, f"no library of driver {reply.driver_version}",
             "run ldconfig in the driver root, or reinstall the driver",
-        )
-    warnings = cache_warnings + files.warnings + reply.warnings + kernel.warnings
+        )  # fmt: skip
+    ipcs, ipc_warnings = find_ipcs(host.driver, options.mps_directory)
+    facts = HostFacts(
+        **files.fields,
+        **kernel.fields,
+        driver_root=options.root,
+        driver_version=reply.driver_version,
+        cuda_version=reply.cuda_version,
+        simulated=host.simulated,
+        ipcs=ipcs,
+        proc_files=proc_files(host.system),
+        warnings=cache_warnings + files.warnings + reply.warnings + kernel.warnings + ipc_warnings,
+        system_root=host.system.path,
+        device_root=host.devices.path,
+    )
     settled = not (reply.warnings or kernel.warnings or host.driver.unread)
-    facts = _assemble(host, options, reply, files, kernel, warnings)
     return facts, files.directories if settled else None
 
 
@@ -133,7 +117,7 @@ def _files(
     version: str,
     entries: list[tuple[int, str, str]],
     hints: tuple[str, ...] = (),
-) -> DriverFiles:
+) -> Part:
     """Libraries, binaries and firmware of the driver `version`."""
     if options.library_directories:
         entries, hints = [], options.library_directories
@@ -151,92 +135,35 @@ def _files(
     rested_on += [*beside, *(os.path.dirname(path) for one in modules for path in (one.path, one.target))]
     if not native.directory or not entries:
         rested_on += [*hints, *DIRECTORIES[arch], *DIRECTORIES[COMPAT[arch]]]
-    return DriverFiles(
-        native.libraries,
-        compat.libraries,
-        binaries,
-        firmwares,
-        tuple(dict.fromkeys(path for path in rested_on if path)),
-        native.warnings
-        + compat.warnings
-        + binary_warnings
-        + firmware_warnings
-        + module_warnings
-        + manifest_warnings,
-        outer_slice(host.driver, native.shims),
-        manifests,
-        modules,
-    )
+    fields = {
+        "libraries": native.libraries,
+        "libraries32": compat.libraries,
+        "binaries": binaries,
+        "firmwares": firmwares,
+        "outer": outer_slice(host.driver, native.shims),
+        "manifests": manifests,
+        "modules": modules,
+    }
+    warnings = native.warnings + compat.warnings + binary_warnings + firmware_warnings
+    warnings += module_warnings + manifest_warnings
+    return Part(fields, warnings, tuple(dict.fromkeys(path for path in rested_on if path)))
 
 
 def _shown(host: Host) -> Shown:
     majors = char_majors(host.system.read_optional("/proc/devices") or b"")
     if host.simulated and "nvidia-uvm" not in majors:
         majors |= majors_of_nodes(host.devices)
-    return Shown(
-        majors,
-        MigCapabilities(host.system, majors),
-        proc_gpus(host.system),
-        control_nodes(host.devices, majors),
-    )
+    capabilities = MigCapabilities(host.system, majors)
+    return Shown(majors, capabilities, proc_gpus(host.system), control_nodes(host.devices, majors))
 
 
-def _kernel(host: Host, reply: ProbeReply, shown: Shown) -> KernelFacts:
+def _kernel(host: Host, reply: ProbeReply, shown: Shown) -> Part:
     majors, capabilities = shown.majors, shown.capabilities
     gpus, warnings = find_gpus(host, reply, majors, capabilities, shown.gpus)
-    control, uvm, modeset = shown.control
-    return KernelFacts(
-        control,
-        uvm,
-        modeset,
-        capabilities.of_global("config"),
-        capabilities.of_global("monitor"),
-        majors.get("nvidia-caps-imex-channels", -1),
-        gpus,
-        warnings,
-    )
+    rights = capabilities.of_global("config"), capabilities.of_global("monitor")
+    imex_major = majors.get("nvidia-caps-imex-channels", -1)
+    return Part(dict(zip(_KERNELS, (*shown.control, *rights, imex_major, gpus))), warnings)
 
 
-def _wsl_files(host: Host, arch: str) -> DriverFiles:
-    files = WslFiles(host.driver, arch)
-    return DriverFiles(files.libraries, (), files.binaries, files.data, files.directories, files.warnings)
-
-
-def _wsl_kernel(node: DeviceNode, reply: ProbeReply) -> KernelFacts:
-    return KernelFacts(node, (), None, None, None, -1, wsl_gpus(node, reply), ())
-
-
-def _assemble(
-    host: Host,
-    options: DriverOptions,
-    reply: ProbeReply,
-    files: DriverFiles,
-    kernel: KernelFacts,
-    warnings: tuple[str, ...],
-) -> HostFacts:
-    ipcs, ipc_warnings = find_ipcs(host.driver, options.mps_directory)
-    return HostFacts(
-        driver_root=options.root,
-        driver_version=reply.driver_version,
-        cuda_version=reply.cuda_version,
-        simulated=host.simulated,
-        gpus=kernel.gpus,
-        libraries=files.libraries,
-        libraries32=files.libraries32,
-        binaries=files.binaries,
-        firmwares=files.firmwares,
-        ipcs=ipcs,
-        control=kernel.control,
-        uvm=kernel.uvm,
-        modeset=kernel.modeset,
-        mig_config=kernel.mig_config,
-        mig_monitor=kernel.mig_monitor,
-        imex_major=kernel.imex_major,
-        proc_files=proc_files(host.system),
-        warnings=warnings + ipc_warnings,
-        system_root=host.system.path,
-        device_root=host.devices.path,
-        outer=files.outer,
-        manifests=files.manifests,
-        modules=files.modules,
-    )
+def _wsl_kernel(node: DeviceNode, reply: ProbeReply) -> Part:
+    return Part(dict(zip(_KERNELS, (node, (), None, None, None, -1, wsl_gpus(node, reply)))))

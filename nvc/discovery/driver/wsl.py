@@ -19,6 +19,8 @@ from nvc.model.facts import Binary, DeviceNode, Firmware, Gpu, Library
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from nvc.discovery.hostroot import HostRoot
     from nvc.discovery.nvml.wire import ProbeReply
     from nvc.model.facts import Identity
@@ -46,36 +48,29 @@ _DATA = "nvcubins.bin"  # kernels of the CUDA driver; it looks for them beside i
 _PROGRAM = "nvidia-smi"
 
 
-class WslFiles:
-    """The files of the driver stores."""
-
-    __slots__ = ("libraries", "binaries", "data", "directories", "warnings")
-
-    def __init__(self, root: HostRoot, arch: str) -> None:
-        stores = tuple(
-            f"{STORES}/{name}"
-            for name, _ in root.entries(STORES)
-            if root.exists(f"{STORES}/{name}/libcuda.so.1.1")
-        )
-        libraries: list[Library] = []
-        for name, kinds, counted in _TABLE:
-            for directory in (*stores, LIBRARIES):
-                found = _library(root, f"{directory}/{name}", arch)
-                if found is not None:
-                    path, soname, identity = found
-                    libraries += [Library(path, soname, kind, arch, counted, identity) for kind in kinds]
-                    break
-        self.libraries = tuple(libraries)
-        programs = (_file(root, f"{directory}/{_PROGRAM}") for directory in (*stores, LIBRARIES))
-        self.binaries = tuple(
-            Binary(path, "utility", identity) for path, identity in filter(None, programs)
-        )[:1]
-        data = (_file(root, f"{store}/{_DATA}") for store in stores)
-        self.data = tuple(Firmware(path, identity) for path, identity in filter(None, data))
-        self.directories = (STORES, LIBRARIES, *stores)
-        self.warnings: tuple[str, ...] = ()
-        if len(stores) > 1:
-            self.warnings = (f"{len(stores)} driver stores below {STORES}: the first is used",)
+def wsl_files(root: HostRoot, arch: str) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
+    """The driver stores' files by their fields of HostFacts, warnings, and the directories that were searched."""
+    stores = tuple(
+        f"{STORES}/{name}" for name, _ in root.entries(STORES) if root.exists(f"{STORES}/{name}/libcuda.so.1.1")
+    )
+    libraries: list[Library] = []
+    for name, kinds, counted in _TABLE:
+        for directory in (*stores, LIBRARIES):
+            found = _library(root, f"{directory}/{name}", arch)
+            if found is not None:
+                path, soname, identity = found
+                libraries += [Library(path, soname, kind, arch, counted, identity) for kind in kinds]
+                break
+    programs = (_file(root, f"{directory}/{_PROGRAM}") for directory in (*stores, LIBRARIES))
+    data = (_file(root, f"{store}/{_DATA}") for store in stores)
+    fields = {
+        "libraries": tuple(libraries),
+        "libraries32": (),
+        "binaries": tuple(Binary(path, "utility", identity) for path, identity in filter(None, programs))[:1],
+        "firmwares": tuple(Firmware(path, identity) for path, identity in filter(None, data)),
+    }
+    several = f"{len(stores)} driver stores below {STORES}: the first is used"
+    return fields, (several,) if len(stores) > 1 else (), (STORES, LIBRARIES, *stores)
 
 
 def wsl_node(devices: HostRoot) -> DeviceNode | None:
