@@ -11,6 +11,11 @@ from support import PATIENCE, REPO, run
 from support.nvcd import Place, ask, eventually
 
 
+@pytest.fixture(autouse=True)
+def _launched(place: Place) -> None:
+    place.forks = False
+
+
 def test_sockets_and_their_rights(place: Place) -> None:
     daemon = place.start()
     assert stat.S_IMODE(os.stat(f"{place.run}/nvcd/nvcd.sock").st_mode) == 0o600

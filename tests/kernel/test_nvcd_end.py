@@ -33,6 +33,11 @@ main()
 """
 
 
+@pytest.fixture(autouse=True)
+def _launched(place: Place) -> None:
+    place.forks = False
+
+
 def test_slices_that_go_with_it(place: Place) -> None:
     """Its clients end when it does, and their slices go: that must not end it by SIGIO."""
     place.program = (sys.executable, "-c", LATE)

@@ -166,6 +166,7 @@ def test_nvml_that_dies_is_asked_again_later(place: Place, driver: str, sliced: 
 @pytest.mark.driver(gpus=2)
 def test_metrics(place: Place, driver: str, sliced: Any) -> None:
     """Of the device that the slice has: the other one is hidden from it."""
+    place.forks = False  # its memory is its own
     started(place, driver, '[nvcd]\nmetrics = "unix:/run/nvc/nvcd/metrics.sock"\n')
     program = sliced("4g", "--policy=first", "--device=0")
     program.code("alloc a 1g")

@@ -53,11 +53,12 @@ def run(
 
     The environment is `CLEAN_ENV` unless `env` is given. `timeout` is in seconds.
     """
-    from .begun import shared, takes
+    from .begun import placed, shared, takes
 
     done: subprocess.CompletedProcess[str]
-    if env is None and not options and takes(argv):
-        done = shared(STAGE)(*map(str, argv[1:]), check=False)
+    place, words = placed(argv)
+    if env in (None, CLEAN_ENV) and not options and takes(words):
+        done = shared(STAGE)(*words[1:], check=False, place=place)
     else:
         done = subprocess.run(  # type: ignore[call-overload]
             argv,

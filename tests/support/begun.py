@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 from collections.abc import Sequence
+from typing import Any, TypeVar
 
 from . import CLEAN_ENV, STAGE
 from .processes import SHARED
@@ -30,15 +31,21 @@ MAIN = {"nvc-cli": "nvc_cli.boot", "nvidia-ctk": "nvc_cli.ctk"}
 CALLED = {"cdi", "config", "doctor", "explain", "help", "runtime", "vgpu"}
 #: Words of these that start a program, or wait.
 STARTING = {"run", "top", "check", "advise", "report", "trace", "calibrate"}
-#: Run as the launcher runs Python; the words are the installation's prefix and IMPORTED.
-SERVER = """
+#: The beginning of a program that is run as the launcher runs Python; its words are the installation's prefix and
+#: names of modules.
+HEAD = """
 import os
 import sys
 prefix, *modules = sys.argv[1:]
 with open(f"{prefix}/lib/nvc/launch.conf") as file:
     lines = [line.rstrip("\\n").partition(" ") for line in file]
 sys.path += [f"{prefix}/lib/nvc/python", *(value for name, _, value in lines if name == "path")]
-import importlib, json
+import ctypes, importlib, json
+def enter(pid):
+    if ctypes.CDLL(None).setns(os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY), 0):
+        os._exit(99)
+"""
+SERVER = """
 for name in modules:
     importlib.import_module(name)
 for line in sys.stdin:
@@ -49,7 +56,9 @@ for line in sys.stdin:
         for number, file in enumerate(files, 1):
             os.dup2(file, number)
         os.closerange(3, max(files) + 1)
-        module, program, directory, sys.argv[1:] = json.loads(line)
+        module, program, directory, place, sys.argv[1:] = json.loads(line)
+        if place:
+            enter(place)
         os.chdir(directory)
         try:
             importlib.import_module(module).main(program)
@@ -64,7 +73,8 @@ for line in sys.stdin:
 """
 
 
-_SHARED: dict[str, Begun] = {}
+#: Processes of installations, by what each is for and the prefix.
+_SHARED: dict[tuple[str, str], Forking] = {}
 _OWNER = os.getpid()
 
 
@@ -76,22 +86,37 @@ def _cgroup() -> str:
 _HOME = _cgroup()
 
 
+def shared_of(kind: type[Kind], prefix: str) -> Kind:
+    """The one of a class that this process of tests has for an installation, in its own mount namespace."""
+    found = _SHARED.get((kind.__name__, prefix)) or kind(prefix)
+    _SHARED[kind.__name__, prefix] = found
+    assert isinstance(found, kind)
+    return found
+
+
 def shared(prefix: str) -> Begun:
-    """The one that this process of tests has for an installation, in its own mount namespace."""
-    if prefix not in _SHARED:
-        _SHARED[prefix] = Begun(prefix)
-    return _SHARED[prefix]
+    """The one of nvc-cli."""
+    return shared_of(Begun, prefix)
 
 
-def takes(words: Sequence[str | os.PathLike[str]]) -> bool:
+def at_home() -> bool:
+    """Whether what they fork is as if this process had started it: not for children, nor in a cgroup of a test."""
+    return (os.getpid(), os.geteuid(), _cgroup()) == (_OWNER, 0, _HOME) and "NVC_STAGE" not in os.environ
+
+
+def placed(words: Sequence[str | os.PathLike[str]]) -> tuple[str, list[str]]:
+    """The process whose mount namespace a command line enters, "" for none, and what it does there."""
+    said = [str(word) for word in words]
+    if said[:2] == ["nsenter", "-t"] and said[3:4] == ["-m"]:
+        return said[2], said[4:]
+    return "", said
+
+
+def takes(words: Sequence[str]) -> bool:
     """Whether this process can have the answer of that command line from `shared`."""
-    if words[0] != f"{STAGE}/bin/nvc-cli" or "NVC_STAGE" in os.environ:
+    if words[:1] != [f"{STAGE}/bin/nvc-cli"] or not at_home():
         return False
-    if os.getpid() != _OWNER or os.geteuid() != 0:
-        return False
-    if _cgroup() != _HOME:  # of one test, which removes it at its end
-        return False
-    rest = [str(word) for word in words[1:]]
+    rest = words[1:]
     while rest and rest[0].startswith("--root"):
         rest = rest[1 if "=" in rest[0] else 2 :]
     return bool(rest) and rest[0] in CALLED and not STARTING.intersection(rest)
@@ -103,8 +128,14 @@ def end_shared() -> None:
         _SHARED.popitem()[1].end()
 
 
-class Begun:
-    """The process. `prefix` is the installation's, `enter` the argv that runs a program where calls are made."""
+class Forking:
+    """A process that has imported modules of an installation, and forks.
+
+    `prefix` is the installation's, `enter` the argv that runs a program where it is to be.
+    """
+
+    server = ""
+    modules: tuple[str, ...] = ()
 
     def __init__(self, prefix: str, enter: Sequence[str] = ()) -> None:
         conf = subprocess.run(
@@ -118,29 +149,43 @@ class Begun:
             line.split(" ", 1)[1] for line in conf.splitlines() if line.startswith("interpreter ")
         )
         self._process = subprocess.Popen(
-            [*enter, interpreter, "-I", "-S", "-B", "-c", SERVER, prefix, *IMPORTED],
+            [*enter, interpreter, "-I", "-S", "-B", "-c", HEAD + self.server, prefix, *self.modules],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=CLEAN_ENV,
         )  # fmt: skip
         SHARED.add(self._process.pid)
+
+    def ask(self, question: object) -> Any:
+        """Its answer to one line."""
+        sent, answered = self._process.stdin, self._process.stdout
+        assert sent is not None and answered is not None
+        sent.write(json.dumps(question) + "\n")
+        sent.flush()
+        line = answered.readline()
+        assert line, "it has ended"
+        return json.loads(line)
 
     def end(self) -> None:
         """End it."""
         SHARED.discard(self._process.pid)
         self._process.communicate()
 
+
+Kind = TypeVar("Kind", bound=Forking)
+
+
+class Begun(Forking):
+    """That of nvc-cli."""
+
+    server, modules = SERVER, IMPORTED
+
     def __call__(
-        self, *words: str, check: bool = True, program: str = "nvc-cli"
+        self, *words: str, check: bool = True, program: str = "nvc-cli", place: str = ""
     ) -> subprocess.CompletedProcess[str]:
         """What nvc-cli does with these words, with a bare environment and without standard input.
 
-        `check`: exit 0 is expected. `program`: the name under which it is called.
+        `check`: exit 0 is expected. `program`: the name under which it is called. `place`: the process whose mount
+        namespace it enters.
         """
-        sent, answered = self._process.stdin, self._process.stdout
-        assert sent is not None and answered is not None
-        sent.write(json.dumps([MAIN[program], program, os.getcwd(), words]) + "\n")
-        sent.flush()
-        line = answered.readline()
-        assert line, "it has ended"
-        code, stdout, stderr = json.loads(line)
+        code, stdout, stderr = self.ask([MAIN[program], program, os.getcwd(), place, words])
         assert code == 0 or not check, f"{words}: exit {code}\n{stdout}{stderr}"
         return subprocess.CompletedProcess(words, code, stdout, stderr)

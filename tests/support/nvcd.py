@@ -16,6 +16,8 @@ from typing import Any
 from nvc.model.slices.policy import POLICIES
 
 from . import CLEAN_ENV, PATIENCE, REPO, until
+from .begun import at_home, shared_of
+from .begun_nvcd import Server
 from .realtime import REAL, Time
 
 GPU = "GPU-00000000-1111-2222-3333-44444444444{}"
@@ -43,6 +45,8 @@ class Place:
             ["unshare", "--mount", "--propagation=private", "sh", "-c", KEEP],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=CLEAN_ENV,
         )  # fmt: skip
+        self.keeper = self._keeper.pid
+        self.forks = time is REAL  # nvcd starts without its launcher
         assert self._keeper.stdout is not None and self._keeper.stdout.readline() == b"ready\n"
         self.root = f"/proc/{self._keeper.pid}/root"
         self.run = f"{self.root}/run/nvc"
@@ -116,11 +120,15 @@ class Daemon:
         self.notified = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.notified.bind(address)
         self.place = place
+        every = {**CLEAN_ENV, "NOTIFY_SOCKET": address, **variables}
+        self.process: Any  # Popen, or what has its methods
         with open(self.log, "ab") as log:
-            self.process = place.time.start(
-                place.enter(*place.program, *words), {**CLEAN_ENV, "NOTIFY_SOCKET": address, **variables},
-                stderr=log, stdin=subprocess.DEVNULL,
-            )  # fmt: skip
+            if place.forks and not variables and at_home():
+                self.process = shared_of(Server, place.stage).start(place.keeper, self.log, every, words)
+            else:
+                self.process = place.time.start(
+                    place.enter(*place.program, *words), every, stderr=log, stdin=subprocess.DEVNULL
+                )
 
     @property
     def pid(self) -> int:
