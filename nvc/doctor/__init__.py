@@ -1,7 +1,7 @@
 """What is wrong with this host, or with one container, and how to mend it.
 
 A check looks at one thing and has a name that never changes. One function gathers its facts; its rows say what each
-fact means: the first row whose test is true gives the finding. A check changes nothing. `catalog` lists the checks,
+fact means: the first row that fits gives the finding. A check changes nothing. `catalog` lists the checks,
 `examine` runs them, `Context` is what they read.
 """
 
@@ -40,14 +40,18 @@ class Fact(SimpleNamespace):
 
 @dataclass(frozen=True)
 class Row:
-    """What a check says of a fact for which `when` is true; texts name parts of the fact as `{name}`."""
+    """What a check says of a fact for which `when` holds; texts name parts of the fact as `{name}`."""
 
     status: str  # OK, WARNING, FAILED or UNKNOWN: it cannot be told
     text: str  # one line
-    when: Callable[[Any], object] = lambda _: True
+    when: str | Callable[[Any], object] = ""  # the part of the fact that is there, or a test; "": any fact
     seen: tuple[str, ...] = ()  # evidence, a line each
     run: tuple[str, ...] = ()  # commands that mend it, one after the other
     advice: str = ""  # what to do where no command does it
+
+    def fits(self, fact: Fact) -> bool:
+        """Whether it says something of this fact."""
+        return bool(self.when(fact) if callable(self.when) else not self.when or fact[self.when])
 
     def of(self, fact: Fact) -> Finding:
         """The finding for this fact."""
@@ -79,7 +83,7 @@ class Check:
     def run(self, context: Context) -> Iterator[Finding]:
         """What the rows say of the facts. Raises whatever keeps the facts from being gathered."""
         for fact in self.facts(context):
-            row = next((row for row in self.rows if row.when(fact)), None)
+            row = next((row for row in self.rows if row.fits(fact)), None)
             if row is not None:
                 yield row.of(fact)
 

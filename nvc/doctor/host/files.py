@@ -141,31 +141,31 @@ def _loader_cache(context: Context) -> Iterator[Fact]:
 
 CHECKS = (
     Check("driver.libraries", "libcuda and libnvidia-ml", _libraries, (
-        Row(FAILED, "there is no driver library in {root}", lambda it: it.root,
+        Row(FAILED, "there is no driver library in {root}", "root",
             seen=("looked for {names} with a version in {searched} and by the loader cache",), advice="{advice}"),
-        Row(FAILED, "{name} is missing, which {who} need", lambda it: it.missing,
+        Row(FAILED, "{name} is missing, which {who} need", "missing",
             advice="install the driver's libraries completely (libcuda1, nvidia-driver-cuda-libs)"),
         Row(OK, "libcuda and libnvidia-ml are there"),
     )),
     Check("driver.version", "whether libraries and kernel module have one version", _version, (
-        Row(FAILED, "the libraries are of driver {all}, the kernel module of {loaded}", lambda it: it.all,
+        Row(FAILED, "the libraries are of driver {all}, the kernel module of {loaded}", "all",
             run=("modprobe -r nvidia_drm nvidia_modeset nvidia_uvm nvidia", "modprobe nvidia"),
             advice="the old module of an upgraded driver is loaded: first stop what uses the GPU, or reboot"),
-        Row(FAILED, "{link} leads to {target}, the module is {loaded}", lambda it: it.link,
+        Row(FAILED, "{link} leads to {target}, the module is {loaded}", "link",
             run=("ln -sf {name}.{loaded} {link}", "{ldconfig}")),
-        Row(FAILED, "there is no {name} of driver {loaded}, only {path}", lambda it: it.alone,
+        Row(FAILED, "there is no {name} of driver {loaded}, only {path}", "alone",
             advice="if it was renamed, give it back the name {name}.{loaded} and run ldconfig; else install the "
             "libraries of driver {loaded} again"),
         Row(WARNING, "{path} remains from driver {version}", seen=("the kernel module is {loaded}",),
             run=("{aside}", "{ldconfig}"), advice="or remove the package that it belongs to"),
     )),
     Check("driver.loader-cache", "the loader cache: readable, complete, not stale", _loader_cache, (
-        Row(WARNING, "there is no loader cache {path}", lambda it: it.missing,
+        Row(WARNING, "there is no loader cache {path}", "missing",
             seen=("NixOS and musl do without; nvc searches directories instead",)),
-        Row(FAILED, "{problem}", lambda it: it.problem),
-        Row(WARNING, "the loader cache {path} cannot be read by users", lambda it: it.closed, seen=("{closed}",),
+        Row(FAILED, "{problem}", "problem"),
+        Row(WARNING, "the loader cache {path} cannot be read by users", "closed", seen=("{closed}",),
             run=("chmod 644 {path}",)),
-        Row(WARNING, "the loader cache names {gone} for {name}, which does not exist", lambda it: it.gone),
+        Row(WARNING, "the loader cache names {gone} for {name}, which does not exist", "gone"),
         Row(WARNING, "the loader cache {path} does not name {unlisted}.1"),
     )),
 )  # fmt: skip

@@ -24,8 +24,7 @@ CHECKS = (
     Check("install.programs", "the programs of this installation", _programs, (
         Row(UNKNOWN, "this code is not installed anywhere: there are no programs beside it",
             lambda it: not it.directory),
-        Row(FAILED, "{missing} is not a program: the installation is incomplete", lambda it: it.missing,
-            advice=REINSTALL),
+        Row(FAILED, "{missing} is not a program: the installation is incomplete", "missing", advice=REINSTALL),
         Row(OK, "programs are in {directory}"),
     )),
 )  # fmt: skip

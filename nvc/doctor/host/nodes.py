@@ -114,8 +114,8 @@ def _dev_char(context: Context) -> Iterator[Fact]:
 
 _HELP = "nvidia-modprobe makes nodes too, and `nvc-cli --load-kmods info`"
 NODE = (
-    Row(FAILED, "{place}: {problem}", lambda it: it.problem, seen=("the driver's number is {number}",),
-        run=("{aside}", "{make}"), advice=_HELP),
+    Row(FAILED, "{place}: {problem}", "problem", seen=("the driver's number is {number}",), run=("{aside}",
+        "{make}"), advice=_HELP),
     Row(FAILED, "{place} is missing", lambda it: it.place and not it.there,
         seen=("the driver's number is {number}",), run=("mkdir -p {directory}", "{make}"), advice=_HELP),
 )  # fmt: skip
@@ -123,7 +123,7 @@ CHECKS = (
     Check("nodes.control", "/dev/nvidiactl and the device nodes of UVM", _control, NODE),
     Check("nodes.gpus", "/dev/nvidiaN of each GPU", _gpus, (
         *NODE,
-        Row(WARNING, "{stale} is stale: there is no GPU with this minor", lambda it: it.stale, run=("{aside}",)),
+        Row(WARNING, "{stale} is stale: there is no GPU with this minor", "stale", run=("{aside}",)),
         Row(OK, "{place} is there"),
     )),
     Check("nodes.capabilities", "MIG capability nodes", _capabilities, NODE),

@@ -178,23 +178,21 @@ def _given_to_dockerd() -> set[str]:
 
 _RESTART = "take it out of {file}; then restart {engine}"
 _ENGINE = (
-    Row(FAILED, "{error.path}: {error.step}: {error.cause}", lambda it: it.error,
+    Row(FAILED, "{error.path}: {error.step}: {error.cause}", "error",
         advice="correct it: the engine cannot start with this file"),
-    Row(FAILED, "{engine}: runtime {gone.name} of {file} is {gone.programs[0]}, which does not exist",
-        lambda it: it.gone, advice=f"install it, or {_RESTART}"),
-    Row(FAILED, "{engine}: the default runtime {unregistered} of {file} is not registered",
-        lambda it: it.unregistered,
+    Row(FAILED, "{engine}: runtime {gone.name} of {file} is {gone.programs[0]}, which does not exist", "gone",
+        advice=f"install it, or {_RESTART}"),
+    Row(FAILED, "{engine}: the default runtime {unregistered} of {file} is not registered", "unregistered",
         run=("nvc-cli runtime configure --engine {engine} --runtime-name {unregistered}",),
         advice="or take the default out of {file}; then restart {engine}"),
     Row(WARNING, f"{{engine}}: two toolkits are registered, {{ours.name}} ({OURS}) and {{theirs.name}} ({NVIDIAS})",
-        lambda it: it.theirs, advice=f"keep one: the command takes {OURS} out; for the other, remove "
+        "theirs", advice=f"keep one: the command takes {OURS} out; for the other, remove "
         "{theirs.name} from {theirs.file}"),
-    Row(FAILED, "{link} leads to {target}, which does not exist: docker run --gpus fails", lambda it: it.link,
+    Row(FAILED, "{link} leads to {target}, which does not exist: docker run --gpus fails", "link",
         seen=("it ends at {ends}",), advice="{advice}"),
-    Row(FAILED, "containerd does not read {unread}: {main} does not import it", lambda it: it.unread,
+    Row(FAILED, "containerd does not read {unread}: {main} does not import it", "unread",
         run=("nvc-cli runtime configure --engine containerd", "systemctl restart containerd")),
-    Row(OK, "runtimes for GPUs: {names}; docker run --gpus is not set up", lambda it: it.lacks_gpus,
-        seen=NO_GPUS_OPTION),
+    Row(OK, "runtimes for GPUs: {names}; docker run --gpus is not set up", "lacks_gpus", seen=NO_GPUS_OPTION),
     Row(OK, "runtimes for GPUs: {names}"),
 )  # fmt: skip
 CHECKS = (
@@ -212,10 +210,10 @@ CHECKS = (
     )),
     Check("engines.hooks", "files of hooks.d: their programs, two toolkits", _hooks, (
         Row(FAILED, "{path} is not a hook: it names no program", lambda it: it.path and not it.program),
-        Row(FAILED, "{path} calls {program}, which does not exist: containers do not start", lambda it: it.path,
+        Row(FAILED, "{path} calls {program}, which does not exist: containers do not start", "path",
             advice="{advice}"),
-        Row(FAILED, "two toolkits have a hook for every container: {one} and {other}", lambda it: it.one,
-            run=("{aside}",), advice="keep one of the two files"),
+        Row(FAILED, "two toolkits have a hook for every container: {one} and {other}", "one", run=("{aside}",),
+            advice="keep one of the two files"),
         Row(FAILED, "{engine}: containers get GPUs twice, by {twice} and by the default runtime {runtime}",
             run=("{aside}",)),
     )),

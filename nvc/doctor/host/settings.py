@@ -95,22 +95,21 @@ def _left(path: str) -> bytes:
 
 FILE = (
     Check("config.file", "the configuration file: readable, valid, no unknown keys", _file, (
-        Row(FAILED, "{error.path}: {error.step}: {error.cause}", lambda it: it.error, seen=("{means}",),
-            advice="{advice}"),
-        Row(WARNING, "{warning}", lambda it: it.warning, advice="see docs/configuration.md"),
-        Row(WARNING, "{other} is not read, because there is {used}", lambda it: it.other,
+        Row(FAILED, "{error.path}: {error.step}: {error.cause}", "error", seen=("{means}",), advice="{advice}"),
+        Row(WARNING, "{warning}", "warning", advice="see docs/configuration.md"),
+        Row(WARNING, "{other} is not read, because there is {used}", "other",
             advice="put the settings in one of the two"),
-        Row(OK, "the configuration is {used}", lambda it: it.used),
+        Row(OK, "the configuration is {used}", "used"),
         Row(OK, "without a configuration file, defaults apply"),
     )),
     Check("config.cgroups", "no-cgroups with containers of root", _device_rules, (
-        Row(WARNING, "no-cgroups is set in {path}: containers of root cannot open their nodes", lambda it: it.off,
+        Row(WARNING, "no-cgroups is set in {path}: containers of root cannot open their nodes", "off",
             run=("sed -i 's/^ *no-cgroups *= *true/no-cgroups = false/' {path}",),
             advice="rootless engines do not need this setting"),
     )),
     Check("config.environment", "variables that bypass a device plugin", _environment, (
-        Row(WARNING, "any pod can get every GPU with NVIDIA_VISIBLE_DEVICES, without the device plugin",
-            lambda it: it.open, seen=("{plugins} is there, and variables of unprivileged containers count",),
+        Row(WARNING, "any pod can get every GPU with NVIDIA_VISIBLE_DEVICES, without the device plugin", "open",
+            seen=("{plugins} is there, and variables of unprivileged containers count",),
             advice="set accept-nvidia-visible-devices-envvar-when-unprivileged = false and "
             "accept-nvidia-visible-devices-as-volume-mounts = true in /etc/nvc/config.toml, "
             "and forbid pods hostPath volumes; or use CDI"),
@@ -118,16 +117,15 @@ FILE = (
 )  # fmt: skip
 KEPT = (
     Check("inventory.directory", "the runtime directory: private to root", _directory, (
-        Row(UNKNOWN, "{path} is root's", lambda it: it.hidden, advice=AS_ROOT),
-        Row(FAILED, "{path} is not a directory: container starts refuse to use it", lambda it: it.file,
+        Row(UNKNOWN, "{path} is root's", "hidden", advice=AS_ROOT),
+        Row(FAILED, "{path} is not a directory: container starts refuse to use it", "file", run=("{aside}",)),
+        Row(FAILED, "{path} belongs to user {owner}: container starts refuse to use it", lambda it: it.owner != "",
             run=("{aside}",)),
-        Row(FAILED, "{path} belongs to user {owner}: container starts refuse to use it",
-            lambda it: it.owner != "", run=("{aside}",)),
-        Row(FAILED, "{path} can be written by others (mode {mode}): container starts refuse to use it",
-            lambda it: it.mode, run=("chmod 700 {path}",)),
+        Row(FAILED, "{path} can be written by others (mode {mode}): container starts refuse to use it", "mode",
+            run=("chmod 700 {path}",)),
     )),
     Check("inventory.journals", "runs that were killed before they ended", _journals, (
-        Row(WARNING, "a run was killed while it changed {rootfs}", lambda it: it.rootfs, seen=("{journal}",),
+        Row(WARNING, "a run was killed while it changed {rootfs}", "rootfs", seen=("{journal}",),
             run=("nvc-cli configure --undo {quoted}",)),
         Row(WARNING, "a run was killed while it changed a container: {journal}{more} what it did",
             advice="only if that container is gone; its next `nvc-cli configure` undoes it"),

@@ -237,32 +237,30 @@ def _hidden() -> list[int]:
     return found
 
 
-UNCOVERED = Row(
-    FAILED, "process {pid} ({program}) of slice {name} bypasses the shim: {path}", lambda it: it.pid,
-    run=("nvc-cli vgpu check {pid}",),
-    advice="its memory is not limited: remove that copy of the library from the image",
-)  # fmt: skip
+UNCOVERED = Row(FAILED, "process {pid} ({program}) of slice {name} bypasses the shim: {path}", "pid",
+                run=("nvc-cli vgpu check {pid}",),
+                advice="its memory is not limited: remove that copy of the library from the image")  # fmt: skip
 CHECKS = (
     Check("vgpu.room", "whether there is room for another slice", _room, (
-        Row(FAILED, "{path} is full: {full} is free, and a slice takes {room} KiB and {files} files",
-            lambda it: it.full, seen=("containers and programs with a slice do not start; those that run go on",),
-            run=("df -h {path}", "du -x -d 2 {path}"),
+        Row(FAILED, "{path} is full: {full} is free, and a slice takes {room} KiB and {files} files", "full",
+            seen=("containers and programs with a slice do not start; those that run go on",), run=("df -h {path}",
+            "du -x -d 2 {path}"),
             advice="remove what others have put there, or mount /run larger: mount -o remount,size=20% /run"),
         Row(OK, "{path} has room: {free} MiB"),
     )),
     Check("vgpu.shim", "the installed shim", _shim, (
-        Row(FAILED, "no slices can be made: {missing}: {cause}", lambda it: it.missing, advice=REINSTALL),
-        Row(FAILED, "{damaged} is damaged: {cause}", lambda it: it.damaged, advice=REINSTALL),
+        Row(FAILED, "no slices can be made: {missing}: {cause}", "missing", advice=REINSTALL),
+        Row(FAILED, "{damaged} is damaged: {cause}", "damaged", advice=REINSTALL),
         Row(FAILED, "{path} is not the shim of this nvc: it is {own}, for version {layouts} of the quota",
             lambda it: (it.own, it.layouts) != (it.soname, it.wanted), advice=REINSTALL),
-        Row(FAILED, "{path} needs glibc {needs}, this host has {host}", lambda it: it.needs,
+        Row(FAILED, "{path} needs glibc {needs}, this host has {host}", "needs",
             advice="install the package that was built for this distribution"),
         Row(OK, "the shim is {directory}"),
     )),
     Check("vgpu.quotas", "the quota and entry of each slice", _quotas, (
-        Row(FAILED, "the slice in {path} is broken: {file}: {cause}", lambda it: it.torn,
-            run=("nvc-cli vgpu ls",), advice="the command ends that change"),
-        Row(FAILED, "the slice in {path} is broken: {file}: {cause}", lambda it: it.path, run=("{aside}",),
+        Row(FAILED, "the slice in {path} is broken: {file}: {cause}", "torn", run=("nvc-cli vgpu ls",),
+            advice="the command ends that change"),
+        Row(FAILED, "the slice in {path} is broken: {file}: {cause}", "path", run=("{aside}",),
             advice="then start its container again: while it runs, its programs are denied memory"),
         Row(OK, "{count} slices"),
     )),
@@ -285,13 +283,13 @@ CHECKS = (
             advice="remove that copy of the library from the image"),
     )),
     Check("vgpu.calibration", "whether every device is calibrated", _calibration, (
-        Row(FAILED, "the calibration cannot be read, so no slice can be made: {cause}", lambda it: it.cause,
-            seen=("{path}",), run=("{nvc_cli} vgpu calibrate",)),
+        Row(FAILED, "the calibration cannot be read, so no slice can be made: {cause}", "cause", seen=("{path}",),
+            run=("{nvc_cli} vgpu calibrate",)),
         Row(WARNING, "not calibrated with driver {driver}: contexts are charged at an estimate",
             lambda it: not it.known, seen=("no line for it in {path}",), run=("{nvc_cli} vgpu calibrate",)),
     )),
     Check("vgpu.isolation", "whether the driver can isolate what the configuration isolates", _isolation, (
-        Row(FAILED, "{setting}: driver {driver} has no memory limits by cgroup", lambda it: it.old,
+        Row(FAILED, "{setting}: driver {driver} has no memory limits by cgroup", "old",
             seen=("containers with such a slice do not start",),
             advice="install driver {since} or newer, or remove that setting from {config}"),
         Row(FAILED, "{setting}: no cgroup2 hierarchy is mounted", lambda it: not it.unified,
@@ -302,12 +300,12 @@ CHECKS = (
             advice="then set it again: nvc-cli vgpu policy"),
     )),
     Check("vgpu.daemon", "whether nvcd answers", _daemon, (
-        Row(FAILED, "process {hidden} is an nvcd that nobody reaches: {socket} is not where it looks",
-            lambda it: it.hidden, advice="its directory was removed"),
-        Row(OK, "nvcd does not run; no slice needs it", lambda it: it.idle),
+        Row(FAILED, "process {hidden} is an nvcd that nobody reaches: {socket} is not where it looks", "hidden",
+            advice="its directory was removed"),
+        Row(OK, "nvcd does not run; no slice needs it", "idle"),
         Row(FAILED, "nvcd cannot be reached: {socket}: {cause}", lambda it: it.cause and it.needed,
             advice="without nvcd, only memory limits and caps hold"),
-        Row(WARNING, "nvcd cannot be reached: {socket}: {cause}", lambda it: it.cause,
+        Row(WARNING, "nvcd cannot be reached: {socket}: {cause}", "cause",
             advice="without nvcd, only memory limits and caps hold"),
         Row(OK, "nvcd answers"),
     )),

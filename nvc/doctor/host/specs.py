@@ -110,11 +110,11 @@ def _conflicts(context: Context) -> Iterator[Fact]:
 
 CHECKS = (
     Check("cdi.specs", "specifications: valid, in directories that only root can write", _sound, (
-        Row(FAILED, "{path}: {problem}", lambda it: it.problem, run=("{aside}",),
+        Row(FAILED, "{path}: {problem}", "problem", run=("{aside}",),
             advice="engines ignore the whole file, and call its devices unresolvable; create it again with its "
             "tool"),
-        Row(FAILED, "{directory} is writable by others, and engines run as root what its files say",
-            lambda it: it.directory, run=("chmod go-w {directory}",)),
+        Row(FAILED, "{directory} is writable by others, and engines run as root what its files say", "directory",
+            run=("chmod go-w {directory}",)),
         Row(OK, "{count} specifications in {places}"),
     )),
     Check("cdi.stale", "specifications made for another driver or other devices", _stale, (
@@ -122,9 +122,9 @@ CHECKS = (
             advice="nvc-cdi-refresh.path of the package does so whenever the driver changes"),
     )),
     Check("cdi.refresh", "whether nvc-cdi-refresh works", _refreshed, (
-        Row(FAILED, "nvc-cdi-refresh is enabled, but has not written a specification",
-            seen=("{unit}", "no file of nvc is in {places}"),
-            run=("systemctl restart nvc-cdi-refresh.service", "journalctl -u nvc-cdi-refresh -n 20"),
+        Row(FAILED, "nvc-cdi-refresh is enabled, but has not written a specification", seen=("{unit}",
+            "no file of nvc is in {places}"), run=("systemctl restart nvc-cdi-refresh.service",
+            "journalctl -u nvc-cdi-refresh -n 20"),
             advice="it fails if the driver is not ready within a minute, or has no GPU: nvc-cli doctor driver"),
     )),
     Check("cdi.paths", "files and device nodes that specifications name", _paths, (
@@ -135,8 +135,8 @@ CHECKS = (
             advice="reinstall the tool that wrote the file, or write it with nvc"),
     )),
     Check("cdi.conflicts", "devices that two files define", _conflicts, (
-        Row(FAILED, "{device} is in {one} and in {other}: engines ignore a device that two files define",
-            lambda it: it.same, run=("{aside_other}",), advice="keep the file of the tool that you use"),
+        Row(FAILED, "{device} is in {one} and in {other}: engines ignore a device that two files define", "same",
+            run=("{aside_other}",), advice="keep the file of the tool that you use"),
         Row(WARNING, "{one} and {other} define the same devices, such as {device}: the later directory wins",
             run=("{aside_one}",)),
     )),
