@@ -87,7 +87,8 @@ def sim() -> None:
               help="Version that the driver reports.")  # fmt: skip
 @click.option("--cuda-version", default=SimSpec().cuda_version, show_default=True, metavar="MAJOR.MINOR",
               help="CUDA version that the driver reports.")  # fmt: skip
-@click.option("--imex-channel", "imex", multiple=True, type=int, metavar="N", help="Create this IMEX channel.")
+@click.option("--imex-channel", "imex_channels", multiple=True, type=int, metavar="N",
+              help="Create this IMEX channel.")  # fmt: skip
 @click.option("--no-persistenced", is_flag=True, help="No socket of nvidia-persistenced.")
 @click.option("--fabricmanager", is_flag=True, help="Make the socket of nv-fabricmanager.")
 @click.option("--mps", is_flag=True, help="Make the directory of the MPS control daemon.")
@@ -116,26 +117,13 @@ def spec_of(given: dict[str, Any]) -> SimSpec:
     """The options of `sim create` as what they ask for. Raises InputError."""
     if given["combined_cache"] and given["without_cache"]:
         raise InputError("read options", "--without-cache", "contradicts --combined-cache")
-    return SimSpec(
-        gpus=given["gpus"],
-        model=given["model"],
+    same = {name: given[name] for name in SimSpec._fields if name in given}
+    same |= {name: not given[f"no_{name}"] for name in ("persistenced", "compat32", "device_nodes")}
+    return SimSpec(**same).replace(
         memory=parse_size(given["memory"]) if given["memory"] else 0,
         mig=parse_layouts(given["mig"], given["gpus"]),
         minors=parse_numbers("minors", given["minors"]),
-        driver_version=given["driver_version"],
-        cuda_version=given["cuda_version"],
-        imex_channels=given["imex"],
-        persistenced=not given["no_persistenced"],
-        fabricmanager=given["fabricmanager"],
-        mps=given["mps"],
-        compat32=not given["no_compat32"],
-        libdir=given["libdir"],
         cache="none" if given["without_cache"] else "combined" if given["combined_cache"] else "new",
-        second_copy=given["second_copy"],
-        stale_entry=given["stale_entry"],
-        smi_wrapper=given["smi_wrapper"],
-        device_nodes=not given["no_device_nodes"],
-        seed=given["seed"],
     )
 
 
@@ -164,41 +152,33 @@ def show_command(directory: str, form: str) -> None:
 def document(found: SimReport) -> dict[str, Any]:
     """The report as JSON values: field names are kept, sizes are bytes."""
 
-    def fields(value: Any, without: str = "") -> dict[str, Any]:
-        return {name: getattr(value, name) for name in value._fields if name != without}
+    def fields(value: Any) -> dict[str, Any]:
+        return dict(zip(value._fields, value))
 
-    gpus = [{**fields(gpu, "mig"), "mig": [fields(mig) for mig in gpu.mig]} for gpu in found.gpus]
-    return {
-        "driver_version": found.driver_version,
-        "cuda_version": found.cuda_version,
-        "gpus": gpus,
-        "processes": [fields(process) for process in found.processes],
-    }
+    gpus = [{**fields(gpu), "mig": [fields(mig) for mig in gpu.mig]} for gpu in found.gpus]
+    return {**fields(found), "gpus": gpus, "processes": [fields(process) for process in found.processes]}
 
 
 def table(found: SimReport, width: int = 0) -> str:
     """The report for people, in at most `width` columns; 0: any number. Memory is in MiB."""
-    lines = [f"driver {found.driver_version} (simulated), CUDA {found.cuda_version}; memory in MiB", ""]
+    head = f"driver {found.driver_version} (simulated), CUDA {found.cuda_version}; memory in MiB\n\n"
     rows: list[tuple[str, ...]] = [("GPU", "MINOR", "BUS", "USED", "MEMORY", "NAME", "UUID")]
     for gpu in found.gpus:
-        used, memory = str(gpu.used // MIB), str(gpu.memory // MIB)
         name = gpu.name.removeprefix("NVIDIA ").removesuffix(" (simulated)")
-        rows.append(
-            (str(gpu.index), str(gpu.minor), gpu.bus_id.removeprefix("0000"), used, memory, name, gpu.uuid)
-        )
+        bus = gpu.bus_id.removeprefix("0000")
+        rows.append((str(gpu.index), str(gpu.minor), bus, *_sizes(gpu), name, gpu.uuid))
         for mig in gpu.mig:
-            used, memory = str(mig.used // MIB), str(mig.memory // MIB)
             instance = f"gi {mig.gpu_instance} ci {mig.compute_instance}"
-            rows.append(
-                (f"{gpu.index}:{mig.index}", "", instance, used, memory, f"MIG {mig.profile}", mig.uuid)
-            )
-    text = fitted(rows, width, ("MINOR", "BUS"), middle=("NAME",), short=14)
-    if found.processes:
-        rows2: list[tuple[str, ...]] = [("PID", "GPU", "USED", "BUSY ms")]
-        for process in found.processes:
-            where = str(process.gpu) if process.mig < 0 else f"{process.gpu}:{process.mig}"
-            rows2.append(
-                (str(process.pid), where, str(process.used // MIB), str(process.busy_ns // 1000000))
-            )
-        text += "\n" + fitted(rows2, width)
-    return "\n".join(lines) + "\n" + text
+            rows.append((f"{gpu.index}:{mig.index}", "", instance, *_sizes(mig), f"MIG {mig.profile}", mig.uuid))
+    text = head + fitted(rows, width, ("MINOR", "BUS"), middle=("NAME",), short=14)
+    if not found.processes:
+        return text
+    rows = [("PID", "GPU", "USED", "BUSY ms")]
+    for process in found.processes:
+        where = str(process.gpu) if process.mig < 0 else f"{process.gpu}:{process.mig}"
+        rows.append((str(process.pid), where, str(process.used // MIB), str(process.busy_ns // 1000000)))
+    return f"{text}\n{fitted(rows, width)}"
+
+
+def _sizes(device: Any) -> tuple[str, str]:
+    return str(device.used // MIB), str(device.memory // MIB)
