@@ -48,14 +48,13 @@ def list_command(ctx: click.Context, directories: tuple[str, ...], form: str) ->
     for file in {file.path: file for file in known.values()}.values():
         warnings += [f"{file.path}: {finding}" for finding in findings(file.document, facts)]
     output.warn(program_of(ctx), tuple(warnings))
-    if form in ("json", "yaml"):
-        devices = [{"name": name, "file": known[name].path} for name in sorted(known)]
-        output.write(output.document_text({"devices": devices, "warnings": warnings}, form))
-    elif form == "table":
-        rows = [("DEVICE", "FILE"), *((name, known[name].path) for name in sorted(known))]
-        output.write(output.emphasised(fitted(rows, output.columns(), tail=("FILE",))))
-    else:
-        output.write("".join(f"{name}\n" for name in sorted(known)))
+    rows = [(name, known[name].path) for name in sorted(known)]
+    output.show(
+        form,
+        lambda: {"devices": [{"name": name, "file": path} for name, path in rows], "warnings": warnings},
+        lambda width: fitted([("DEVICE", "FILE"), *rows], width, tail=("FILE",)),
+        lambda: "".join(f"{name}\n" for name, _ in rows),
+    )
 
 
 @command("validate", "nvc-cli cdi validate /etc/cdi/nvidia.yaml")

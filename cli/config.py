@@ -67,18 +67,13 @@ def show(ctx: click.Context, names: tuple[str, ...], origin: bool, form: str, na
         for item in found
         if (item.table, item.key) in wanted or not wanted and (item.effective or item.line)
     ]
-    if form in ("json", "yaml"):
-        made = {"file": path, "settings": [_document(item, path) for item in chosen]}
-        output.write(output.document_text(made, form))
-        return
-    if form == "table":
-        rows = [(item.name, tomltext.value_text(item.value), _origin(item, path)) for item in chosen]
-        table = [("KEY", "VALUE", "ORIGIN"), *rows]
-        output.write(output.emphasised(fitted(table, output.columns(), ("ORIGIN",), ("VALUE",))))
-        return
-    for item in chosen:
-        where = f"  # {_origin(item, path)}" if origin else ""
-        output.write(f"{item.name} = {tomltext.value_text(item.value)}{where}\n")
+    rows = [(item.name, tomltext.value_text(item.value), _origin(item, path)) for item in chosen]
+    output.show(
+        form,
+        lambda: {"file": path, "settings": [_document(item, path) for item in chosen]},
+        lambda width: fitted([("KEY", "VALUE", "ORIGIN"), *rows], width, ("ORIGIN",), ("VALUE",)),
+        lambda: "".join(f"{key} = {value}{f'  # {where}' if origin else ''}\n" for key, value, where in rows),
+    )
 
 
 @config.command(**examples("nvc-cli config get nvc.timeout", "nvc-cli config get -o json nvc.vgpu-policy"))
@@ -94,14 +89,13 @@ def get(ctx: click.Context, name: str, form: str, named: str) -> None:
     wanted = split(name)
     path, found = _read(ctx, named)
     item = next(item for item in found if (item.table, item.key) == wanted)
-    if form in ("json", "yaml"):
-        output.write(output.document_text(_document(item, path), form))
-        return
     value = item.value if isinstance(item.value, str) else tomltext.value_text(item.value)
-    if form == "table":
-        output.write(output.emphasised(fitted([("KEY", "VALUE"), (item.name, value)], output.columns())))
-    else:
-        output.write(f"{one_line(value)}\n")
+    output.show(
+        form,
+        lambda: _document(item, path),
+        lambda width: fitted([("KEY", "VALUE"), (item.name, value)], width),
+        lambda: f"{one_line(value)}\n",
+    )
 
 
 def _read(ctx: click.Context, named: str) -> tuple[str, tuple[Setting, ...]]:
@@ -219,19 +213,12 @@ def check(ctx: click.Context, named: str, form: str) -> None:
     path = path_now(named)
     missing = not named and not os.path.lexists(path)
     warnings, errors = ((), ()) if missing else check_file(path)
-    if form in ("json", "yaml"):
-        problems = [{"kind": "warning", "text": warning} for warning in warnings]
-        problems += [{"kind": "error", "text": str(error)} for error in errors]
-        output.write(output.document_text({"file": None if missing else path, "problems": problems}, form))
-        ctx.exit(1 if errors else 0)
-    if missing:
-        output.write("no configuration file: all defaults\n")
-        return
-    for warning in warnings:
-        output.write(f"warning: {warning}\n")
-    for error in errors:
-        output.write(f"{error}\n")
-    output.write(f"{path}: errors: {len(errors)}, warnings: {len(warnings)}\n")
+    lines = [*(f"warning: {warning}" for warning in warnings), *map(str, errors)]
+    lines.append(f"{path}: errors: {len(errors)}, warnings: {len(warnings)}")
+    text = "no configuration file: all defaults" if missing else "\n".join(lines)
+    problems = [{"kind": "warning", "text": warning} for warning in warnings]
+    problems += [{"kind": "error", "text": str(error)} for error in errors]
+    output.show(form, lambda: {"file": None if missing else path, "problems": problems}, str, lambda: f"{text}\n")
     ctx.exit(1 if errors else 0)
 
 

@@ -119,9 +119,4 @@ def _show(plan: Plan, form: str) -> None:
     from nvc.plan.describe import describe, document, table
     from nvc_cli import output
 
-    if form in ("json", "yaml"):
-        output.write(output.document_text(document(plan), form))
-    elif form == "table":
-        output.write(output.emphasised(table(plan, output.columns())))
-    else:
-        output.write(describe(plan))
+    output.show(form, lambda: document(plan), lambda width: table(plan, width), lambda: describe(plan))

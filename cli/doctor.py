@@ -74,21 +74,9 @@ def _containers(_: click.Context, __: click.Parameter, begun: str) -> list[Compl
 @click.argument("checks", metavar="[CHECK...]", nargs=-1, shell_complete=_names)
 @click.pass_context
 def doctor(
-    ctx: click.Context,
-    /,
-    container: str,
-    kubernetes: bool,
-    claim: str,
-    kubeconfig: str,
-    state_dir: str,
-    form: str,
-    everything: bool,
-    strict: bool,
-    listing: bool,
-    bundle: str,
-    unmasked: bool,
-    checks: tuple[str, ...],
-) -> None:
+    ctx: click.Context, /, container: str, kubernetes: bool, claim: str, kubeconfig: str, state_dir: str, form: str,
+    everything: bool, strict: bool, listing: bool, bundle: str, unmasked: bool, checks: tuple[str, ...],
+) -> None:  # fmt: skip
     """Find problems of this host, a container or a Kubernetes node, and how to mend them.
 
     Nothing is changed. Exit code 0: no failure. 1: a check failed. 2: no failure, but some checks could not run,
@@ -115,12 +103,12 @@ def doctor(
         reason = text.reason(results) if found else ""
         passed = everything or bool(checks)
         end = f"a GPU program in {container} fails: {reason}\n" if reason else ""
-        if form in ("json", "yaml"):
-            output.write(output.document_text(_document(results, context, reason), form))
-        elif form == "table":
-            output.write(output.emphasised(text.table(results, output.columns())))
-        else:
-            output.write(text.report(results, passed, output.coloured(), output.columns()) + end)
+        output.show(
+            form,
+            lambda: _document(results, context, reason),
+            lambda width: text.table(results, width),
+            lambda: text.report(results, passed, output.coloured(), output.columns()) + end,
+        )
         if bundle:
             count = write_archive(context, results, text.report(results, passed) + end, bundle, unmasked)
             output.say("nvc-cli", f"{bundle} has {count} files: look through it before you send it")
@@ -130,11 +118,9 @@ def doctor(
 def _list(names: tuple[str, ...], places: tuple[str, ...], form: str) -> None:
     """Write the checks of these names, or all."""
     listed = choose(names, places) if names else CHECKS
-    if form in ("json", "yaml"):
-        rows = [{"check": check.name, "title": check.title} for check in listed]
-        output.write(output.document_text({"schemaVersion": 1, "checks": rows}, form))
-    else:
-        output.write(text.listing(listed))
+    rows = [{"check": check.name, "title": check.title} for check in listed]
+    form = "text" if form == "table" else form
+    output.show(form, lambda: {"schemaVersion": 1, "checks": rows}, str, lambda: text.listing(listed))
 
 
 def _context(values: Values, node: Node | None) -> Context:

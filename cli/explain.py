@@ -25,13 +25,11 @@ def explain(code: str | None, form: str) -> None:
     Every error ends with its code. Without CODE, all codes are listed.
     """
     chosen = (codes.explain(code),) if code is not None else codes.EXPLANATIONS
-    if form in ("json", "yaml"):
-        errors = [vars(found) for found in chosen]
-        output.write(output.document_text({"schemaVersion": 1, "errors": errors}, form))
-    elif form == "table":
-        rows = [("CODE", "STAGE", "MEANING"), *((one.code, one.stage, one.meaning) for one in chosen)]
-        output.write(output.emphasised(fitted(rows, output.columns())))
-    elif code is not None:
-        output.write(codes.text_of(chosen[0]))
-    else:
-        output.write("".join(f"{found.code}  {found.meaning}\n" for found in chosen))
+    rows = [("CODE", "STAGE", "MEANING"), *((one.code, one.stage, one.meaning) for one in chosen)]
+    text = "".join(f"{found.code}  {found.meaning}\n" for found in chosen)
+    output.show(
+        form,
+        lambda: {"schemaVersion": 1, "errors": [vars(found) for found in chosen]},
+        lambda width: fitted(rows, width),
+        lambda: text if code is None else codes.text_of(chosen[0]),
+    )

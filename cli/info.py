@@ -29,9 +29,10 @@ def run(session: Session) -> None:
     if facts.simulated:
         output.say(session.program, f"simulated driver in {facts.driver_root}: these GPUs are not real")
     output.warn(session.program, facts.warnings)
-    if form in ("json", "yaml"):
-        output.write(output.document_text(listing.info_document(facts), form))
-    elif form == "table":
-        output.write(output.emphasised(listing.info_table(facts, output.columns())))
-    else:
-        output.write(listing.info_csv(facts) if form == "csv" else listing.info_text(facts))
+    text = listing.info_csv if form == "csv" else listing.info_text
+    output.show(
+        form,
+        lambda: listing.info_document(facts),
+        lambda width: listing.info_table(facts, width),
+        lambda: text(facts),
+    )

@@ -32,12 +32,12 @@ def run(session: Session) -> None:
     facts = driver.facts
     entries = driver.entries(request, tuple(kinds))
     output.warn(session.program, facts.warnings)
-    if form in ("json", "yaml"):
-        output.write(output.document_text(listing.list_document(facts, entries), form))
-    elif form == "table":
-        output.write(output.emphasised(listing.list_table(entries, output.columns())))
-    else:
-        output.write(listing.list_text(entries))
+    output.show(
+        form,
+        lambda: listing.list_document(facts, entries),
+        lambda width: listing.list_table(entries, width),
+        lambda: listing.list_text(entries),
+    )
 
 
 def asks_for_everything(words: Words) -> bool:

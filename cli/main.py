@@ -354,9 +354,5 @@ def version_command(form: str) -> None:
     from nvc.base.columns import fitted
     from nvc_cli.version import version_document, version_text, versions
 
-    if form in ("json", "yaml"):
-        output.write(output.document_text(version_document(), form))
-    elif form == "table":
-        output.write(output.emphasised(fitted([("NAME", "VALUE"), *versions().items()], output.columns())))
-    else:
-        output.write(version_text())
+    rows = [("NAME", "VALUE"), *versions().items()]
+    output.show(form, version_document, lambda width: fitted(rows, width), version_text)

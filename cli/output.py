@@ -7,7 +7,7 @@ import posix
 from nvc.base.errors import NvcError, one_line
 from nvc.base.program import put
 from nvc.base.program import say as say
-from nvc.base.types import Any
+from nvc.base.types import Any, Callable
 
 BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
 WIDTH = 80  # columns where standard output is no terminal
@@ -57,6 +57,16 @@ def document_text(document: dict[str, Any], form: str) -> str:
     from nvc.base.yamlwrite import yaml_text
 
     return yaml_text(document)
+
+
+def show(
+    form: str, document: Callable[[], dict[str, Any]], table: Callable[[int], str], text: Callable[[], str] = str
+) -> None:
+    """Print in the form that was asked for: `document` as json or yaml, `table` of so many columns, or `text`."""
+    if form in ("json", "yaml"):
+        write(document_text(document(), form))
+    else:
+        write(emphasised(table(columns())) if form == "table" else text())
 
 
 def one_of_many(document: dict[str, Any], form: str) -> str:

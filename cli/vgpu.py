@@ -127,10 +127,6 @@ def calibrate_command(ctx: click.Context, devices: tuple[str, ...], form: str) -
     facts = discover(LinuxKernel(), arguments.driver_options(ctx.obj["globals"]))
     measured = calibrate(facts, select(facts, Request(devices=selectors)), SliceRequest())
     calibration.store(measured)
-    if form != "table":
-        kept = [{name: getattr(one, name) for name in one._fields} for one in measured]
-        output.write(output.document_text({"measurements": kept}, form))
-        return
     from nvc.base.columns import fitted
 
     rows: list[tuple[str, ...]] = [("DRIVER", "CONTEXT", "MODULE", "DEVICE")]
@@ -138,7 +134,8 @@ def calibrate_command(ctx: click.Context, devices: tuple[str, ...], form: str) -
         part = f", MIG device of {one.memory} MiB" if one.memory else ""
         memory = f"{one.context >> 20} MiB", f"{one.module >> 20} MiB"
         rows.append((one.driver, *memory, f"{one.device}{part}"))
-    output.write(output.emphasised(fitted(rows, output.columns(), middle=("DEVICE",))))
+    kept = [dict(zip(one._fields, one)) for one in measured]
+    output.show(form, lambda: {"measurements": kept}, lambda width: fitted(rows, width, middle=("DEVICE",)))
 
 
 @command("check", "nvc-cli vgpu check", "nvc-cli vgpu check 4242", "nvc-cli vgpu check --all")

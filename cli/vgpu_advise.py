@@ -68,9 +68,7 @@ def advise_command(ctx: click.Context, gpu: str, trusted: bool, seconds: float, 
                 "GPU", gpu, "no slice with a process uses it", "`nvc-cli vgpu top` lists those in use"
             )
     advices = tuple(advise(one, trusted) for one in found)
-    if form != "table":
-        output.write(output.document_text(document(advices, seconds), form))
-    elif advices:
-        output.write(output.emphasised(text(advices, output.columns())))
-    else:
+    if form == "table" and not advices:
         output.say(program_of(ctx), "no slice has a process: start programs, and ask while they work")
+    else:
+        output.show(form, lambda: document(advices, seconds), lambda width: text(advices, width))

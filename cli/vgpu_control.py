@@ -198,12 +198,10 @@ def policy_command(
         output.warn(program_of(ctx), told)
         return
     found = shared_devices(kernel, facts, selectors)
-    if form != "table":
-        output.write(output.document_text({"devices": [device.document() for device in found]}, form))
-        return
     from nvc.slices.show.tables import policies_table
 
-    output.write(output.emphasised(policies_table(found, output.columns())))
+    devices = [device.document() for device in found]
+    output.show(form, lambda: {"devices": devices}, lambda width: policies_table(found, width))
 
 
 @command("rm", "nvc-cli vgpu rm --gone", "nvc-cli vgpu rm web")

@@ -109,11 +109,8 @@ def report_command(
         tracks, looked = watch(kernel, keys, seconds, interval, progress.tell)
     finally:
         progress.end()
-    if form != "table":
-        made = {"seconds": looked, "tracks": [track.document() for track in tracks]}
-        output.write(output.document_text(made, form))
-    else:
-        output.write(output.emphasised(tracks_table(tracks, output.columns())))
+    made = {"seconds": looked, "tracks": [track.document() for track in tracks]}
+    output.show(form, lambda: made, lambda width: tracks_table(tracks, width))
     for line in enforcement(everybody(ctx, kernel)).splitlines():
         output.say(program_of(ctx), line)
     if not tracks:
