@@ -58,6 +58,9 @@ struct vgpu_quota_device {
     uint64_t waited; /* nanoseconds in which nvcd has stopped it; likewise */
 };
 
+/* Bits of `flags` of the quota, which nvcd alone writes, in one piece and without a change of `sequence`. */
+#define VGPU_QUOTA_SUSPENDED 1u /* the processes' memory leaves their devices, has left, or comes back */
+
 /* Readers take a copy that was made while `sequence` was even and did not change. */
 struct vgpu_quota {
     uint64_t magic;

@@ -63,6 +63,17 @@ def test_there_and_back(place: Place, launcher: str, holder: Start) -> None:
     assert not os.listdir(f"{place.run}/suspend")
 
 
+def test_calls_that_the_driver_does_not_hold_up(place: Place, launcher: str, holder: Start) -> None:
+    """They would fault: the shim waits in their place."""
+    one = holder()
+    cli(place, launcher, "suspend", str(one.tenant))
+    assert one.waits("ask")
+    cli(place, launcher, "resume", str(one.tenant))
+    found = dict(one.receive() for _ in range(6))
+    assert len(found) == 6 and set(found.values()) == {"0"}, found
+    assert one.tells()
+
+
 def test_again_and_again(place: Place, launcher: str, holder: Start) -> None:
     one, other = holder(), holder(100)
     for _ in range(5):

@@ -17,7 +17,7 @@ from .nvcd import Place
 from .rootfs import LIBS
 
 HOLDER = """
-import ctypes, os, sys
+import ctypes, os, sys, threading
 cuda, context, memory = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_uint64()
 kind, size = sys.argv[1], int(sys.argv[2]) << 20
 codes = [cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0), cuda.cuCtxSetCurrent(context)]
@@ -27,8 +27,25 @@ else:
     codes.append(cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(size)))
 last = ctypes.c_uint64(memory.value + size - 4)
 codes.append(cuda.cuMemcpyHtoD_v2(last, ctypes.byref(ctypes.c_uint32(4711)), ctypes.c_size_t(4)))
+event, stream, ms, size = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_float(), ctypes.c_size_t()
+codes += [cuda.cuStreamCreate(ctypes.byref(stream), 1), cuda.cuEventCreate(ctypes.byref(event), 0)]
+codes += [cuda.cuEventRecord(event, stream), cuda.cuStreamSynchronize(stream)]
+asked = [(cuda.cuEventQuery, event), (cuda.cuEventSynchronize, event), (cuda.cuStreamQuery, stream),
+         (cuda.cuEventElapsedTime, ctypes.byref(ms), event, event), (cuda.cuStreamSynchronize, stream),
+         (cuda.cuMemGetInfo_v2, ctypes.byref(size), ctypes.byref(size))]
+go = threading.Event()
+def ask(function, *words):
+    cuda.cuCtxSetCurrent(context)  # which would wait
+    go.wait()
+    sys.stdout.write(f"{function.__name__} {function(*words)}\\n")
+    sys.stdout.flush()
+for words in asked:
+    threading.Thread(target=ask, args=words, daemon=True).start()
 print(os.getpid(), *codes, flush=True)
 for line in sys.stdin:
+    if line.startswith("ask"):
+        go.set()
+        continue
     found = ctypes.c_uint32()
     code = cuda.cuMemcpyDtoH_v2(ctypes.byref(found), last, ctypes.c_size_t(4))
     print(code, found.value, flush=True)
@@ -52,9 +69,9 @@ class Holder(Dialog):
         self.send("read")
         return self.receive() == ["0", "4711"]
 
-    def waits(self) -> bool:
-        """Whether a call, which is not received yet, does not return."""
-        self.send("read")
+    def waits(self, word: str = "read") -> bool:
+        """Whether a call, which is not received yet, does not return; `ask`: each of those for what was done."""
+        self.send(word)
         assert self.process.stdout is not None
         return not select.select([self.process.stdout], [], [], 0.2)[0]
 

@@ -13,6 +13,7 @@ from nvc.daemon.suspend.calls import (
     IS_SUSPENDED,
     LOCKED,
     NOT_INITIALIZED,
+    NOT_READY,
     RUNNING,
     CallFailed,
     away,
@@ -70,7 +71,7 @@ def alive(_: int) -> bool:
 
 def test_all_are_locked_before_any_goes_away() -> None:
     driver = Fake()
-    assert away(driver, PIDS, nothing, alive).state == IS_SUSPENDED
+    assert away(driver, PIDS, nothing, alive, alive).state == IS_SUSPENDED
     assert [name for name, _ in driver.calls] == ["lock"] * 3 + ["checkpoint"] * 3
     driver.calls.clear()
     assert back(driver, PIDS, nothing, alive).state == IS_RUNNING
@@ -80,9 +81,17 @@ def test_all_are_locked_before_any_goes_away() -> None:
 @pytest.mark.parametrize(("step", "pid"), list(product(("lock", "checkpoint"), PIDS)))
 def test_one_that_refuses_leaves_all_running(step: str, pid: int) -> None:
     driver = Fake({(step, pid): 801})
-    found = away(driver, PIDS, nothing, alive)
+    found = away(driver, PIDS, nothing, alive, alive)
     assert (found.state, found.step, found.pid, found.code) == (IS_RUNNING, step, pid, 801)
     assert set(driver.states.values()) == {RUNNING}
+
+
+def test_one_that_stays_in_a_call_leaves_all_running() -> None:
+    """It would fault, were its memory taken away."""
+    driver = Fake()
+    found = away(driver, PIDS, nothing, lambda pid: pid != 11, alive)
+    assert (found.state, found.pid, found.code) == (IS_RUNNING, 11, NOT_READY)
+    assert set(driver.states.values()) == {RUNNING} and ("checkpoint", 10) not in driver.calls
 
 
 @pytest.mark.parametrize("pid", PIDS)
@@ -105,7 +114,7 @@ def test_whatever_was_left_comes_back(states: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("step", ["lock", "checkpoint", "state", "restore", "unlock"])
 def test_one_that_has_ended_holds_nobody_up(step: str) -> None:
     driver = Fake({(step, 11): 304})
-    assert away(driver, PIDS, nothing, lambda pid: pid != 11).state == IS_SUSPENDED
+    assert away(driver, PIDS, nothing, alive, lambda pid: pid != 11).state == IS_SUSPENDED
     assert back(driver, PIDS, nothing, lambda pid: pid != 11).state == IS_RUNNING
     assert {driver.states[10], driver.states[12]} == {RUNNING}
 

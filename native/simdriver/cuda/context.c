@@ -288,10 +288,10 @@ static CUresult synchronize(struct context *context)
 
 CU_API CUresult cuCtxSynchronize(void)
 {
-    CU_CALL(synchronize(context_current()));
+    CU_CALL_RESIDENT(synchronize(context_current()));
 }
 
 CU_API CUresult cuCtxSynchronize_v2(CUcontext context)
 {
-    CU_CALL(synchronize(context));
+    CU_CALL_RESIDENT(synchronize(context));
 }

@@ -10,6 +10,7 @@
 #include "state.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <sys/types.h>
 
 enum { MIB = 1 << 20, PAGE = 2 * MIB, MAX_RUNNING = 128, MAX_ARGUMENTS = 4096, QUEUE_DEPTH = 1024 };
@@ -278,6 +279,14 @@ CUresult cuDriverGetVersion(int *version);
         CU_RETURN(expression);                                                                              \
     } while (0)
 
+/* Likewise, of one that does not wait while the process is suspended: as with driver 580, it faults. */
+#define CU_CALL_RESIDENT(expression)                                                                        \
+    do {                                                                                                    \
+        if (locked_is_away())                                                                               \
+            raise(SIGSEGV);                                                                                 \
+        CU_CALL(expression);                                                                                \
+    } while (0)
+
 #define CU_TRY(expression)                                                                                  \
     do {                                                                                                    \
         CUresult tried_ = (expression);                                                                     \
@@ -328,6 +337,7 @@ void ledger_drop(uint64_t id);
 /* locked.c: what cuCheckpoint* ask of this process */
 void locked_enter(struct driver *in); /* waits while the process is locked */
 void locked_leave(struct driver *in);
+bool locked_is_away(void);       /* its memory is off the devices */
 void locked_pending(int change); /* operations begin or end */
 
 /* context.c */

@@ -155,7 +155,7 @@ static CUresult query(CUevent handle)
 
 CU_API CUresult cuEventQuery(CUevent event)
 {
-    CU_CALL(query(event));
+    CU_CALL_RESIDENT(query(event));
 }
 
 static CUresult synchronize(CUevent handle)
@@ -173,7 +173,7 @@ static CUresult synchronize(CUevent handle)
 
 CU_API CUresult cuEventSynchronize(CUevent event)
 {
-    CU_CALL(synchronize(event));
+    CU_CALL_RESIDENT(synchronize(event));
 }
 
 /* The difference is known in nanoseconds, but the interface has a float of milliseconds: coarse after an hour. */
@@ -194,10 +194,10 @@ static CUresult elapsed(float *out, CUevent from, CUevent to)
 
 CU_API CUresult cuEventElapsedTime(float *out, CUevent from, CUevent to)
 {
-    CU_CALL(elapsed(out, from, to));
+    CU_CALL_RESIDENT(elapsed(out, from, to));
 }
 
 CU_API CUresult cuEventElapsedTime_v2(float *out, CUevent from, CUevent to)
 {
-    CU_CALL(elapsed(out, from, to));
+    CU_CALL_RESIDENT(elapsed(out, from, to));
 }

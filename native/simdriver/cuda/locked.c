@@ -49,6 +49,16 @@ void locked_leave(struct driver *in)
     tell(in);
 }
 
+bool locked_is_away(void)
+{
+    struct driver *in = driver();
+    pthread_mutex_lock(&in->lock);
+    const struct sim_slot *slot = own_slot(in);
+    uint32_t state = slot ? atomic_load(&slot->process) : CU_PROCESS_STATE_RUNNING;
+    pthread_mutex_unlock(&in->lock);
+    return state == CU_PROCESS_STATE_CHECKPOINTED || state == SIM_PROCESS_LOST;
+}
+
 void locked_pending(int change)
 {
     struct driver *in = driver();

@@ -226,12 +226,14 @@ static CUresult get_info(size_t *free_bytes, size_t *total)
 
 CU_API CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
 {
+    CU_REQUIRE(!locked_is_away(), CUDA_ERROR_OPERATING_SYSTEM);
     CU_CALL(get_info(free_bytes, total));
 }
 
 CU_API CUresult cuMemGetInfo(unsigned int *free_bytes, unsigned int *total)
 {
     size_t wide_free, wide_total;
+    CU_REQUIRE(!locked_is_away(), CUDA_ERROR_OPERATING_SYSTEM);
     CU_ENTER();
     CUresult result = get_info(&wide_free, &wide_total);
     if (result == CUDA_SUCCESS && free_bytes && total) {

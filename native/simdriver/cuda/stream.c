@@ -119,12 +119,12 @@ static CUresult query(CUstream handle)
 
 CU_API CUresult cuStreamQuery(CUstream stream)
 {
-    CU_CALL(query(stream));
+    CU_CALL_RESIDENT(query(stream));
 }
 
 CU_API CUresult cuStreamQuery_ptsz(CUstream stream)
 {
-    CU_CALL(query(PER_THREAD(stream)));
+    CU_CALL_RESIDENT(query(PER_THREAD(stream)));
 }
 
 /* Work in the legacy default stream waits for the blocking streams, so waiting for it waits for them. */
@@ -144,12 +144,12 @@ static CUresult synchronize(CUstream handle)
 
 CU_API CUresult cuStreamSynchronize(CUstream stream)
 {
-    CU_CALL(synchronize(stream));
+    CU_CALL_RESIDENT(synchronize(stream));
 }
 
 CU_API CUresult cuStreamSynchronize_ptsz(CUstream stream)
 {
-    CU_CALL(synchronize(PER_THREAD(stream)));
+    CU_CALL_RESIDENT(synchronize(PER_THREAD(stream)));
 }
 
 /* A property of a stream: the function, and the one for per-thread default streams. */

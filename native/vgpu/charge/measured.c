@@ -1,5 +1,6 @@
 #include "measured.h"
 
+#include "resident.h"
 #include "slice/ledger.h"
 
 #include <sched.h>
@@ -17,7 +18,7 @@ struct measured measured_now(int position)
     size_t left, total;
     struct account_view view;
     if (position == NO_POSITION || !account_view(position, &view) ||
-        REAL(cuMemGetInfo_v2)(&left, &total) != CUDA_SUCCESS)
+        RESIDENT(cuMemGetInfo_v2)(&left, &total) != CUDA_SUCCESS)
         return (struct measured){0};
     return (struct measured){left, view.used, true};
 }

@@ -2,6 +2,7 @@
  * size of. So a launch reserves what its nodes can take together; afterwards that size counts. */
 #include "process/capture.h"
 #include "charge/charge.h"
+#include "charge/resident.h"
 #include "time/gate.h"
 #include "charge/gauge.h"
 #include "graph_footprint.h"
@@ -149,7 +150,7 @@ static void look_into_store(struct part *part)
 /* A graph that runs has its memory until it has ended. */
 static bool wait_a_little(CUstream stream, uint64_t since)
 {
-    if (capture_has(stream) || REAL(cuStreamQuery)(stream) != CUDA_ERROR_NOT_READY ||
+    if (capture_has(stream) || RESIDENT(cuStreamQuery)(stream) != CUDA_ERROR_NOT_READY ||
         now_ns(CLOCK_MONOTONIC) - since > PATIENCE_NS)
         return false;
     sleep_us(STEP_US);

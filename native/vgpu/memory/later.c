@@ -1,6 +1,7 @@
 /* Linear memory that is freed in the order of a stream, which may be gone before the memory is: an event tells. */
 #include "process/capture.h"
 #include "charge/charge.h"
+#include "charge/resident.h"
 #include "process/log.h"
 
 static bool is_current(CUcontext context)
@@ -54,7 +55,7 @@ bool later_read(int position)
             item = *at;
         items_unlock();
         CUevent event = (CUevent)(uintptr_t)item.other;
-        if (item.kind != ITEM_LATER || REAL(cuEventQuery)(event) == CUDA_ERROR_NOT_READY ||
+        if (item.kind != ITEM_LATER || RESIDENT(cuEventQuery)(event) == CUDA_ERROR_NOT_READY ||
             !item_take(ITEM_LATER, item.key, &item))
             continue;
         REAL(cuEventDestroy_v2)(event);

@@ -4,6 +4,7 @@
 #include "charge/charge.h"
 #include "charge/gauge.h"
 #include "charge/holes.h"
+#include "charge/resident.h"
 
 static uint64_t key_of(CUmemoryPool pool)
 {
@@ -43,7 +44,7 @@ static CUresult undo(CUdeviceptr address, const struct request *request, CUmemor
 {
     int mode = capture_leave();
     REAL_IN(request->per_thread, cuMemFreeAsync)(address, request->stream);
-    REAL_IN(request->per_thread, cuStreamSynchronize)(request->stream);
+    RESIDENT_IN(request->per_thread, cuStreamSynchronize)(request->stream);
     REAL(cuMemPoolTrimTo)(pool, 0);
     gauge_read(ITEM_POOL, key_of(pool));
     capture_return(mode);
@@ -54,7 +55,7 @@ static CUresult undo(CUdeviceptr address, const struct request *request, CUmemor
 static bool is_idle(const struct request *request)
 {
     int mode = capture_leave();
-    CUresult result = REAL_IN(request->per_thread, cuStreamQuery)(request->stream);
+    CUresult result = RESIDENT_IN(request->per_thread, cuStreamQuery)(request->stream);
     capture_return(mode);
     return result == CUDA_SUCCESS;
 }

@@ -99,6 +99,17 @@ bool account_device(int position, struct vgpu_quota_device *out)
     return good;
 }
 
+bool account_is_suspended(void)
+{
+    struct process *in = process();
+    if (!in)
+        return false;
+    lock_take(&in->account);
+    bool suspended = quota_read(in) && in->quota.flags & VGPU_QUOTA_SUSPENDED;
+    lock_drop(&in->account);
+    return suspended;
+}
+
 static bool set_tentative(struct process *in, int position, uint64_t bytes)
 {
     in->own[position].tentative = bytes;

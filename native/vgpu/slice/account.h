@@ -21,6 +21,9 @@ int account_position(const uint8_t uuid[16]);
 /* Copies what the quota says; false: there is no quota. */
 bool account_device(int position, struct vgpu_quota_device *out);
 
+/* Whether the quota says that the memory of the slice's processes may be off their devices. */
+bool account_is_suspended(void);
+
 /* Asks for bytes: they count from now on, until one of the next three. */
 enum verdict account_reserve(int position, uint64_t bytes);
 void account_commit(int position, uint64_t bytes);   /* the driver gave them */

@@ -57,8 +57,10 @@ bool quota_read(struct process *in)
             LOG_ONCE("the quota is missing, truncated or of another version: allocations are denied");
             return in->quota_good = false;
         }
-        if (in->quota_good && fresh.sequence == in->quota.sequence)
+        if (in->quota_good && fresh.sequence == in->quota.sequence) {
+            in->quota.flags = fresh.flags;
             return true;
+        }
         uint64_t sequence = fresh.sequence;
         if (sequence % 2 == 0 && read_at(in, &fresh, sizeof(fresh)) && header_is_good(&fresh) &&
             fresh.sequence == sequence && read_at(in, &in->quota, HEADER) &&

@@ -1,5 +1,6 @@
 #include "pacer.h"
 
+#include "charge/resident.h"
 #include "slice/budget.h"
 #include "slice/ledger.h"
 
@@ -83,7 +84,7 @@ static void record(struct pacer *pacer, CUevent *event, CUstream handle)
 static uint64_t time_of(CUevent origin, uint64_t origin_at, CUevent event, uint64_t now)
 {
     float ms = 0;
-    if (!origin || REAL(cuEventElapsedTime)(&ms, origin, event) != CUDA_SUCCESS || !(ms >= 0))
+    if (!origin || RESIDENT(cuEventElapsedTime)(&ms, origin, event) != CUDA_SUCCESS || !(ms >= 0))
         return now;
     return least(origin_at + (uint64_t)((double)ms * 1e6), now);
 }
@@ -119,7 +120,7 @@ static bool look_at(struct pacer *pacer, struct pacer_stream *stream, uint64_t n
     CUevent event = batch->event, origin = pacer->origin;
     uint64_t serial = batch->serial, origin_at = pacer->origin_at, end = now;
     lock_drop(&pacer->lock);
-    bool ended = !event || REAL(cuEventQuery)(event) != CUDA_ERROR_NOT_READY;
+    bool ended = !event || RESIDENT(cuEventQuery)(event) != CUDA_ERROR_NOT_READY;
     if (ended && event)
         end = time_of(origin, origin_at, event, now);
     lock_take(&pacer->lock);

@@ -1,5 +1,6 @@
 /* What the program is told of a device's memory: of the slice, not of the card. */
 #include "charge/charge.h"
+#include "charge/resident.h"
 
 #include <limits.h>
 
@@ -25,7 +26,7 @@ CU_API CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
 {
     struct target to;
     uint64_t used;
-    CUresult result = REAL(cuMemGetInfo_v2)(free_bytes, total);
+    CUresult result = RESIDENT(cuMemGetInfo_v2)(free_bytes, total);
     if (result != CUDA_SUCCESS || !target_current(&to))
         return result;
     uint64_t all = total ? *total : UINT64_MAX;
@@ -41,7 +42,7 @@ CU_API CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
 CU_API CUresult cuMemGetInfo(unsigned int *free_bytes, unsigned int *total)
 {
     size_t wide_free, wide_total;
-    CUresult result = REAL(cuMemGetInfo)(free_bytes, total);
+    CUresult result = RESIDENT(cuMemGetInfo)(free_bytes, total);
     if (result != CUDA_SUCCESS || cuMemGetInfo_v2(&wide_free, &wide_total) != CUDA_SUCCESS)
         return result;
     if (free_bytes)

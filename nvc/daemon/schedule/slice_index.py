@@ -64,6 +64,10 @@ class IndexedSlice:
             if device.uuid.lower() == uuid.lower():
                 quota.set_kept(self.quota, number, at, had, waited)
 
+    def set_suspended(self, suspended: bool) -> None:
+        """Write that into its quota; see quota.set_suspended. Raises OSError."""
+        quota.set_suspended(self.quota, suspended)
+
     def close(self) -> None:
         """Forget the file."""
         os.close(self.quota)

@@ -19,7 +19,7 @@ RUNNING, LOCKED, CHECKPOINTED, FAILED = range(4)
 #: What becomes of a slice.
 IS_RUNNING, IS_SUSPENDED, IS_FAILED = "running", "suspended", "failed"
 LOCK_MS = 10_000  # that work in flight may take
-OUT_OF_MEMORY, NOT_INITIALIZED = 2, 3
+OUT_OF_MEMORY, NOT_INITIALIZED, NOT_READY = 2, 3, 600
 NO_CALLS = -1  # in the place of a CUresult: libcuda lacks them
 
 Told = Callable[[str, int], None]
@@ -112,10 +112,21 @@ def lives(pid: int) -> bool:
     return True
 
 
-def away(driver: Driver, pids: tuple[int, ...], told: Told, alive: Callable[[int], bool] = lives) -> Outcome:
-    """Lock all processes, then take their memory off the devices. If one refuses, all go on as before."""
+def away(
+    driver: Driver, pids: tuple[int, ...], told: Told, have_left: Callable[[int], bool],
+    alive: Callable[[int], bool] = lives,
+) -> Outcome:  # fmt: skip
+    """Lock all processes, then take their memory off the devices. If one refuses, all go on as before.
+
+    `have_left` waits until no thread of a process is in a call that the driver does not hold up.
+    """
+
+    def settle(pid: int) -> None:
+        if not have_left(pid):
+            raise CallFailed("the end of calls", pid, NOT_READY)
+
     try:
-        for step, name in ((driver.lock, "lock"), (driver.checkpoint, "checkpoint")):
+        for step, name in ((driver.lock, "lock"), (settle, "settle"), (driver.checkpoint, "checkpoint")):
             for pid in pids:
                 told(name, pid)
                 try:

@@ -261,10 +261,18 @@ class Suspender:
     def _keep(self, one: Suspension) -> None:
         self.records[one.key] = one
         suspension.write(one)
+        self._say(one.key, True)
+
+    def _say(self, key: str, suspended: bool) -> None:
+        """Tell the slice's shims: they let no call begin that would fault."""
+        known = self.slices.by_key.get(key)
+        if known is not None:
+            known.set_suspended(suspended)
 
     def _forget(self, key: str) -> None:
         self.records.pop(key, None)
         self._again.pop(key, None)
+        self._say(key, False)
         suspension.forget(key)
 
     def _reap(self) -> None:

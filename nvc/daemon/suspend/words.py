@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from nvc.daemon.suspend.calls import NO_CALLS, OUT_OF_MEMORY, Outcome
+from nvc.daemon.suspend.calls import NO_CALLS, NOT_READY, OUT_OF_MEMORY, Outcome
 from nvc.daemon.suspend.room import Refusal
 
-_NOT_READY, _UNSUPPORTED, _SYSTEM = 600, 801, 304
+_UNSUPPORTED, _SYSTEM = 801, 304
 _NEWER = "driver 570 (CUDA 12.8) or newer has these calls"
 #: By the number of CUDA: the cause and the remedy.
 _MEANING = {
     NO_CALLS: ("the driver has no such call", _NEWER),
     OUT_OF_MEMORY: ("the GPU had no room; driver 580 does not bring it back any more", "end the process"),
-    _NOT_READY: ("work in flight did not end in time", "try again when its kernels are shorter, or wait for them"),
+    NOT_READY: ("work in flight did not end in time", "try again when its kernels are shorter, or wait for them"),
     _UNSUPPORTED: (
         "the driver cannot save what it has: managed memory, memory of several processes, or a group of GPUs",
         f"leave it running; {_NEWER}",

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Callable
 
 from nvc.daemon.io import helper
 from nvc.daemon.suspend.calls import IS_FAILED, Cuda, Driver, Outcome, Told, away, back
+from nvc.daemon.suspend.threads import SEEN, Threads
 from nvc.kernel import Kernel, privileges
 from nvc.slices.make.calibrate import Libraries
 from nvc.slices.make.confine import die_with, no_new_privileges
@@ -28,10 +30,16 @@ def start(kernel: Kernel, libraries: Libraries, pids: tuple[int, ...], leave: bo
 
     Raises OSError.
     """
-    work: Work = away if leave else back
 
     def run(channel: socket.socket, parent: int) -> None:
+        threads = Threads()
         _confine(kernel, libraries.root, parent)
+
+        def leaves(driver: Driver, pids: tuple[int, ...], told: Told) -> Outcome:
+            time.sleep(SEEN)
+            return away(driver, pids, told, threads.have_left)
+
+        work: Work = leaves if leave else back
         _serve(channel, libraries.cuda, pids, work)
         os._exit(0)
 

@@ -49,6 +49,11 @@ PACE_PERCENT = 0xFF
 QUOTA_SIZE = QUOTA_HEADER.size + DEVICES * QUOTA_DEVICE.size
 SEQUENCE = struct.Struct("<Q")
 SEQUENCE_OFFSET = 16
+#: The quota's own flags, which nvcd alone writes, in one piece.
+FLAGS = struct.Struct("<I")
+FLAGS_OFFSET = 28
+#: A bit of them: the processes' memory leaves their devices, has left, or comes back.
+SUSPENDED = 1
 
 #: magic, version, size, slot count, high water, transfers, shares in use, reserved.
 LEDGER_HEADER = struct.Struct("<QIIIIQQ24x")

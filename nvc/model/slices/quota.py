@@ -143,6 +143,11 @@ def set_kept(fd: int, number: int, at: int, had: int, waited: int) -> None:
     _put(fd, data, layout.QUOTA_HEADER.size + number * layout.QUOTA_DEVICE.size + layout.KEPT_OFFSET)
 
 
+def set_suspended(fd: int, suspended: bool) -> None:
+    """Say in an open quota file whether the memory of its processes may be off their devices. Raises OSError."""
+    _put(fd, layout.FLAGS.pack(layout.SUSPENDED if suspended else 0), layout.FLAGS_OFFSET)
+
+
 def finish(fd: int) -> bool:
     """End the unfinished change of a writer that was killed, and return whether there was one.
 
@@ -170,7 +175,11 @@ def write(fd: int, devices: tuple[QuotaDevice, ...]) -> None:
     data = pack(devices, odd)
     if os.fstat(fd).st_size:
         _put(fd, layout.SEQUENCE.pack(odd), layout.SEQUENCE_OFFSET)
-    _put(fd, data, 0)
+        behind = layout.FLAGS_OFFSET + layout.FLAGS.size
+        _put(fd, data[: layout.FLAGS_OFFSET], 0)
+        _put(fd, data[behind:], behind)  # the flags between are nvcd's
+    else:
+        _put(fd, data, 0)
     _put(fd, layout.SEQUENCE.pack((odd + 1) & (1 << 64) - 1), layout.SEQUENCE_OFFSET)
 
 

@@ -1,0 +1,32 @@
+/* Calls that need the process's memory on its devices, and that the driver does not hold up while it is elsewhere.
+ *
+ * Most calls wait in the driver until a suspended process has come back. With driver 580 these do not: waits and queries
+ * of events, streams and contexts fault, and the question for free memory returns an error. */
+#ifndef NVC_VGPU_RESIDENT_H
+#define NVC_VGPU_RESIDENT_H
+
+#include "process/real.h"
+#include "process/system.h"
+
+enum {
+    RESIDENT_NS = 20000000
+}; /* between two looks at the quota: nvcd waits for longer before it locks the process */
+
+extern _Atomic uint64_t resident_due; /* CLOCK_MONOTONIC_COARSE */
+
+/* Waits while the slice is suspended. */
+__attribute__((cold)) void resident_look(void);
+
+static inline void resident_wait(void)
+{
+    uint64_t now = now_ns(CLOCK_MONOTONIC_COARSE),
+             due = atomic_load_explicit(&resident_due, memory_order_relaxed);
+    if (__builtin_expect(now >= due || due - now > 2 * RESIDENT_NS,
+                         0)) /* far ahead: of before a checkpoint */
+        resident_look();
+}
+
+#define RESIDENT(name) (resident_wait(), REAL(name))
+#define RESIDENT_IN(per_thread, name) (resident_wait(), REAL_IN(per_thread, name))
+
+#endif
