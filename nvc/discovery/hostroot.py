@@ -78,7 +78,8 @@ class HostRoot(Closable):
     def open_regular(self, path: str) -> tuple[int, os.stat_result]:
         """A readable descriptor of a regular file, and its status. A device or pipe is never opened.
 
-        Raises OSError, DetectionError for another kind of file, or HostError where a process keeps a lease on it.
+        Raises OSError, DetectionError for another kind of file, or HostError where a process keeps a lease on it or
+        the host fails.
         """
         try:
             fd = self.kernel.open_in_root(self.fd, path, O_PATH)
@@ -92,13 +93,17 @@ class HostRoot(Closable):
             finally:
                 os.close(fd)
         except OSError as error:
-            self.note(error)
+            self.note(error, path)
             raise
 
-    def note(self, error: OSError | DetectionError) -> None:
-        """Take down that something could not be read, unless the error says that it is not there, or what it is."""
-        if isinstance(error, OSError) and error.errno not in (_ENOENT, _ENOTDIR, _ELOOP):
-            self.unread = True
+    def note(self, error: OSError | DetectionError, path: str) -> None:
+        """Take down that something could not be read, unless the error says that it is not there, or what it is.
+
+        Raises HostError where the host fails.
+        """
+        if isinstance(error, OSError):
+            of_host(error, "read", path)
+            self.unread = self.unread or error.errno not in (_ENOENT, _ENOTDIR, _ELOOP)
 
     def _leased(self, fd: int, path: str) -> int:
         """Open a file on which a process holds a lease (fcntl(2), F_SETLEASE), as root of a container can."""
@@ -135,7 +140,7 @@ class HostRoot(Closable):
         try:
             fd = self.kernel.open_in_root(self.fd, path, _DIRECTORY)
         except OSError as error:
-            self.note(error)
+            self.note(error, path)
             return []
         found: list[tuple[str, int]] = []
         with closing(fd):

@@ -13,7 +13,7 @@ import time
 
 from nvc.base.errors import NvcError, one_line
 from nvc.base.files import closing
-from nvc.base.rundir import runtime_directory
+from nvc.base.rundir import in_user_namespace, runtime_directory
 from nvc.discovery.devices.devfiles import missing_nodes, wanted_nodes
 
 TYPE_CHECKING = False
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 MODULES = ("nvidia", "nvidia-uvm", "nvidia-modeset")
 _NO_DEVICE = "kernel modules are not loaded: no NVIDIA device on the PCI bus"
 _REPORT_LIMIT = 32 << 10
-_IDENTITY_MAP = b"0 0 4294967295"
 
 
 def load_kmods(host: Host, options: DriverOptions) -> tuple[str, ...]:
@@ -49,7 +48,7 @@ def _locked(
     """Have a child `load` where there is `work`, one at a time on this host."""
     if not work(host, options):
         return ()
-    if os.geteuid() != 0 or _in_user_namespace():
+    if os.geteuid() != 0 or in_user_namespace():
         return ("kernel modules are not loaded: it takes root of the host",)
     try:
         lock = _lock()
@@ -72,11 +71,6 @@ def missing_modules(host: Host) -> tuple[str, ...]:
     return tuple(
         name for name in MODULES if not host.system.exists(f"/sys/module/{name.replace('-', '_')}/initstate")
     )
-
-
-def _in_user_namespace() -> bool:
-    with open("/proc/self/uid_map", "rb") as file:
-        return b" ".join(file.read(4096).split()) != _IDENTITY_MAP
 
 
 def _lock() -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import os
 
-from nvc.base.errors import DetectionError, of_host
+from nvc.base.errors import DetectionError
+from nvc.base.files import closing
 from nvc.discovery.driver.elf import read_elf
 from nvc.discovery.hostroot import HostRoot, identity_of
 from nvc.model.facts import Binary
@@ -83,25 +84,14 @@ def _examine(root: HostRoot, path: str, kind: str, arch: str) -> tuple[Binary | 
     """The binary at `path`, or the text of the script there, or neither."""
     try:
         fd, status = root.open_regular(path)
-    except OSError as error:
-        of_host(error, "look for driver programs", path)
-        return None, None
-    except DetectionError:
-        return None, None
-    try:
-        if os.pread(fd, 2, 0) == b"#!":
-            return None, os.pread(fd, SCRIPT_LIMIT, 0)
-        if not status.st_mode & 0o111 or not read_elf(fd, path).is_for(arch):
-            return None, None
-        return Binary(root.real_path(fd), kind, identity_of(status)), None
-    except OSError as error:
-        of_host(error, "look for driver programs", path)
-        root.note(error)
-        return None, None
-    except DetectionError:
-        return None, None
-    finally:
-        os.close(fd)
+        with closing(fd):
+            if os.pread(fd, 2, 0) == b"#!":
+                return None, os.pread(fd, SCRIPT_LIMIT, 0)
+            if status.st_mode & 0o111 and read_elf(fd, path).is_for(arch):
+                return Binary(root.real_path(fd), kind, identity_of(status)), None
+    except (OSError, DetectionError) as error:
+        root.note(error, path)
+    return None, None
 
 
 def _paths_in(script: bytes, name: str) -> list[str]:

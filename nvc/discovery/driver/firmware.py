@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from nvc.base.errors import DetectionError, of_host
+from nvc.base.errors import DetectionError
 from nvc.base.files import closing
 from nvc.discovery.hostroot import HostRoot, identity_of
 from nvc.model.facts import Firmware
@@ -41,8 +41,6 @@ def find_firmwares(
             try:
                 fd, status = root.open_regular(path)
             except (OSError, DetectionError) as error:
-                if isinstance(error, OSError):
-                    of_host(error, "look for firmware", path)
                 warnings.append(f"firmware {path} is left out: {error}")
                 continue
             with closing(fd):

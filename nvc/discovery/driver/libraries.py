@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 
-from nvc.base.errors import DetectionError, NvcError, of_host
+from nvc.base.errors import DetectionError
+from nvc.base.files import closing
 from nvc.base.value import Value
 from nvc.discovery.driver.elf import Elf, read_elf
 from nvc.discovery.driver.elfnote import layouts_of
@@ -44,25 +45,18 @@ def read_cache(root: HostRoot, path: str) -> tuple[list[tuple[int, str, str]], t
     """
     try:
         fd, status = root.open_regular(path)
+        with closing(fd):
+            data = os.pread(fd, min(status.st_size, CACHE_LIMIT + 1), 0)
+        return parse_cache(data, _PREFIXES), ()
     except FileNotFoundError:
         return [], ()
     except (OSError, DetectionError) as error:
-        return [], (f"loader cache {path} is not used: {_why(error, path)}",)
-    try:
-        data = os.pread(fd, min(status.st_size, CACHE_LIMIT + 1), 0)
-        return parse_cache(data, _PREFIXES), ()
-    except (OSError, DetectionError) as error:
-        root.note(error)
-        return [], (f"loader cache {path} is not used: {_why(error, path)}",)
-    finally:
-        os.close(fd)
+        root.note(error, path)
+        return [], (f"loader cache {path} is not used: {_why(error)}",)
 
 
-def _why(error: OSError | NvcError, path: str) -> str:
-    if isinstance(error, OSError):
-        of_host(error, "look for driver libraries", path)
-        return (error.strerror or str(error)).lower()
-    return str(error.cause)
+def _why(error: OSError | DetectionError) -> str:
+    return (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error.cause)
 
 
 def find_libraries(
@@ -196,27 +190,21 @@ class _Search:
             return None
         try:
             fd, status = self.root.open_regular(path)
+            with closing(fd):
+                if status.st_size == 0 and not listed:  # a mount of an earlier start was there
+                    return None
+                real = self.root.real_path(fd)
+                if not real.endswith(self.suffix) and not (name in ROWS and ROWS[name].abi):
+                    return None  # of another driver, or not NVIDIA's at all
+                elf = read_elf(fd, real)
         except FileNotFoundError:
             if listed:
                 self.warnings.append(f"stale entry in the loader cache: {path}")
             return None
         except (OSError, DetectionError) as error:
-            self.warnings.append(f"library {path} is left out: {_why(error, path)}")
+            self.root.note(error, path)
+            self.warnings.append(f"library {path} is left out: {_why(error)}")
             return None
-        if status.st_size == 0 and not listed:  # a mount of an earlier start was there
-            os.close(fd)
-            return None
-        try:
-            real = self.root.real_path(fd)
-            if not real.endswith(self.suffix) and not (name in ROWS and ROWS[name].abi):
-                return None  # of another driver, or not NVIDIA's at all
-            elf = read_elf(fd, real)
-        except (OSError, DetectionError) as error:
-            self.root.note(error)
-            self.warnings.append(f"library {path} is left out: {_why(error, path)}")
-            return None
-        finally:
-            os.close(fd)
         return self.library(name, real, elf, identity_of(status))
 
     def library(self, name: str, path: str, elf: Elf, identity: Identity) -> Library | None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 
-from nvc.base.errors import DetectionError, of_host
+from nvc.base.errors import DetectionError
 from nvc.base.fastjson import JsonError, parse
 from nvc.base.files import closing
 from nvc.base.types import Any, Iterator
@@ -80,7 +80,7 @@ def _examine(root: HostRoot, path: str, known: frozenset[str], warnings: list[st
             library = next((name for name in _named(path, os.pread(fd, _LIMIT + 1, 0)) if name in known), "")
     except (OSError, DetectionError, JsonError) as error:
         if isinstance(error, OSError):
-            of_host(error, "look for manifests", path)
+            root.note(error, path)
         if "nvidia" in path[path.rindex("/") :]:  # what is wrong with others' is not ours to say
             warnings.append(f"{path} is left out: {error}")
         return None

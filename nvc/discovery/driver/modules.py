@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
-
-from nvc.base.errors import DetectionError, of_host
+from nvc.base.errors import DetectionError
+from nvc.base.files import closing
 from nvc.discovery.driver.elf import read_elf
 from nvc.discovery.hostroot import HostRoot, identity_of
 from nvc.model.facts import Module
@@ -46,20 +45,12 @@ def find_modules(
 def _examine(root: HostRoot, path: str, link: str, arch: str, warnings: list[str]) -> Module | None:
     try:
         fd, status = root.open_regular(path)
+        with closing(fd):
+            if status.st_size and read_elf(fd, path).is_for(arch):
+                return Module(root.real_path(fd), path, link, identity_of(status))
     except (FileNotFoundError, NotADirectoryError):
-        return None
+        pass
     except (OSError, DetectionError) as error:
-        if isinstance(error, OSError):
-            of_host(error, "look for modules of the X server", path)
+        root.note(error, path)
         warnings.append(f"{path} is left out: {error}")
-        return None
-    try:
-        if not status.st_size or not read_elf(fd, path).is_for(arch):
-            return None
-        return Module(root.real_path(fd), path, link, identity_of(status))
-    except (OSError, DetectionError) as error:
-        root.note(error)
-        warnings.append(f"{path} is left out: {error}")
-        return None
-    finally:
-        os.close(fd)
+    return None

@@ -114,15 +114,8 @@ def _file(root: HostRoot, path: str) -> tuple[str, Identity] | None:
 def _library(root: HostRoot, path: str, arch: str) -> tuple[str, str, Identity] | None:
     try:
         fd, status = root.open_regular(path)
+        with closing(fd):
+            elf, real = read_elf(fd, path), root.real_path(fd)
     except (OSError, DetectionError):
         return None
-    try:
-        elf = read_elf(fd, path)
-        if not elf.is_for(arch):
-            return None
-        real = root.real_path(fd)
-        return real, elf.soname or os.path.basename(real), identity_of(status)
-    except (OSError, DetectionError):
-        return None
-    finally:
-        os.close(fd)
+    return (real, elf.soname or os.path.basename(real), identity_of(status)) if elf.is_for(arch) else None
