@@ -17,7 +17,6 @@ from nvc.base.errors import InputError, NvcError
 from nvc.frontends.nri import adjust
 from nvc.frontends.nri.adjust import adjustment
 from nvc.frontends.nri.annotations import DOMAIN, NAMES, asked, request_of
-from nvc.frontends.nri.errors import NriError
 from nvc.frontends.nri.plugin import CREATE_CONTAINER, INTERNAL, INVALID_ARGUMENT, UNIMPLEMENTED, Plugin
 from nvc.frontends.nri.protocol import nri_pb2 as nri
 from nvc.frontends.nri.protocol import ttrpc_pb2 as ttrpc
@@ -29,6 +28,7 @@ from nvc.frontends.nri.wire import (
     RESPONSE,
     RUNTIME,
     Message,
+    NriError,
     Wire,
     frames,
 )

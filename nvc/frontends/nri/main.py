@@ -16,9 +16,8 @@ from nvc.discovery import discover
 from nvc.frontends.cdi.generate import installed_hook
 from nvc.frontends.nri.adjust import adjustment, given
 from nvc.frontends.nri.annotations import asked, named, request_of
-from nvc.frontends.nri.errors import NriError
 from nvc.frontends.nri.plugin import Plugin
-from nvc.frontends.nri.wire import Wire
+from nvc.frontends.nri.wire import NriError, Wire
 from nvc.kernel import LinuxKernel
 from nvc.request.config import Config, driver_options
 

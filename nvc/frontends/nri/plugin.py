@@ -12,10 +12,9 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from nvc.base.errors import NvcError, unforeseen
-from nvc.frontends.nri.errors import NriError
 from nvc.frontends.nri.protocol import nri_pb2 as nri
 from nvc.frontends.nri.protocol import ttrpc_pb2 as ttrpc
-from nvc.frontends.nri.wire import PLUGIN, REQUEST, RESPONSE, RUNTIME, STEP, Message, Wire
+from nvc.frontends.nri.wire import PLUGIN, REQUEST, RESPONSE, RUNTIME, STEP, Message, NriError, Wire
 
 NAME = "nvc"
 SERVICES = "nri.pkg.api.v1alpha1."

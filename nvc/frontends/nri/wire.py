@@ -9,8 +9,8 @@ from __future__ import annotations
 import socket
 import struct
 
+from nvc.base.errors import NvcError
 from nvc.base.value import Value
-from nvc.frontends.nri.errors import NriError
 
 STEP = "speak NRI"
 #: Connections: the runtime calls the plugin on the first, the plugin calls the runtime on the second.
@@ -22,6 +22,10 @@ MESSAGE_MAX = 4 << 20
 CHUNK = 4096
 _FRAME = struct.Struct(">II")
 _HEAD = struct.Struct(">IIBB")
+
+
+class NriError(NvcError, code="NVC-2501", stage="nri", hint="see the runtime's log"):
+    """The runtime's NRI socket cannot be reached, has been closed, or says what is not of the protocol."""
 
 
 class Message(Value):
