@@ -13,6 +13,7 @@ import sys
 import time
 
 from nvc.base.errors import one_line
+from nvc.base.program import tell
 from nvc.model.facts import HostFacts
 from nvc.model.selection import Selection
 from nvc.plan.ops import Plan
@@ -25,7 +26,7 @@ class DebugLog:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._put(WARNING)
+        tell(fd, WARNING)
 
     def step(self, text: str) -> None:
         """One step of the run."""
@@ -87,12 +88,4 @@ class DebugLog:
         frame = sys._getframe(2)
         where = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
         micro = now // 1000 % 10**6
-        self._put(f"{level}{stamp}.{micro:06d} {_thread.get_native_id()} {where}] {one_line(text)}\n")
-
-    def _put(self, text: str) -> None:
-        data = text.encode("utf-8", "surrogateescape")
-        try:
-            while data:
-                data = data[os.write(self._fd, data) :]
-        except OSError:
-            pass
+        tell(self._fd, f"{level}{stamp}.{micro:06d} {_thread.get_native_id()} {where}] {one_line(text)}\n")

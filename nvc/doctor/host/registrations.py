@@ -14,11 +14,11 @@ from nvc.doctor import FAILED, OK, WARNING, Check, Fact, Row, aside, with_system
 from nvc.doctor.context import Context, read_text
 from nvc.doctor.host.installation import PROGRAMS, REINSTALL
 from nvc.frontends.engines import RUNTIME, EngineError, containerd, docker
+from nvc.frontends.engines.ask import PATH
 from nvc.frontends.engines.change import document_of, value_at
 from nvc.frontends.engines.hooksd import DEFAULTS
 from nvc.frontends.engines.registered import Registered, Runtime, registered
 
-PATH = ":".join(docker.PATH)
 OURS, NVIDIAS, OTHER = "nvc", "NVIDIA's toolkit", "other"
 NAMES = (
     "nvidia-container-cli",

@@ -8,7 +8,7 @@ from typing import Any
 
 from nvc.doctor import FAILED, OK, WARNING, Check, Fact, Row, aside, first
 from nvc.doctor.context import Context
-from nvc.frontends.cdi.stamp import staleness, stamp_of_document
+from nvc.frontends.cdi.stamp import parts_of, staleness, stamp_of_document
 from nvc.frontends.cdi.store import SpecFile, read_directory
 
 #: Kinds that are about NVIDIA's devices; other vendors' files are only read for their names.
@@ -71,12 +71,6 @@ def _paths(context: Context) -> Iterator[Fact]:
             if missing:
                 yield Fact(path=file.path, gone=missing[0], seen=first(missing[1:], _SHOWN),
                            refresh=_refresh(context, file))  # fmt: skip
-
-
-def parts_of(document: dict[str, Any], name: str) -> Iterator[dict[str, Any]]:
-    """The edits of one kind, of all containers and of each device."""
-    for owner in (document, *(document.get("devices") or ())):
-        yield from (owner.get("containerEdits") or {}).get(name) or ()
 
 
 def _host_paths(document: dict[str, Any]) -> Iterator[str]:

@@ -11,8 +11,8 @@ import nvc
 from nvc.base.errors import InitializationError, InputError
 from nvc.doctor import FAILED, OK, UNKNOWN, WARNING, Check, Fact, Row, aside, first
 from nvc.doctor.context import Context
-from nvc.doctor.host.specs import parts_of
 from nvc.doctor.kubernetes.cluster import Node, node_of
+from nvc.frontends.cdi.stamp import parts_of
 from nvc.frontends.cdi.store import read_spec
 from nvc.kubernetes.claims import give
 from nvc.kubernetes.claims.claim import Allocation

@@ -14,7 +14,7 @@ from nvc.discovery import discover
 from nvc.discovery.devices.beside import IMEX, MANAGEMENT, Beside, find_beside
 from nvc.discovery.devices.devfiles import IMEX_NODES
 from nvc.discovery.host import Host
-from nvc.frontends.cdi.document import DocumentOptions, merged
+from nvc.frontends.cdi.document import DocumentOptions, NodeStatus, below, merged, node_edit
 from nvc.frontends.cdi.generate import document_of
 from nvc.frontends.cdi.hookspec import STEP
 from nvc.frontends.cdi.validate import problems
@@ -38,30 +38,18 @@ def edits_of(found: Beside, device_root: str, driver_root: str) -> dict[str, Any
     """The edits that give a container the devices of a kind and the files that go with them."""
     edits: dict[str, Any] = {"deviceNodes": [_node(node, device_root) for node in found.nodes]}
     options = [*options_of(RDONLY | DATA), "rbind", "rprivate"]
-    mounts = [{"hostPath": _below(driver_root, path), "containerPath": path, "options": options}
+    mounts = [{"hostPath": below(driver_root, path), "containerPath": path, "options": options}
               for path in found.files]  # fmt: skip
     return {**edits, "mounts": mounts} if mounts else edits
 
 
 def _node(node: DeviceNode, device_root: str) -> dict[str, Any]:
-    """Read and write only, as every node of nvc's documents."""
-    host = _below(device_root, node.path)
-    made: dict[str, Any] = {"path": node.path}
-    if host != node.path:
-        made["hostPath"] = host
-    made.update(type="c", major=node.major, minor=node.minor)
     try:
-        status = os.lstat(host)
-        made["fileMode"] = status.st_mode & 0o777
-        made.update({name: value for name, value in (("uid", status.st_uid), ("gid", status.st_gid)) if value})
+        found = os.lstat(below(device_root, node.path))
+        status = NodeStatus(node.major, node.minor, found.st_mode & 0o777, found.st_uid, found.st_gid)
     except OSError:
-        pass  # it is gone again: the engine says so
-    made["permissions"] = "rw"
-    return made
-
-
-def _below(root: str, path: str) -> str:
-    return root.rstrip("/") + path
+        status = None  # it is gone again: the engine says so
+    return node_edit(node, device_root, status)
 
 
 def generate(
@@ -115,7 +103,7 @@ def _channels(
     numbers = [text.removeprefix("channel") for text in wanted if text != ALL]
     missing = [number for number in numbers if number not in by_number]
     if missing:
-        hint = f"`ls {_below(device_root, IMEX_NODES)}` lists those of this host"
+        hint = f"`ls {below(device_root, IMEX_NODES)}` lists those of this host"
         raise InputError("--device-id", missing[0], "no such channel", hint)
     chosen = set(numbers) if numbers and ALL not in wanted else set(by_number)
     devices: list[dict[str, Any]] = []

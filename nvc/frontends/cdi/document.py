@@ -26,7 +26,7 @@ from nvc.frontends.cdi.hookspec import (
 )
 from nvc.frontends.cdi.sliced import Slicing, sliced, written
 from nvc.frontends.cdi.versions import lowest_version
-from nvc.model.facts import Gpu, HostFacts, MigDevice
+from nvc.model.facts import DeviceNode, Gpu, HostFacts, MigDevice
 from nvc.model.request import Request
 from nvc.model.selection import Selection
 from nvc.model.slices.slice import Slice, library_directory, shared_slice
@@ -217,7 +217,7 @@ class _Writer:
     ) -> dict[str, Any]:
         """The edits of every container that uses one of the selected devices, which are `slices` or whole ones."""
         found = Sorted(operations)
-        mounts = [self._mount(op, _below(self.facts.driver_root, op.source)) for op in found.files]
+        mounts = [self._mount(op, below(self.facts.driver_root, op.source)) for op in found.files]
         # The shim, on files of ours. The quota is a container's own: the hook mounts it.
         shared = self.facts.outer is not None
         mounts += [self._mount(op, op.source) for op in found.own if op.identity is not None or shared]
@@ -276,24 +276,11 @@ class _Writer:
             op = files.get(link.fallback)
             if op is not None and link.text == link.fallback[link.fallback.rindex("/") + 1 :]:
                 own = isinstance(op, ops.BindHostFile)
-                host = op.source if own else _below(self.facts.driver_root, op.source)
+                host = op.source if own else below(self.facts.driver_root, op.source)
                 yield {**self._mount(op, host), "containerPath": link.target}
 
     def _node(self, path: str, major: int, minor: int) -> dict[str, Any]:
-        """Read and write only: with `m` a container could make nodes of other GPUs (CVE-2021-1056)."""
-        node: dict[str, Any] = {"path": path}
-        host = _below(self.facts.device_root, path)
-        if host != path:
-            node["hostPath"] = host
-        node.update(type="c", major=major, minor=minor)
-        status = self.nodes.get(path)
-        if status is not None:
-            node["fileMode"] = status.mode
-            for name, value in (("uid", status.uid), ("gid", status.gid)):
-                if value:
-                    node[name] = value
-        node["permissions"] = "rw"
-        return node
+        return node_edit(DeviceNode(path, major, minor), self.facts.device_root, self.nodes.get(path))
 
     def _with_gids(self, edits: dict[str, Any]) -> dict[str, Any]:
         """The groups of nodes that are not open to everybody; they need version 0.7.0, so only on request."""
@@ -341,5 +328,22 @@ def _steps_of(args: list[str]) -> list[list[str]]:
     return steps
 
 
-def _below(root: str, path: str) -> str:
-    return path if root.strip("/") == "" else root.rstrip("/") + path
+def node_edit(node: DeviceNode, root: str, status: NodeStatus | None) -> dict[str, Any]:
+    """The edit for a device node below `root`, to be read and written only.
+
+    With `m` a container could make nodes of other GPUs (CVE-2021-1056).
+    """
+    edit: dict[str, Any] = {"path": node.path}
+    host = below(root, node.path)
+    if host != node.path:
+        edit["hostPath"] = host
+    edit.update(type="c", major=node.major, minor=node.minor)
+    if status is not None:
+        edit["fileMode"] = status.mode
+        edit |= {name: value for name, value in (("uid", status.uid), ("gid", status.gid)) if value}
+    return {**edit, "permissions": "rw"}
+
+
+def below(root: str, path: str) -> str:
+    """Where something in a root is on the host."""
+    return root.rstrip("/") + path

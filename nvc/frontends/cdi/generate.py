@@ -15,7 +15,7 @@ from nvc.discovery.outer import refuse_slices
 from nvc.frontends.cdi.document import DocumentOptions, NodeStatus, build_document
 from nvc.frontends.cdi.hookspec import CHAINING
 from nvc.frontends.cdi.sliced import Slicing, sizes_of
-from nvc.frontends.cdi.stamp import staleness, stamp_of_document, stamp_of_facts
+from nvc.frontends.cdi.stamp import parts_of, staleness, stamp_of_document, stamp_of_facts
 from nvc.frontends.cdi.store import CdiError
 from nvc.kernel import Kernel
 from nvc.model.facts import HostFacts
@@ -129,24 +129,17 @@ def findings(document: dict[str, Any], facts: HostFacts | None) -> list[str]:
     stale = staleness(stamp, facts) if stamp and facts else ""
     if stale:
         found.append(f"is stale: it {stale}; run `nvc-cli cdi refresh`")
-    missing = [problem for edits in _all_edits(document) for problem in _gone(edits)]
-    return found + list(dict.fromkeys(missing))
+    return found + list(dict.fromkeys(_gone(document)))
 
 
-def _all_edits(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield document.get("containerEdits") or {}
-    for device in document["devices"]:
-        yield device["containerEdits"]
-
-
-def _gone(edits: dict[str, Any]) -> Iterator[str]:
-    for mount in edits.get("mounts") or ():
+def _gone(document: dict[str, Any]) -> Iterator[str]:
+    for mount in parts_of(document, "mounts"):
         if not os.path.exists(mount["hostPath"]):
             yield f"mounts {mount['hostPath']}, which does not exist"
-    for hook in edits.get("hooks") or ():
+    for hook in parts_of(document, "hooks"):
         if not os.access(hook["path"], os.X_OK):
             yield f"calls {hook['path']}, which cannot be executed"
-    for node in edits.get("deviceNodes") or ():
+    for node in parts_of(document, "deviceNodes"):
         path = node.get("hostPath") or node["path"]
         number = node.get("major"), node.get("minor")
         try:

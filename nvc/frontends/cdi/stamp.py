@@ -65,7 +65,7 @@ def _node(node: Any) -> tuple[Any, ...]:
 
 def stamp_of_document(document: dict[str, Any]) -> Stamp | None:
     """The stamp of a valid document, None where it has none: another tool's, or one without hooks."""
-    for hook in _hooks(document):
+    for hook in parts_of(document, "hooks"):
         for entry in hook.get("env") or ():
             name, _, value = entry.partition("=")
             parts = value.split(",", 2)
@@ -86,7 +86,7 @@ def staleness(stamp: Stamp, facts: HostFacts) -> str:
     return ""
 
 
-def _hooks(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    owners = [document, *(document.get("devices") or ())]
-    for owner in owners:
-        yield from (owner.get("containerEdits") or {}).get("hooks") or ()
+def parts_of(document: dict[str, Any], name: str) -> Iterator[dict[str, Any]]:
+    """The edits of one kind, of all containers and of each device."""
+    for owner in (document, *(document.get("devices") or ())):
+        yield from (owner.get("containerEdits") or {}).get(name) or ()

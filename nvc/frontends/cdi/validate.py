@@ -59,16 +59,13 @@ def _version(value: Any, where: str) -> Iterator[str]:
         yield f"{where}: {value!r} is not a version of the specification; known are {', '.join(KNOWN)}"
 
 
-def _kind(value: Any, where: str) -> Iterator[str]:
-    problem = kind_problem(value) if isinstance(value, str) else "is not a string"
-    if problem:
-        yield f"{where}: {value!r} {problem}"
+def _name(problem_of: Callable[[str], str]) -> Check:
+    def checked(value: Any, where: str) -> Iterator[str]:
+        problem = problem_of(value) if isinstance(value, str) else "is not a string"
+        if problem:
+            yield f"{where}: {value!r} {problem}"
 
-
-def _device_name(value: Any, where: str) -> Iterator[str]:
-    problem = device_problem(value) if isinstance(value, str) else "is not a string"
-    if problem:
-        yield f"{where}: {value!r} {problem}"
+    return checked
 
 
 def _device_edits(value: Any, where: str) -> Iterator[str]:
@@ -230,13 +227,13 @@ _EDITS: dict[str, Check] = {
     "additionalGids": _list_of(_UINT32),
 }
 _DEVICE: dict[str, Check] = {
-    "name": _device_name,
+    "name": _name(device_problem),
     "annotations": _annotations,
     "containerEdits": _device_edits,
 }
 _DOCUMENT: dict[str, Check] = {
     "cdiVersion": _version,
-    "kind": _kind,
+    "kind": _name(kind_problem),
     "annotations": _annotations,
     "devices": _list_of(_object_of(_DEVICE, "name", "containerEdits")),
     "containerEdits": _edits,

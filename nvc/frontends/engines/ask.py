@@ -10,10 +10,10 @@ import subprocess
 import tempfile
 from typing import Any
 
-from nvc.frontends.engines import EngineError, tomltext
+from nvc.frontends.engines import EngineError, docker, tomltext
 from nvc.frontends.engines.containerd import ContainerdState
 
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+PATH = ":".join(docker.PATH)
 SECONDS = 30
 MAX_OUTPUT = 4 << 20  # bytes
 
