@@ -6,7 +6,7 @@ import posix
 
 from nvc.base.errors import InputError
 from nvc.model.facts import CAPABILITIES
-from nvc.model.request import IMEX_CHANNELS, DriverOptions, Request, SliceRequest, place
+from nvc.model.request import IMEX_CHANNELS, SLICE_FIELDS, DriverOptions, Request, SliceRequest, place
 from nvc.request.ids import user_and_group
 from nvc_cli.options import OMITTED
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 MAX_REQUIREMENTS = 32  # as nvidia-container-cli
 MAX_TIMEOUT = 3600.0
-SLICE_OPTIONS = ("memory", "cores", "period", "weight", "policy")
 SLICE_PREFIXES = ("vgpu_", "isolation")
 COMPAT_MODES = ("ldconfig", "mount", "disabled")
 
@@ -86,49 +85,27 @@ def request(values: Values) -> Request:
 
 def slice_request(values: Values, prefix: str = "vgpu-") -> SliceRequest | None:
     """What the options of a slice ask for, None where there are none."""
-    from nvc.model.slices.sizes import parse_size
-    from nvc.model.slices.time_settings import parse_cores, parse_period, parse_policy, parse_weight
+    from nvc.model.slices.time_settings import asked
 
-    given = {name: text(values, (prefix + name).replace("-", "_")) for name in SLICE_OPTIONS
-             if (prefix + name).replace("-", "_") in values}  # fmt: skip
-    uncounted = flag(values, f"{prefix}uncounted".replace("-", "_"))
-    request = f"{prefix}memory-request"
-    reserves = request.replace("-", "_") in values
-    if reserves and "memory" not in given:
-        raise InputError(f"--{request}", cause=f"only with --{prefix}memory")
-    if not given and "isolation" not in values:
+    names = {row.name: row.option.replace("vgpu-", prefix, 1) for row in SLICE_FIELDS}
+    places = {name: option.replace("-", "_") for name, option in names.items()}
+    uncounted = flag(values, places.pop("uncounted"))
+    given = {name: (f"--{names[name]}", text(values, at)) for name, at in places.items() if at in values}
+    if "reserved" in given and "memory" not in given:
+        raise InputError(f"--{names['reserved']}", cause=f"only with --{names['memory']}")
+    if not given:
         if uncounted:
             raise InputError(
-                f"--{prefix}uncounted", cause=f"only with --{prefix}memory or another part of a device"
+                f"--{names['uncounted']}", cause=f"only with --{names['memory']} or another part of a device"
             )
         return None
-    sizes = given["memory"].split(",") if "memory" in given else []
-    caps = given["cores"].split(",") if "cores" in given else []
-    return SliceRequest(
-        memory=tuple(parse_size(f"--{prefix}memory", item) for item in sizes),
-        cores=tuple(parse_cores(f"--{prefix}cores", item) for item in caps),
-        period=parse_period(f"--{prefix}period", given["period"]) if "period" in given else None,
-        weight=parse_weight(f"--{prefix}weight", given["weight"]) if "weight" in given else None,
-        policy=parse_policy(f"--{prefix}policy", given["policy"]) if "policy" in given else None,
-        isolation=_isolation(text(values, "isolation")),
-        reserved=parse_size(f"--{request}", text(values, request.replace("-", "_"))) if reserves else None,
-        uncounted=uncounted,
-        require_daemon=_requires_daemon(),
-    )
+    return asked(given, SliceRequest(uncounted=uncounted, require_daemon=_requires_daemon()), many=True)
 
 
 def _requires_daemon() -> bool:
     from nvc.request.config import load
 
     return load().require_nvcd
-
-
-def _isolation(given: str) -> str:
-    if not given:
-        return ""
-    from nvc.model.slices.isolation import parse_isolation
-
-    return parse_isolation("--isolation", given)
 
 
 def imex_channels(values: Values) -> tuple[int, ...]:

@@ -6,6 +6,8 @@ from these tables, so none can know an option that another does not.
 
 from __future__ import annotations
 
+from nvc.model.request import SLICE_FIELDS
+
 #: Long name, its letters or "", kind, name of the argument or "", help.
 Option = tuple[str, str, int, str, str]
 
@@ -64,17 +66,8 @@ LIST: tuple[Option, ...] = (
 )
 
 #: A slice of each device; `vgpu run` takes the same without the prefix.
-VGPU: tuple[Option, ...] = (
-    ("vgpu-memory", "", VALUE, "SIZE[,...]", "Memory limit: 10GiB or 25%; one for all devices, or one for each"),
-    ("vgpu-memory-request", "", VALUE, "SIZE", "Reserve this much of each device; refuse if that is not free"),
-    ("vgpu-cores", "", VALUE, "PERCENT[,...]",
-     "Cap: the highest percentage of the device's time; one for all devices, or one for each; 100: none"),
-    ("vgpu-period", "", VALUE, "TIME", "How often a cap begins anew, 20ms to 1s (default: 100ms)"),
-    ("vgpu-weight", "", VALUE, "N", "Weight: slices that compete get time in proportion to it (default: 1)"),
-    ("vgpu-policy", "", VALUE, "NAME", "How slices share time: {policies}"),
-    ("isolation", "", VALUE, "KIND",
-     "mig: a MIG device of its own; mps: an MPS server of its own; kernel: a memory limit by the driver"),
-    ("vgpu-uncounted", "", FLAG, "", "Keep libraries whose memory the shim cannot count (OpenCL, graphics, video)"),
+VGPU: tuple[Option, ...] = tuple(
+    (row.option, "", FLAG if row.kind == "flag" else VALUE, row.metavar, row.text) for row in SLICE_FIELDS
 )
 
 CONFIGURE: tuple[Option, ...] = (

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from nvc.kernel import LinuxKernel
+from nvc.model.request import fields_by
 from nvc_cli import (
     arguments,
     completion,
@@ -22,10 +23,10 @@ from nvc_cli.caller_environment import callers_environment
 from nvc_cli.main import program_of
 from nvc_cli.vgpu_group import (
     FORMAT,
-    ISOLATION,
     command,
     everybody,
     operator_kernel,
+    option_of,
     reduced_kernel,
     selectors_of,
     slice_options,
@@ -47,14 +48,9 @@ __all__ = ["vgpu", "vgpu_advise", "vgpu_control", "vgpu_report", "vgpu_trace", "
     "--device", "devices", multiple=True, metavar="ID", shell_complete=completion.devices,
     help="Devices, as for configure. Default: all.",
 )  # fmt: skip
-@click.option(
-    "--memory-request", default=None, metavar="SIZE",
-    help="Reserve this much of each GPU; refuse if that is not free.",
-)  # fmt: skip
 @click.option("--user", default="", metavar="UID[:GID]", help="Run the program as this user.")
 @click.option("--name", default=None, metavar="NAME", help="Name of the slice. Default: the program's.")
-@slice_options
-@ISOLATION
+@slice_options("run")
 @click.argument(
     "words", metavar="-- PROGRAM [ARG...]", nargs=-1, required=True, type=click.UNPROCESSED,
     shell_complete=completion.programs,
@@ -82,7 +78,8 @@ def run_command(
 
     wanted = wanted_slice(given)
     if wanted is None:
-        raise click.UsageError("want --memory, --cores, --period, --weight, --policy or --isolation")
+        *others, last = (option_of(row) for row in fields_by("run") if row.name != "reserved")
+        raise click.UsageError(f"want {', '.join(others)} or {last}")
     uid, gid = arguments.user(user) if user else (-1, -1)
     environment = callers_environment()
     selectors = selectors_of(devices, "--device")

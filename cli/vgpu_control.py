@@ -8,6 +8,7 @@ import click
 from click.core import ParameterSource
 
 from nvc.base.files import closing
+from nvc.model.request import fields_by
 from nvc.model.slices.policy import POLICIES, policy_of
 from nvc_cli import arguments, completion, output
 from nvc_cli.main import program_of
@@ -16,6 +17,7 @@ from nvc_cli.vgpu_group import (
     command,
     everybody,
     operator_kernel,
+    option_of,
     selectors_of,
     slice_options,
     wanted_slice,
@@ -41,7 +43,7 @@ DEVICE = click.option(
 @click.argument("slice_name", metavar="SLICE", shell_complete=completion.slices)
 @click.option("--unlimited", is_flag=True, help="Remove the memory limit.")
 @DEVICE
-@slice_options
+@slice_options("set")
 @click.pass_context
 def set_command(
     ctx: click.Context, /, slice_name: str, unlimited: bool, devices: tuple[str, ...], **given: Any
@@ -54,7 +56,8 @@ def set_command(
     """
     wanted = wanted_slice(given)
     if unlimited and given["memory"] is not None or not unlimited and wanted is None:
-        raise click.UsageError("want --memory or --unlimited, --cores, --period, --weight or --policy")
+        memory, *others, last = map(option_of, fields_by("set"))
+        raise click.UsageError(f"want {memory} or --unlimited, {', '.join(others)} or {last}")
     from nvc.model.request import SliceRequest
     from nvc.model.slices.isolation import KERNEL
     from nvc.slices.admin.change import set_limits

@@ -10,7 +10,7 @@ import click
 
 from nvc.base.errors import InputError, PermissionDenied
 from nvc.kernel import Kernel, LinuxKernel, privileges
-from nvc.model.request import SliceRequest
+from nvc.model.request import Field, SliceRequest, fields_by
 from nvc.model.slices.policy import CHOICES
 from nvc.slices.store.status import SliceStatus
 from nvc_cli import arguments, completion, output
@@ -43,35 +43,27 @@ def command(name: str, *lines: str, **more: Any) -> Callable[[Callable[..., None
     return vgpu.command(name, **{**examples(*lines), "context_settings": {**CONTEXT, **more}})
 
 
-def slice_options(function: Callable[..., None]) -> Callable[..., None]:
+def slice_options(command: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """The options that say what of a device somebody gets, as `configure` has them."""
-    for name, metavar, text in (
-        ("policy", "NAME", f"How slices share time: {CHOICES}."),
-        ("weight", "N", "Weight: slices that compete get time in proportion to it; default: 1."),
-        ("period", "TIME", "How often a cap begins anew, 20ms to 1s; default: 100ms."),
-        (
-            "cores",
-            "PERCENT[,...]",
-            "Cap: the highest percentage of the device's time, for all devices or one for each (25,50); 100: none.",
-        ),
-        ("memory", "SIZE[,...]", "Memory limit: 10GiB or 25%; one for all devices, or one for each."),
-    ):
-        offers = completion.policies if name == "policy" else None
-        option = click.option(f"--{name}", default=None, metavar=metavar, help=text, shell_complete=offers)
-        function = option(function)
-    return function
+    offers = {"policy": completion.policies, "isolation": completion.isolations}
+
+    def with_options(function: Callable[..., None]) -> Callable[..., None]:
+        for row in reversed(fields_by(command)):
+            function = click.option(
+                option_of(row), default=None, metavar=row.metavar, shell_complete=offers.get(row.name),
+                help=f"{row.text.format(policies=CHOICES)}.",
+            )(function)  # fmt: skip
+        return function
+
+    return with_options
+
+
+def option_of(row: Field) -> str:
+    """The option of a field, as commands of the group have it."""
+    return f"--{row.option.removeprefix('vgpu-')}"
 
 
 ALL = click.option("--all", "-a", "everything", is_flag=True, help="Also slices that have ended.")
-
-ISOLATION = click.option(
-    "--isolation",
-    default=None,
-    metavar="KIND",
-    shell_complete=completion.isolations,
-    help="mig: a MIG device of its own; mps: an MPS server of its own; kernel: a memory limit by the driver.",
-)
-
 
 def wanted_slice(given: dict[str, Any]) -> SliceRequest | None:
     """What those options ask for."""

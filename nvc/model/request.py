@@ -84,6 +84,52 @@ class Part(Portion):
     limit: int  # bytes of its memory; NO_LIMIT of nvc/model/slices/layout.py: all of it
 
 
+class Field(Value):
+    """A field of SliceRequest that people can ask for, and everything by which they can."""
+
+    name: str
+    kind: str  # of its value: a parser in KINDS of nvc/model/slices/time_settings.py; a flag has none
+    metavar: str  # for the help of its option
+    text: str  # the help
+    by: tuple[str, ...]  # beside `configure`: `vgpu run`, `vgpu set`, variable, annotation, size, claim
+    option: str  # of `configure`; commands of `vgpu` have it without `vgpu-`
+    key: str  # in tables of config.toml, and in parameters of claims
+    each: bool = False  # there can be one for each device
+
+    @property
+    def variable(self) -> str:
+        """Its variable of a container, if it has one."""
+        return f"NVC_VGPU_{self.name.upper()}"
+
+
+#: In the order in which options are shown. Options, variables, annotations, keys and the chart's schema follow it.
+SLICE_FIELDS = (
+    Field("memory", "size", "SIZE[,...]", "Memory limit: 10GiB or 25%; one for all devices, or one for each",
+          ("run", "set", "variable", "annotation", "size"), "vgpu-memory", "memory", True),
+    Field("reserved", "size", "SIZE", "Reserve this much of each device; refuse if that is not free",
+          ("run", "size"), "vgpu-memory-request", "request"),
+    Field("cores", "cores", "PERCENT[,...]",
+          "Cap: the highest percentage of the device's time; one for all devices, or one for each; 100: none",
+          ("run", "set", "variable", "annotation", "size"), "vgpu-cores", "cores", True),
+    Field("period", "period", "TIME", "How often a cap begins anew, 20ms to 1s (default: 100ms)",
+          ("run", "set", "variable", "annotation", "size", "claim"), "vgpu-period", "period"),
+    Field("weight", "weight", "N", "Weight: slices that compete get time in proportion to it (default: 1)",
+          ("run", "set", "variable", "annotation", "size", "claim"), "vgpu-weight", "weight"),
+    Field("policy", "policy", "NAME", "How slices share time: {policies}",
+          ("run", "set", "variable", "annotation", "size", "claim"), "vgpu-policy", "policy"),
+    Field("isolation", "isolation", "KIND",
+          "mig: a MIG device of its own; mps: an MPS server of its own; kernel: a memory limit by the driver",
+          ("run", "variable", "size", "claim"), "isolation", "isolation"),
+    Field("uncounted", "flag", "", "Keep libraries whose memory the shim cannot count (OpenCL, graphics, video)",
+          ("claim",), "vgpu-uncounted", "uncounted"),
+)  # fmt: skip
+
+
+def fields_by(way: str) -> tuple[Field, ...]:
+    """The fields that can be asked for in this way."""
+    return tuple(row for row in SLICE_FIELDS if way in row.by)
+
+
 class SliceRequest(Value):
     """A part of each device in place of all of it. What is not given is not limited.
 

@@ -278,17 +278,15 @@ def _default_slice(config: Config) -> SliceRequest | None:
     more = config.vgpu_weight or config.vgpu_weight_max or config.vgpu_policy or config.vgpu_period
     if not (memory or cores or more):
         return None
-    from nvc.model.slices.sizes import parse_size
-    from nvc.model.slices.time_settings import parse_cores, parse_policy, parse_weight
+    from nvc.model.slices.time_settings import asked
 
-    name = "vgpu-memory" if config.vgpu_memory else "vgpu-memory-max"
-    of_cores = "vgpu-cores" if config.vgpu_cores else "vgpu-cores-max"
-    return bounds_of(config).replace(
-        memory=(parse_size(name, memory),) if memory else (),
-        cores=(parse_cores(of_cores, str(cores)),) if cores else (),
-        weight=parse_weight("vgpu-weight", str(config.vgpu_weight)) if config.vgpu_weight else None,
-        policy=parse_policy("vgpu-policy", config.vgpu_policy) if config.vgpu_policy else None,
-    )
+    texts = {
+        "memory": ("vgpu-memory" if config.vgpu_memory else "vgpu-memory-max", memory),
+        "cores": ("vgpu-cores" if config.vgpu_cores else "vgpu-cores-max", str(cores or "")),
+        "weight": ("vgpu-weight", str(config.vgpu_weight or "")),
+        "policy": ("vgpu-policy", config.vgpu_policy),
+    }
+    return asked({field: given for field, given in texts.items() if given[1]}, bounds_of(config))
 
 
 def bounds_of(config: Config) -> SliceRequest:

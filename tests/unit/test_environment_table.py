@@ -46,14 +46,15 @@ def test_a_variable_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_asks_for_a_slice_is_known_without_what_reads_it() -> None:
     """The hook imports the readers of slices' variables only where one of SLICES is set."""
-    names = {value for value in vars(variables).values() if isinstance(value, str) and "_" in value}
+    own = variables.VARIABLES.values()
+    names = {*own, *(value for value in vars(variables).values() if isinstance(value, str) and "_" in value)}
     asking = set()
     for name in names:
-        for value in ("2", "1GiB", "mps"):
+        for value in ("2", "1GiB", "mps", "50ms"):
             try:
                 if variables.slice_from({name: value}) is not None:
                     asking.add(name)
             except InputError:
                 pass
-    assert {variables.MEMORY, variables.ISOLATION, variables.NVIDIA_LIMIT, variables.CGPU_WEIGHT} <= asking
+    assert {*own, variables.NVIDIA_LIMIT, variables.CGPU_WEIGHT} <= asking
     assert all(name.startswith(SLICES) for name in asking)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from nvc.base.errors import InputError, one_line
-from nvc.model.request import Request
+from nvc.model.request import Request, fields_by
 from nvc.request.config import Config
 from nvc.request.environment import CAPABILITIES, VISIBLE, is_need, request_from
 from nvc.request.oci import Container
@@ -19,11 +19,7 @@ DEVICES = "devices"
 #: Each annotation, and the variable of a container that says the same.
 NAMES = {
     DEVICES: VISIBLE,
-    "memory": "NVC_VGPU_MEMORY",
-    "cores": "NVC_VGPU_CORES",
-    "period": "NVC_VGPU_PERIOD",
-    "weight": "NVC_VGPU_WEIGHT",
-    "policy": "NVC_VGPU_POLICY",
+    **{row.name: row.variable for row in fields_by("annotation")},
     "capabilities": CAPABILITIES,
 }
 _VALUE_MAX = 4096

@@ -1,4 +1,4 @@
-"""Parses caps, weights and policies as people and other systems write them. Pure.
+"""Parses caps, weights, policies and whole requests as people and other systems write them. Pure.
 
 Anything malformed is an error that names the option or variable.
 """
@@ -6,10 +6,16 @@ Anything malformed is an error that names the option or variable.
 from __future__ import annotations
 
 from nvc.base.errors import InputError
-from nvc.model.request import TimeSetting
+from nvc.model.request import SLICE_FIELDS, SliceRequest, TimeSetting
+from nvc.model.slices.isolation import parse_isolation
 from nvc.model.slices.layout import POLICY_NATIVE
 from nvc.model.slices.policy import CAP, EQUAL, POLICIES, POLICY_FIXED, POLICY_WEIGHT, policy_of
-from nvc.model.slices.sizes import parse_number
+from nvc.model.slices.sizes import parse_number, parse_size
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 WEIGHT_MAX = 1 << 16
 TO_START = "start nvcd: `systemctl start nvcd`, or `nvcd &` without systemd"
@@ -42,6 +48,27 @@ def parse_policy(name: str, text: str) -> TimeSetting:
 def parse_period(name: str, text: str) -> TimeSetting:
     """Parse the period of a cap, such as `50ms` or `1s`. The value is in microseconds. Raises InputError."""
     return TimeSetting(name, text, parse_duration(name, text, *PERIOD_US))
+
+
+#: By the kind of a field: each takes the name of what says it, for messages, and the text.
+KINDS: dict[str, Callable[[str, str], Any]] = {
+    "size": parse_size, "cores": parse_cores, "period": parse_period, "weight": parse_weight,
+    "policy": parse_policy, "isolation": parse_isolation,
+}  # fmt: skip
+
+
+def asked(texts: dict[str, tuple[str, str]], rest: SliceRequest, many: bool = False) -> SliceRequest:
+    """`rest` with what texts ask for: for each field, by its name, that of what says it, and what it says.
+
+    `many`: a text may have a value for each device, with commas between them. Raises InputError.
+    """
+    found = {}
+    for row in SLICE_FIELDS:
+        if row.name in texts:
+            name, text = texts[row.name]
+            values = [KINDS[row.kind](name, item) for item in (text.split(",") if many and row.each else (text,))]
+            found[row.name] = tuple(values) if row.each else values[0]
+    return rest.replace(**found)
 
 
 def parse_duration(name: str, text: str, low: int, high: int) -> int:

@@ -10,11 +10,11 @@ A value that makes no sense is an error that names it, never "no limit".
 from __future__ import annotations
 
 from nvc.base.errors import InputError
-from nvc.model.request import Size, SliceRequest, TimeSetting
-from nvc.model.slices.isolation import MIG, parse_isolation
+from nvc.model.request import Size, SliceRequest, TimeSetting, fields_by
+from nvc.model.slices.isolation import MIG
 from nvc.model.slices.layout import DEVICES
 from nvc.model.slices.sizes import parse_gibibytes, parse_mebibytes, parse_part, parse_size
-from nvc.model.slices.time_settings import parse_cores, parse_period, parse_policy, parse_weight
+from nvc.model.slices.time_settings import asked, parse_cores, parse_weight
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,11 +23,9 @@ if TYPE_CHECKING:
 
     T = TypeVar("T", Size, TimeSetting)
 
-MEMORY = "NVC_VGPU_MEMORY"
-CORES = "NVC_VGPU_CORES"
-WEIGHT = "NVC_VGPU_WEIGHT"
-POLICY = "NVC_VGPU_POLICY"
-PERIOD = "NVC_VGPU_PERIOD"
+#: nvc's own, by the field that they ask for.
+VARIABLES = {row.name: row.variable for row in fields_by("variable")}
+MEMORY, CORES = VARIABLES["memory"], VARIABLES["cores"]
 HAMI_MEMORY = "CUDA_DEVICE_MEMORY_LIMIT"
 HAMI_CORES = "CUDA_DEVICE_SM_LIMIT"
 HAMI_POLICY = "GPU_CORE_UTILIZATION_POLICY"
@@ -39,9 +37,7 @@ CGPU_DISABLE = "CGPU_DISABLE"
 NVIDIA_LIMIT = "NVIDIA_GPU_MEMORY_LIMIT"
 NVIDIA_REQUEST = "NVIDIA_GPU_MEMORY_REQUEST"
 OWN = "NVC_VGPU_"
-ISOLATION = "NVC_VGPU_ISOLATION"
-_KNOWN = (MEMORY, CORES, PERIOD, WEIGHT, POLICY, ISOLATION)
-_PER_DEVICE = (MEMORY, CORES)
+_PER_DEVICE = tuple(row.variable for row in fields_by("variable") if row.each)
 _SEARCHED = "LD_LIBRARY_PATH"
 _SEARCHED_MAX, _SEARCHED_SIZE = 256, 65536  # directories; bytes
 _ORIGIN, _ORIGINS_MAX, _NAME_MAX = "ORIGIN", 16, 4096  # the token; in one directory; bytes of a path
@@ -64,19 +60,19 @@ def slice_from(environment: dict[str, str], program: str = "") -> SliceRequest |
     cgpu = not _disabled(environment)
     memory, at, devices = _memory(environment, cgpu)
     cores, cores_at = _cores(environment)
-    weight = _weight(environment, cgpu)
-    policy = environment.get(POLICY, "")
-    period = environment.get(PERIOD, "")
-    isolation = environment.get(ISOLATION, "")
-    if isolation:
-        parse_isolation(ISOLATION, isolation)
-    if not (memory or at or cores or cores_at or weight or policy or period or isolation):
+    weight = _cgpu_weight(environment) if cgpu else None
+    named = {
+        name: (variable, text)
+        for name, variable in VARIABLES.items()
+        if variable not in _PER_DEVICE and (text := environment.get(variable, ""))
+    }
+    if not (memory or at or cores or cores_at or weight or named):
         return None
-    return SliceRequest(
-        memory, at, cores, cores_at, weight, parse_policy(POLICY, policy) if policy else None,
-        parse_period(PERIOD, period) if period else None, devices, isolation,
+    wanted = SliceRequest(
+        memory=memory, memory_at=at, cores=cores, cores_at=cores_at, weight=weight, devices=devices,
         reserved=_reserved(environment), library_path=library_path(environment, program),
     )  # fmt: skip
+    return asked(named, wanted)
 
 
 def isolated(wanted: SliceRequest, operators: str) -> SliceRequest:
@@ -88,9 +84,8 @@ def isolated(wanted: SliceRequest, operators: str) -> SliceRequest:
     if not operators or not limited or wanted.isolation == MIG:
         return wanted
     if wanted.isolation not in ("", operators):
-        raise InputError(
-            ISOLATION, wanted.isolation, f"the operator isolates slices by the {operators}", "leave it out"
-        )
+        cause = f"the operator isolates slices by the {operators}"
+        raise InputError(VARIABLES["isolation"], wanted.isolation, cause, "leave it out")
     return wanted.replace(isolation=operators)
 
 
@@ -141,9 +136,9 @@ def _check_own_names(environment: dict[str, str]) -> None:
             continue
         base, _, index = name.rpartition("_")
         indexed = base in _PER_DEVICE and _index(index) is not None
-        if name not in _KNOWN and not indexed and name != f"{OWN}LOG":
+        if name not in VARIABLES.values() and not indexed and name != f"{OWN}LOG":
             raise InputError(
-                name[:80], value, "no such variable", f"known are {', '.join(_KNOWN)}, NVC_VGPU_LOG"
+                name[:80], value, "no such variable", f"known are {', '.join(VARIABLES.values())}, NVC_VGPU_LOG"
             )
 
 
@@ -227,12 +222,10 @@ def _hami_disabled(environment: dict[str, str]) -> bool:
     return value == "disable"
 
 
-def _weight(environment: dict[str, str], cgpu: bool) -> TimeSetting | None:
-    """nvc's weight, else cGPU's. Its 1 is what everybody has, so it asks for nothing."""
-    own, other = environment.get(WEIGHT, ""), environment.get(CGPU_WEIGHT, "") if cgpu else ""
-    found = parse_weight(CGPU_WEIGHT, other) if other else None
-    if own:
-        return parse_weight(WEIGHT, own)
+def _cgpu_weight(environment: dict[str, str]) -> TimeSetting | None:
+    """cGPU's weight, over which nvc's wins. Its 1 is what everybody has, so it asks for nothing."""
+    text = environment.get(CGPU_WEIGHT, "")
+    found = parse_weight(CGPU_WEIGHT, text) if text else None
     return found if found is not None and found.value > 1 else None
 
 
