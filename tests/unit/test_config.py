@@ -116,8 +116,11 @@ def settings(text: str) -> dict[str, Any]:
             'request = "5GiB"\nperiod = "50ms"\nisolation = "kernel"',
             {
                 "vgpu_devices": (
-                    ("small", "10GiB", ("all",), 0, 1, "", "", "", ""),
-                    ("half", "50%", ("0", "1:0"), 50, 2, "fixed", "5GiB", "50ms", "kernel"),
+                    ("small", ("all",), (("memory", "10GiB"),)),
+                    ("half", ("0", "1:0"), (
+                        ("memory", "50%"), ("reserved", "5GiB"), ("cores", "50"), ("period", "50ms"),
+                        ("weight", "2"), ("policy", "fixed"), ("isolation", "kernel"),
+                    )),
                 )
             },
         ),

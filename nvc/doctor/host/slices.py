@@ -166,7 +166,7 @@ def _calibration(context: Context) -> Iterator[Fact]:
 
 def _isolation(context: Context) -> Iterator[Fact]:
     config = context.config
-    asking = [f"[[nvc.vgpu]] {size[0]}" for size in config.vgpu_devices if size[-1]]
+    asking = [f"[[nvc.vgpu]] {size[0]}" for size in config.vgpu_devices if "isolation" in dict(size[2])]
     if config.vgpu_isolation:
         asking = ["vgpu-isolation"]
     for setting in asking[:1]:

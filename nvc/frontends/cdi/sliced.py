@@ -5,14 +5,14 @@ from __future__ import annotations
 from nvc.base.errors import InputError
 from nvc.base.value import Value
 from nvc.frontends.cdi.hookspec import OPTION
-from nvc.model.request import Part, Portion, Request, Size, SliceRequest
+from nvc.model.request import CORES_UNCAPPED, Part, Portion, Request, Size, SliceRequest, fields_by
 from nvc.model.selection import select
 from nvc.model.slices.isolation import KERNEL
-from nvc.model.slices.layout import NO_LIMIT, WEIGHT
+from nvc.model.slices.layout import NO_LIMIT
 from nvc.model.slices.policy import POLICIES
-from nvc.model.slices.sizes import parse_number, parse_size
-from nvc.model.slices.slice import SliceDevice, amount, bounded, devices_of, reservation
-from nvc.model.slices.time_settings import PERIOD_US, default_policy, parse_period
+from nvc.model.slices.sizes import parse_number
+from nvc.model.slices.slice import SliceDevice, amount, bounded, devices_of, reservation, timed
+from nvc.model.slices.time_settings import PERIOD_US, asked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,16 +54,13 @@ class Slicing(Value):
 def sizes_of(config: Config) -> tuple[SliceSize, ...]:
     """The sizes that the configuration defines."""
     found = []
-    for name, text, devices, cores, weight, policy, request, period, isolation in config.vgpu_devices:
-        memory = parse_size(f"[[nvc.vgpu]] {name}", text)
-        reserved = parse_size(f"[[nvc.vgpu]] {name}: request", request) if request else None
-        number = POLICIES.index(policy) if policy else default_policy(cores, weight != WEIGHT)
-        period_us = parse_period(f"[[nvc.vgpu]] {name}: period", period).value if period else 0
-        isolation = isolation or config.vgpu_isolation
-        found.append(
-            SliceSize(name, memory, devices, reserved, cores=cores, weight=weight, policy=number,
-                      isolation=isolation, period_us=period_us)
-        )  # fmt: skip
+    keys = {row.name: f": {row.key}" for row in fields_by("size")} | {"memory": ""}
+    for name, devices, given in config.vgpu_devices:
+        texts = {field: (f"[[nvc.vgpu]] {name}{keys[field]}", text) for field, text in given}
+        wanted = asked(texts, SliceRequest(isolation=config.vgpu_isolation))
+        cores = wanted.cores[0].value if wanted.cores else CORES_UNCAPPED
+        size = SliceSize(name, wanted.memory[0], devices, wanted.reserved, isolation=wanted.isolation)
+        found.append(timed(size, wanted, cores, name))
     return tuple(found)
 
 

@@ -27,10 +27,11 @@ if TYPE_CHECKING:
     from nvc.discovery.driver.compat import CompatLibrary
     from nvc.kernel.probe import MemoryLimit
     from nvc.model.facts import HostFacts, OuterSlice
-    from nvc.model.request import Part, SliceRequest, TimeSetting
+    from nvc.model.request import Part, SliceRequest, TimeSetting, Timing
     from nvc.model.selection import Selection
 
     T = TypeVar("T", Size, TimeSetting)
+    T_Timing = TypeVar("T_Timing", bound=Timing)
 
 MIB = 1 << 20
 
@@ -177,7 +178,7 @@ def resolve(facts: HostFacts, selection: Selection, wanted: SliceRequest) -> tup
     return tuple(
         bounded(device, parts[device.uuid], wanted)
         if device.uuid in parts
-        else _with_time(wanted, _limited(wanted, device, sizes.get(place)), caps.get(place))
+        else _granted_time(wanted, _limited(wanted, device, sizes.get(place)), caps.get(place))
         for place, device in enumerate(devices)
     )
 
@@ -243,8 +244,8 @@ def _limit(wanted: SliceRequest, device: SliceDevice, asked: Size | None) -> int
     return limit
 
 
-def _with_time(wanted: SliceRequest, device: SliceDevice, asked: TimeSetting | None) -> SliceDevice:
-    """The device with cap, weight and policy."""
+def _granted_time(wanted: SliceRequest, device: SliceDevice, asked: TimeSetting | None) -> SliceDevice:
+    """The device with its part of the time, within what the operator grants."""
     cores, most = asked.value if asked else wanted.most_cores % ALL, wanted.most_cores or ALL
     if (cores or ALL) > most:
         assert asked is not None
@@ -254,19 +255,29 @@ def _with_time(wanted: SliceRequest, device: SliceDevice, asked: TimeSetting | N
         raise InputError(
             weight.name, weight.text, f"the operator grants {wanted.most_weight}", _bounded("weight")
         )
+    found = timed(device, wanted, cores, device.uuid)
+    usual = wanted.usual_period if has_periods(cores, found.policy) else 0
+    return found.replace(asked_policy=found.policy, period_us=found.period_us or usual)
+
+
+def timed(old: T_Timing, wanted: SliceRequest, cores: int, where: str) -> T_Timing:
+    """`old` with its part of the time: a cap, else 0, and what `wanted` says. Raises InputError, naming `where`."""
     if wanted.policy is None:
-        policy = default_policy(cores, weight is not None)
+        policy = default_policy(cores, wanted.weight is not None)
     else:
         policy = wanted.policy.value
-        check_together(cores, policy, wanted.policy.name, wanted.policy.text, device.uuid)
-    period = wanted.period
-    if period is not None:
-        check_period(cores, policy, period, device.uuid)
-    usual = wanted.usual_period if has_periods(cores, policy) else 0
-    return device.replace(
-        cores=cores, weight=weight.value if weight else WEIGHT, policy=policy, asked_policy=policy,
-        period_us=period.value if period else usual,
-    )  # fmt: skip
+        check_together(cores, policy, wanted.policy.name, wanted.policy.text, where)
+    return with_time(old, wanted, cores, policy, where)
+
+
+def with_time(old: T_Timing, wanted: SliceRequest, cores: int, policy: int, where: str) -> T_Timing:
+    """`old` with this cap and policy, and what else `wanted` says of time. Raises InputError, naming `where`."""
+    weight = wanted.weight.value if wanted.weight else old.weight
+    period_us = old.period_us
+    if wanted.period is not None:
+        check_period(cores, policy, wanted.period, where)
+        period_us = wanted.period.value
+    return old.replace(cores=cores, weight=weight, policy=policy, period_us=period_us)
 
 
 def bounded(device: SliceDevice, part: Part, wanted: SliceRequest) -> SliceDevice:

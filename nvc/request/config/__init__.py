@@ -109,9 +109,8 @@ class Config(Value):
     nvcd_on_bypass: str = "report"  # or deny, stop
     nvcd_on_excess: str = "deny"  # or report, stop
     nvcd_on_stranger: str = "leave"  # or slice, stop
-    #: name, memory, devices, cores, weight, and policy, request, period and isolation, or "", of each; see
-    #: nvc.request.config.vgpu
-    vgpu_devices: tuple[tuple[str, str, tuple[str, ...], int, int, str, str, str, str], ...] = ()
+    #: name, devices, and fields of SliceRequest with their texts, of each; see nvc.request.config.vgpu
+    vgpu_devices: tuple[tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]], ...] = ()
 
     if not TYPE_CHECKING:
 

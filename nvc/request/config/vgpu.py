@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from nvc.base.errors import InputError
 from nvc.base.types import Any
+from nvc.model.request import WEIGHT, Field, SliceRequest, Timing, fields_by
 from nvc.model.slices.isolation import KERNEL, OPERATORS
-from nvc.model.slices.layout import CORES_UNCAPPED, WEIGHT
 from nvc.model.slices.policy import POLICIES
 from nvc.model.slices.sizes import parse_size
-from nvc.model.slices.time_settings import (
-    WEIGHT_MAX,
-    check_period,
-    check_together,
-    default_policy,
-    parse_period,
-    parse_policy,
-)
+from nvc.model.slices.slice import timed
+from nvc.model.slices.time_settings import WEIGHT_MAX, asked, check_together, parse_policy
 
-KEYS = ("name", "memory", "devices", "cores", "weight", "policy", "request", "period", "isolation")
+FIELDS = fields_by("size")
+KEYS = ("name", "devices", *(row.key for row in FIELDS))
 NAME_MAX = 63
 TABLES_MAX = 64
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -38,20 +33,11 @@ def devices_of(value: Any) -> tuple[tuple[Any, ...], ...]:
         for key in table:
             if key not in KEYS:
                 raise ValueError(f"{name}: unknown key {key}, known are {', '.join(KEYS)}")
-        cores = _cores(name, table.get("cores", CORES_UNCAPPED)) % 100
-        memory = _memory(name, "memory", table.get("memory"))
-        policy = _policy(name, table.get("policy", ""), cores)
-        found[name] = (
-            name,
-            memory,
-            _devices(name, table.get("devices", "all")),
-            cores,
-            _number(name, "weight", table.get("weight", WEIGHT), 1, WEIGHT_MAX),
-            policy,
-            _request(name, table.get("request", ""), memory),
-            _period(name, table.get("period", ""), cores, policy),
-            _isolation(name, table.get("isolation", "")),
-        )
+        given = {row.name: (row.key, _text(name, row, table.get(row.key, ""))) for row in FIELDS}
+        given = {field: one for field, one in given.items() if one[1]}
+        _check(name, given)
+        texts = tuple((field, text) for field, (_, text) in given.items())
+        found[name] = (name, _devices(name, table.get("devices", "all")), texts)
     return tuple(found.values())
 
 
@@ -101,36 +87,37 @@ def _name(name: Any) -> str:
     return name
 
 
-def _memory(name: str, key: str, text: Any) -> str:
-    if type(text) is not str or not text:
-        raise ValueError(f'{name}: {key}: want a size, like "10GiB" or "25%"')
+def _text(name: str, row: Field, value: Any) -> str:
+    """A value as an option has it; "": nothing is asked for. Raises ValueError for another kind of value."""
+    where = f"{name}: {row.key}"
+    if row.kind == "cores":
+        number = 0 if value == "" else percent(value)
+        if type(number) is not int or not 0 <= number <= 100:
+            raise ValueError(f'{where}: want a whole number from 0 to 100, like 25 or "25%"')
+        return str(number) if number % 100 else ""
+    if row.kind == "weight" and value != "":
+        if type(value) is not int or not 1 <= value <= WEIGHT_MAX:
+            raise ValueError(f"{where}: want a whole number from 1 to {WEIGHT_MAX}")
+        return str(value) if value != WEIGHT else ""
+    if row.kind == "size" and (type(value) is not str or not value and row.name == "memory"):
+        raise ValueError(f'{where}: want a size, like "10GiB" or "25%"')
+    if row.kind == "policy" and value not in ("", *POLICIES):
+        raise ValueError(f"{where}: want one of {', '.join(POLICIES)}")
+    if row.kind == "isolation" and value not in OPERATORS:
+        raise ValueError(f'{where}: want "{KERNEL}", or nothing')
+    return str(value)
+
+
+def _check(name: str, given: dict[str, tuple[str, str]]) -> None:
+    """Raise ValueError for a text that cannot be read, and for what contradicts the rest of its table."""
     try:
-        parse_size("", text)
+        wanted = asked(given, SliceRequest())
+        timed(Timing(), wanted, wanted.cores[0].value if wanted.cores else 0, name)
     except InputError as error:
-        raise ValueError(f"{name}: {key}: {text}: {error.cause}; {error.hint}") from None
-    return text
-
-
-def _request(name: str, text: Any, memory: str) -> str:
-    """What each slice reserves; "": nothing."""
-    if text == "":
-        return ""
-    _memory(name, "request", text)
-    if _is_more(text, memory):
-        raise ValueError(f"{name}: request: {text} is more than memory, {memory}")
-    return str(text)
-
-
-def _period(name: str, text: Any, cores: int, policy: str) -> str:
-    """The period of its cap; "": the usual one."""
-    if text == "":
-        return ""
-    try:
-        number = POLICIES.index(policy) if policy else default_policy(cores, False)
-        check_period(cores, number, parse_period("period", str(text)), name)
-    except InputError as error:
-        raise ValueError(f"{name}: period: {text}: {error.cause}; {error.hint}") from None
-    return str(text)
+        raise ValueError(f"{name}: {error.step}: {error.path}: {error.cause}; {error.hint}") from None
+    memory, request = given["memory"][1], given.get("reserved", ("", ""))[1]
+    if request and _is_more(request, memory):
+        raise ValueError(f"{name}: request: {request} is more than memory, {memory}")
 
 
 def _devices(name: str, value: Any) -> tuple[str, ...]:
@@ -138,35 +125,3 @@ def _devices(name: str, value: Any) -> tuple[str, ...]:
     if type(items) is not list or not items or not all(type(item) is str and item for item in items):
         raise ValueError(f'{name}: devices: want "all" or a list of indices, UUIDs or GPU:MIG')
     return tuple(items)
-
-
-def _number(name: str, key: str, value: Any, low: int, high: int) -> int:
-    if type(value) is not int or not low <= value <= high:
-        raise ValueError(f"{name}: {key}: want a whole number from {low} to {high}")
-    return value
-
-
-def _cores(name: str, value: Any) -> int:
-    number = percent(value)
-    if type(number) is not int or not 0 <= number <= 100:
-        raise ValueError(f'{name}: cores: want a whole number from 0 to 100, like 25 or "25%"')
-    return number
-
-
-def _isolation(name: str, value: Any) -> str:
-    if value not in OPERATORS:
-        raise ValueError(f'{name}: isolation: want "{KERNEL}", or nothing')
-    return str(value)
-
-
-def _policy(name: str, value: Any, cores: int) -> str:
-    """The policy; "": the one that suits cores and weight."""
-    if value == "":
-        return ""
-    if value not in POLICIES:
-        raise ValueError(f"{name}: policy: want one of {', '.join(POLICIES)}")
-    try:
-        check_together(cores, POLICIES.index(value), "policy", value, name)
-    except InputError as error:
-        raise ValueError(f"{name}: policy: {value}: {error.cause}; {error.hint}") from None
-    return str(value)

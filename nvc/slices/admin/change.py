@@ -18,14 +18,8 @@ from nvc.model.slices.layout import NO_LIMIT, PAUSED
 from nvc.model.slices.policy import POLICIES, policy_of
 from nvc.model.slices.quota import QuotaDevice, QuotaError
 from nvc.model.slices.sizes import size_text
-from nvc.model.slices.slice import HeldCgroup, SliceDevice, amount
-from nvc.model.slices.time_settings import (
-    TO_START,
-    check_period,
-    check_together,
-    default_policy,
-    enforced_text,
-)
+from nvc.model.slices.slice import HeldCgroup, SliceDevice, amount, with_time
+from nvc.model.slices.time_settings import TO_START, check_together, default_policy, enforced_text
 from nvc.slices.client.nvcd import silence
 from nvc.slices.policy import policies
 from nvc.slices.store import registry
@@ -201,7 +195,6 @@ def _with_time(
         return old
     share = old.share
     cores = cap.value if cap is not None else share.cores
-    weight = wanted.weight.value if wanted.weight is not None else share.weight
     device_policy = policies.read(share.uuid)
     if wanted.policy is not None:
         asked = wanted.policy.value
@@ -211,14 +204,11 @@ def _with_time(
         asked = old.asked
     named = wanted.policy or cap or TimeSetting("--policy", POLICIES[asked], asked)
     check_together(cores, asked, named.name, named.text, share.uuid)
-    period_us = share.period_us
-    if wanted.period is not None:
-        check_period(cores, asked, wanted.period, share.uuid)
-        period_us = wanted.period.value
-    if weight > share.weight:  # less is never too much, also where all together have too much
+    changed = with_time(share, wanted, cores, asked, share.uuid)
+    if changed.weight > share.weight:  # less is never too much, also where all together have too much
         known = snapshot(kernel, locked=True)
         others = sharers(known, share.uuid, "change limits", tenant.entry.key)
-        check_weight("change limits", share.uuid, weight, device_policy.total_weight, others)
+        check_weight("change limits", share.uuid, changed.weight, device_policy.total_weight, others)
     policy = device_policy.effective(asked)
     check_cap(cores, share.uuid, policy)
     check_server(tenant.entry, share.uuid, policy)
@@ -226,9 +216,7 @@ def _with_time(
         told.append(f"{share.uuid}: programs that run keep their part of the multiprocessors until they end")
     if policy != asked and wanted.policy is not None:
         told.append(f"{share.uuid}: the device has the policy {POLICIES[policy]}, which holds")
-    return old.replace(
-        share=share.replace(cores=cores, weight=weight, policy=policy, period_us=period_us), asked=asked
-    )
+    return old.replace(share=changed.replace(policy=policy), asked=asked)
 
 
 def _shortage(tenant: SliceStatus, new: dict[int, QuotaDevice]) -> tuple[str, ...]:
