@@ -20,9 +20,10 @@ from nvc.kubernetes.api.pool import NAME_MAX, Mark, Owner, changes, foreign, mar
 from nvc.kubernetes.claims.checkpoint import Checkpoint, is_uid
 from nvc.kubernetes.claims.claim import Allocation, Consumer, Given, allocation_of
 from nvc.kubernetes.claims.devices import Device, Place, Taint, architecture, devices_of, document, semantic
-from nvc.kubernetes.claims.parameters import Parameters, merged
+from nvc.kubernetes.claims.parameters import merged
 from nvc.kubernetes.claims.quantity import BINARY, DECIMAL, mib_text, parse_quantity
 from nvc.kubernetes.errors import CheckpointError, ClaimError
+from nvc.model.request import SliceRequest, TimeSetting
 from nvc.model.slices.layout import NO_LIMIT
 from nvc.model.slices.policy import POLICIES
 
@@ -71,13 +72,15 @@ def test_a_claims_parameters_win_over_its_classes_field_by_field() -> None:
     kind = "SliceParameters"
     one = parameters(policy="weight", weight=2)["opaque"]["parameters"]
     other = parameters(weight=7)["opaque"]["parameters"]
-    assert merged(kind, (("class", one), ("claim", other))) == Parameters("weight", 7)
+    assert merged(kind, (("class", one), ("claim", other))) == (
+        SliceRequest(policy=TimeSetting("policy", "weight", 2), weight=TimeSetting("weight", "7", 7)), ()
+    )  # fmt: skip
     # Those of whole devices say nothing of a slice, but must be right all the same.
     whole = {**other, "kind": "GpuParameters"}
     with pytest.raises(InputError, match="weight: no such field of GpuParameters"):
         merged(kind, (("class", whole),))
     del whole["weight"]
-    assert merged(kind, (("class", {**whole, "capabilities": ["compute"]}),)) == Parameters()
+    assert merged(kind, (("class", {**whole, "capabilities": ["compute"]}),)) == (SliceRequest(), ())
 
 
 def test_devices() -> None:

@@ -11,15 +11,14 @@ from typing import Any
 from nvc.base.errors import InputError, NvcError
 from nvc.base.value import Value
 from nvc.kubernetes.claims.devices import ALL_CORES, MIG, Device
-from nvc.kubernetes.claims.parameters import Parameters, merged
+from nvc.kubernetes.claims.parameters import merged
 from nvc.kubernetes.claims.quantity import MIB, parse_quantity
 from nvc.kubernetes.errors import ClaimError
 from nvc.kubernetes.names import CORES, GPU_PARAMETERS, MEMORY, SLICE_PARAMETERS
-from nvc.model.request import Portion, TimeSetting
+from nvc.model.request import Portion
 from nvc.model.slices.isolation import KERNEL
-from nvc.model.slices.layout import CORES_UNCAPPED, NO_LIMIT, WEIGHT
-from nvc.model.slices.policy import POLICIES
-from nvc.model.slices.time_settings import check_period, check_together, default_policy, duration_text
+from nvc.model.slices.layout import CORES_UNCAPPED, NO_LIMIT
+from nvc.model.slices.slice import timed
 
 RESULTS_MAX, CONFIGS_MAX = 32, 64
 STEP = "prepare claim"
@@ -111,28 +110,31 @@ def _given(
     if device is None:
         hint = "delete the pod: its claim is allocated again"
         raise InputError("device", name, f"the node has no such device any more, of pool {pool}", hint)
-    wanted = requests.get(request)
-    if wanted is None:
+    asking = requests.get(request)
+    if asking is None:
         raise InputError("request", request, "the claim has no such request")
-    asked = _table(_table(wanted.get("capacity")).get("requests"))
+    asked = _table(_table(asking.get("capacity")).get("requests"))
     consumed = _table(result.get("consumedCapacity"))
     admin = result.get("adminAccess") is True
     whole = _is_whole(device, asked, consumed, admin)
     objects = tuple(
         (label, value) for label, names, value in configs if not names or request in names or main in names
     )
-    found = merged(GPU_PARAMETERS if whole else SLICE_PARAMETERS, objects)
-    made = Given(main, pool, name, share, device.uuid, whole, capabilities=found.capabilities, admin=admin)
+    wanted, capabilities = merged(GPU_PARAMETERS if whole else SLICE_PARAMETERS, objects)
+    made = Given(main, pool, name, share, device.uuid, whole, capabilities=capabilities, admin=admin)
     if whole:
         return made
     by_class = tuple((label, value) for label, value in objects if _OF_CLASS in label)
-    if found.uncounted and not merged(SLICE_PARAMETERS, by_class).uncounted:
+    if wanted.uncounted and not merged(SLICE_PARAMETERS, by_class)[0].uncounted:
         raise InputError(
             "uncounted", cause="a claim cannot lift its own limit",
             hint="the cluster's administrator can say so in a DeviceClass",
         )  # fmt: skip
     limit, cores = _amounts(device, consumed)
-    return _with_time(made, found, device, limit, cores)
+    _check_isolation(device, wanted.isolation)
+    isolation = KERNEL if wanted.isolation == KERNEL else ""
+    made = made.replace(limit=limit, uncounted=wanted.uncounted, isolation=isolation)
+    return timed(made, wanted, cores, device.name)
 
 
 def _is_whole(device: Device, asked: dict[str, Any], consumed: dict[str, Any], admin: bool) -> bool:
@@ -167,33 +169,20 @@ def _amounts(device: Device, consumed: dict[str, Any]) -> tuple[int, int]:
     return memory, cores % ALL_CORES
 
 
-def _with_time(made: Given, found: Parameters, device: Device, limit: int, cores: int) -> Given:
-    """The slice with its share of the device's time. Raises InputError for parameters that contradict it."""
-    if found.isolation == MIG and device.kind != MIG:
+def _check_isolation(device: Device, isolation: str) -> None:
+    """Refuse a kind of isolation that the device cannot have. Raises InputError."""
+    if isolation == MIG and device.kind != MIG:
         raise InputError(
             "isolation",
             MIG,
             f"{device.name} is not a MIG device",
             "use a class of MIG devices, or leave it out",
         )
-    if found.isolation == KERNEL and device.kind == MIG:
+    if isolation == KERNEL and device.kind == MIG:
         raise InputError(
             "isolation", KERNEL, f"{device.name} is a MIG device: the driver limits whole GPUs by cgroup",
             "use a class of whole GPUs, or leave it out",
         )  # fmt: skip
-    if found.policy:
-        policy = POLICIES.index(found.policy)
-        check_together(cores, policy, "policy", found.policy, device.name)
-    else:
-        policy = default_policy(cores, bool(found.weight))
-    if found.period_us:
-        asked = TimeSetting("period", duration_text(found.period_us), found.period_us)
-        check_period(cores, policy, asked, device.name)
-    return made.replace(
-        limit=limit, cores=cores, policy=policy, weight=found.weight or WEIGHT, uncounted=found.uncounted,
-        period_us=found.period_us,
-        isolation=KERNEL if found.isolation == KERNEL else "",
-    )
 
 
 def _requests(claim: dict[str, Any]) -> dict[str, dict[str, Any]]:

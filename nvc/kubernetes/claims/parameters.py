@@ -12,84 +12,49 @@ capabilities: [compute, utility]
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from nvc.base.errors import InputError
-from nvc.base.value import Value
 from nvc.kubernetes.claims.quantity import shown
 from nvc.kubernetes.names import API_VERSION, GPU_PARAMETERS, SLICE_PARAMETERS
 from nvc.model.facts import CAPABILITIES
+from nvc.model.request import Field, SliceRequest, fields_by
 from nvc.model.slices.isolation import CLAIMS, MPS
 from nvc.model.slices.policy import POLICIES, TABLE
-from nvc.model.slices.time_settings import WEIGHT_MAX, parse_period
+from nvc.model.slices.time_settings import KINDS as PARSERS
+from nvc.model.slices.time_settings import WEIGHT_MAX
+
+FIELDS = {row.key: row for row in fields_by("claim")}
+#: Fields by kind. A whole device has no limits, so nothing can be said of how they are kept.
+KINDS = {SLICE_PARAMETERS: (*FIELDS, "capabilities"), GPU_PARAMETERS: ("capabilities",)}
+#: What claims may name, and what other values must be: the type, and what to say of another.
+_NAMES = {"policy": POLICIES, "isolation": CLAIMS}
+_TYPES = {"weight": (int, f"a whole number from 1 to {WEIGHT_MAX}"), "flag": (bool, "true or false")}
+_SERVERS = (MPS, *(row.name for row in TABLE if row.server))
+_OF_NVCD = "not for claims: the MPS server would be in nvcd's container, whose end ends the programs of all pods"
 
 
-class Parameters(Value):
-    """What may be said of a device beside its capacity. "" or 0: nothing was said."""
-
-    policy: str = ""
-    weight: int = 0
-    period_us: int = 0  # of the cap
-    isolation: str = ""  # mig: the device must be a MIG device; kernel: the driver limits each container's cgroup
-    uncounted: bool = False  # keep libraries whose memory is not counted
-    capabilities: tuple[str, ...] = ()  # names of driver capabilities; (): all but compat32
-
-
-def _policy(value: object) -> str:
-    if value not in POLICIES:
-        raise ValueError(f"want one of {', '.join(POLICIES)}")
-    if TABLE[POLICIES.index(str(value))].server:
-        raise ValueError(
-            "not for claims: the MPS server would be in nvcd's container, whose end ends the programs of all pods"
-        )
-    return str(value)
-
-
-def _weight(value: object) -> int:
-    if type(value) is not int or not 1 <= value <= WEIGHT_MAX:
-        raise ValueError(f"want a whole number from 1 to {WEIGHT_MAX}")
-    return value
-
-
-def _period(value: object) -> int:
-    if type(value) is not str:
-        raise ValueError('want a text like "50ms"')
+def _value(row: Field, value: object) -> object:
+    """The value of a field of SliceRequest. Raises ValueError."""
+    if row.kind in _NAMES and value in _SERVERS:
+        raise ValueError(_OF_NVCD + ("; use mig, or leave it out" if value == MPS else ""))
+    if row.kind in _NAMES and value not in _NAMES[row.kind]:
+        raise ValueError(f"want one of {', '.join(_NAMES[row.kind])}")
+    kind, wanted = _TYPES.get(row.kind, (str, 'a text like "50ms"'))
+    if type(value) is not kind:
+        raise ValueError(f"want {wanted}")
+    if row.kind in ("flag", "isolation"):
+        return value
     try:
-        return parse_period("period", value).value
+        return PARSERS[row.kind](row.key, str(value))
     except InputError as error:
         raise ValueError(error.cause) from None
-
-
-def _isolation(value: object) -> str:
-    if value == MPS:
-        raise ValueError(
-            "not for claims: the MPS server would be in nvcd's container, whose end ends the programs of all pods; "
-            "use mig, or leave it out"
-        )
-    if value not in CLAIMS:
-        raise ValueError(f"want one of {', '.join(CLAIMS)}")
-    return str(value)
-
-
-def _uncounted(value: object) -> bool:
-    if type(value) is not bool:
-        raise ValueError("want true or false")
-    return value
 
 
 def _capabilities(value: object) -> tuple[str, ...]:
     if type(value) is not list or not value or any(one not in CAPABILITIES for one in value):
         raise ValueError(f"want a list of {', '.join(CAPABILITIES)}")
     return tuple(dict.fromkeys(value))
-
-
-_FIELDS: dict[str, Callable[[object], object]] = {
-    "policy": _policy, "weight": _weight, "period": _period, "isolation": _isolation, "uncounted": _uncounted,
-    "capabilities": _capabilities,
-}  # fmt: skip
-#: Fields by kind. A whole device has no limits, so nothing can be said of how they are kept.
-KINDS = {SLICE_PARAMETERS: tuple(_FIELDS), GPU_PARAMETERS: ("capabilities",)}
 
 
 def decode(where: str, value: object, kind: str) -> dict[str, Any]:
@@ -113,18 +78,25 @@ def decode(where: str, value: object, kind: str) -> dict[str, Any]:
             known = ", ".join(KINDS[found])
             raise InputError(f"{where}.{name}", cause=f"no such field of {found}", hint=f"it has {known}")
         try:
-            fields["period_us" if name == "period" else name] = _FIELDS[name](text)
+            if name == "capabilities":
+                fields[name] = _capabilities(text)
+            else:
+                fields[FIELDS[name].name] = _value(FIELDS[name], text)
         except ValueError as error:
             raise InputError(f"{where}.{name}", shown(text), error) from None
     return fields if found == kind else {}
 
 
-def merged(kind: str, objects: tuple[tuple[str, object], ...]) -> Parameters:
-    """What objects of parameters say together, each with where it stands; later ones win field by field."""
+def merged(kind: str, objects: tuple[tuple[str, object], ...]) -> tuple[SliceRequest, tuple[str, ...]]:
+    """What objects of parameters say together, each with where it stands; later ones win field by field.
+
+    The second are names of driver capabilities; (): all but compat32.
+    """
     fields: dict[str, Any] = {}
     for where, value in objects:
         fields.update(decode(where, value, kind))
-    return Parameters(**fields)
+    capabilities = fields.pop("capabilities", ())
+    return SliceRequest(**fields), capabilities
 
 
 def _hint() -> str:
