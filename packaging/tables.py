@@ -1,5 +1,5 @@
 """Writes the variables in docs/hooks.md, the policies in docs/sharing.md, what was measured of them in
-docs/choose-policy.md, and the policies and keys of config.toml in the schema of the chart's values.
+docs/choose-policy.md, and in the schema of the chart's values how a slice is asked for, and keys of config.toml.
 
 Needs `make native`.
 """
@@ -15,6 +15,7 @@ REPO = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, REPO)
 
 from nvc.model.facts import GATED  # noqa: E402
+from nvc.model.request import Field, fields_by  # noqa: E402
 from nvc.model.slices import isolation, policy, time_settings  # noqa: E402
 from nvc.request.config import file  # noqa: E402
 from nvc.request.config.keys import KEYS  # noqa: E402
@@ -38,6 +39,14 @@ KINDS: dict[str, dict[str, Any]] = {
     "period": {"type": "string", "pattern": "^$|^[0-9]+(us|ms|s)$"},
     "weight": {"type": "integer", "minimum": 0, "maximum": time_settings.WEIGHT_MAX},
 }
+#: Likewise of a kind of field of a slice.
+ASKED: dict[str, dict[str, Any]] = {
+    "policy": {"enum": [row.name for row in policy.TABLE if not row.server]},
+    "cores": {"type": "integer", "minimum": 1, "maximum": time_settings.ALL},
+    "weight": {"type": "integer", "minimum": 1},
+    "period": {"type": "string", "pattern": "^[0-9]+(us|ms|s)$"},
+    "flag": {"type": "boolean"},
+}
 #: Keys that other values of the chart write: `sizes`, `metrics`.
 WRITTEN = ("vgpu", "metrics")
 
@@ -49,8 +58,12 @@ def main() -> None:
     replace_table("docs/hooks.md", VARIABLES_HEAD, variables())
     path = os.path.join(REPO, SCHEMA)
     with open(path, encoding="utf-8") as there:
-        schema = named(json.load(there))
-    schema["properties"]["config"]["properties"] = {name: settings(name) for name in (file.OURS, file.DAEMON)}
+        schema = json.load(there)
+    values = schema["properties"]
+    values["config"]["properties"] = {name: settings(name) for name in (file.OURS, file.DAEMON)}
+    values["sizes"]["items"]["properties"].update(asked(fields_by("size"), [*filter(None, isolation.OPERATORS)]))
+    claimed = values["deviceClasses"]["properties"]["sliceParameters"]["properties"]
+    claimed.update(asked(fields_by("claim"), list(isolation.CLAIMS)))
     text = json.dumps(schema, indent=1) + "\n"
     with open(path, "w", encoding="utf-8") as out:
         out.write(text)
@@ -81,15 +94,10 @@ def settings(table: str) -> dict[str, Any]:
     return {"type": "object", "additionalProperties": False, "properties": keys}
 
 
-def named(schema: Any) -> Any:
-    """The schema of the chart's values with the names of all policies."""
-    if isinstance(schema, list):
-        return [named(one) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    kept = {name: named(value) for name, value in schema.items()}
-    claimed = [row.name for row in policy.TABLE if not row.server]
-    return {**kept, "policy": {"enum": claimed}} if "enum" in str(kept.get("policy", "")) else kept
+def asked(rows: tuple[Field, ...], isolations: list[str]) -> dict[str, Any]:
+    """The schema of what a slice can be asked for."""
+    kinds = {**ASKED, "isolation": {"enum": isolations}}
+    return {row.key: kinds.get(row.kind, TEXT) for row in rows}
 
 
 if __name__ == "__main__":
