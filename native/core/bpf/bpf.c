@@ -80,16 +80,25 @@ int nvc_bpf_program_info(int program, struct nvc_bpf_program *info, void *instru
     return 0;
 }
 
-int nvc_bpf_program_load(const void *instructions, uint32_t size, char *log, uint32_t log_size)
+void nvc_bpf_name(char *to, size_t room, const char *name)
+{
+    size_t length = strnlen(name, room - 1);
+
+    memcpy(to, name, length);
+    to[length] = '\0';
+}
+
+int nvc_bpf_load(uint32_t type, const char *name, const char *license, const void *instructions,
+                 uint32_t size, char *log, uint32_t log_size)
 {
     union bpf_attr attr;
 
     memset(&attr, 0, sizeof(attr));
-    attr.prog_type = BPF_PROG_TYPE_CGROUP_DEVICE;
+    attr.prog_type = type;
     attr.insns = nvc_bpf_address(instructions);
     attr.insn_cnt = size / sizeof(struct bpf_insn);
-    attr.license = nvc_bpf_address("Apache-2.0");
-    memcpy(attr.prog_name, "nvc_devices", sizeof("nvc_devices"));
+    attr.license = nvc_bpf_address(license);
+    nvc_bpf_name(attr.prog_name, sizeof(attr.prog_name), name);
     if (log != NULL && log_size > 0) {
         log[0] = '\0';
         attr.log_buf = nvc_bpf_address(log);
@@ -97,6 +106,12 @@ int nvc_bpf_program_load(const void *instructions, uint32_t size, char *log, uin
         attr.log_level = 1;
     }
     return nvc_bpf(BPF_PROG_LOAD, &attr);
+}
+
+int nvc_bpf_program_load(const void *instructions, uint32_t size, char *log, uint32_t log_size)
+{
+    return nvc_bpf_load(BPF_PROG_TYPE_CGROUP_DEVICE, "nvc_devices", "Apache-2.0", instructions, size, log,
+                        log_size);
 }
 
 int nvc_bpf_attach(int cgroup, int program, uint32_t flags, int replaced)

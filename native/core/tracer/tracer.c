@@ -25,14 +25,6 @@ int nvc_bpf_is_mounted(const char *directory)
     return (uint32_t)found.f_type == BPF_FS;
 }
 
-static void copy_name(char *to, size_t room, const char *name)
-{
-    size_t length = strnlen(name, room - 1);
-
-    memcpy(to, name, length);
-    to[length] = '\0';
-}
-
 int nvc_bpf_map_create(uint32_t type, uint32_t key_size, uint32_t value_size, uint32_t entries,
                        uint32_t flags, const char *name)
 {
@@ -44,28 +36,14 @@ int nvc_bpf_map_create(uint32_t type, uint32_t key_size, uint32_t value_size, ui
     attr.value_size = value_size;
     attr.max_entries = entries;
     attr.map_flags = flags;
-    copy_name(attr.map_name, sizeof(attr.map_name), name);
+    nvc_bpf_name(attr.map_name, sizeof(attr.map_name), name);
     return nvc_bpf(BPF_MAP_CREATE, &attr);
 }
 
 int nvc_bpf_tracing_load(const void *instructions, uint32_t size, const char *name, const char *license,
                          char *log, uint32_t log_size)
 {
-    union bpf_attr attr;
-
-    memset(&attr, 0, sizeof(attr));
-    attr.prog_type = BPF_PROG_TYPE_RAW_TRACEPOINT;
-    attr.insns = nvc_bpf_address(instructions);
-    attr.insn_cnt = size / sizeof(struct bpf_insn);
-    attr.license = nvc_bpf_address(license);
-    copy_name(attr.prog_name, sizeof(attr.prog_name), name);
-    if (log != NULL && log_size > 0) {
-        log[0] = '\0';
-        attr.log_buf = nvc_bpf_address(log);
-        attr.log_size = log_size;
-        attr.log_level = 1;
-    }
-    return nvc_bpf(BPF_PROG_LOAD, &attr);
+    return nvc_bpf_load(BPF_PROG_TYPE_RAW_TRACEPOINT, name, license, instructions, size, log, log_size);
 }
 
 int nvc_bpf_tracepoint_open(int program, const char *tracepoint)

@@ -36,37 +36,35 @@ void cdi_warn(const char *name, const char *warning)
     fprintf(stderr, "%s: warning: %s\n", name, line);
 }
 
-static void show(const struct cdi_program *program, char *applied)
+void cdi_warn_lines(const char *name, char *lines)
 {
     char *rest = NULL;
 
-    for (size_t i = 0; i < program->warning_count; i++)
-        cdi_warn("nvc-cdi-hook", program->warnings[i]);
-    for (char *line = strtok_r(applied, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
-        cdi_warn("nvc-cdi-hook", line);
+    for (char *line = strtok_r(lines, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
+        cdi_warn(name, line);
 }
 
-/* Executes the program. On a failure all is undone; if not even that went well, the journal tells Python. Where there is
- * none, Python finds done what was done, and does the rest. */
-static bool apply(const struct cdi_program *program, int rootfs, struct nvc_report *report)
+void cdi_begin(void)
 {
-    struct nvc_apply_target target = {.mount_namespace = -1,
-                                      .rootfs = rootfs,
-                                      .timeout_ms = APPLY_MS,
-                                      .fsuid = geteuid(),
-                                      .fsgid = getegid()};
-    struct cdi_journal journal;
     sigset_t interrupt;
 
     sigemptyset(&interrupt);
     sigaddset(&interrupt, SIGINT);
-    sigprocmask(SIG_BLOCK, &interrupt,
-                NULL); /* an exit code other than 0 says that the container is as it was */
-    if (!cdi_journal_open(rootfs, &journal))
-        return false;
+    sigprocmask(SIG_BLOCK, &interrupt, NULL);
     cdi_set_deadline(0);
+}
+
+bool cdi_apply(const uint8_t *program, size_t size, struct nvc_apply_target target, bool recorded,
+               struct nvc_report *report)
+{
+    struct cdi_journal journal;
+
+    if (!cdi_journal_open(target.rootfs, &journal) || (recorded && journal.fd < 0))
+        return false;
     target.journal = journal.fd;
-    int result = nvc_apply(program->bytes, program->size, &target, report);
+    target.fsuid = geteuid();
+    target.fsgid = getegid();
+    int result = nvc_apply(program, size, &target, report);
     cdi_journal_close(&journal, result == 0 && report->undo_failures == 0);
     return result == 0 && report->error == 0;
 }
@@ -100,10 +98,17 @@ static bool run(const struct cdi_call *call, const char *state, size_t size)
         return false;
     if (!cdi_enter(&container) || cdi_interrupted(container.rootfs) || !plan(call, &container, &program))
         return false;
-    if (program.size && !apply(&program, container.rootfs, &report))
-        return false;
+    struct nvc_apply_target target = {
+        .mount_namespace = -1, .rootfs = container.rootfs, .timeout_ms = APPLY_MS};
+    if (program.size) {
+        cdi_begin();
+        if (!cdi_apply(program.bytes, program.size, target, false, &report))
+            return false;
+    }
+    for (size_t i = 0; !call->quiet && i < program.warning_count; i++)
+        cdi_warn("nvc-cdi-hook", program.warnings[i]);
     if (!call->quiet)
-        show(&program, report.warnings);
+        cdi_warn_lines("nvc-cdi-hook", report.warnings);
     return true;
 }
 

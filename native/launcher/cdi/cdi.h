@@ -7,6 +7,7 @@
 #include <limits.h>
 #include <linux/capability.h>
 #include <stdbool.h>
+#include <time.h>
 
 #define CDI_BIT(capability) (1ULL << (capability))
 /* As nvc/kernel/privileges.py has them for `configure`. */
@@ -88,8 +89,23 @@ bool cdi_is_host_root(void);
 int cdi_number_in_proc(int pidfd);
 /* From now on this process has so many seconds; 0: for ever. */
 void cdi_set_deadline(long seconds);
-/* A warning on standard error, one line: it may quote a hostile name. */
+/* A warning on standard error, one line: it may quote a hostile name. And one for each line of a text. */
 void cdi_warn(const char *name, const char *warning);
+void cdi_warn_lines(const char *name, char *lines);
+
+/* From now on an exit code other than 0 says that the container is as it was: nothing interrupts. */
+void cdi_begin(void);
+/* Executes a program. On a failure all is undone; if not even that went well, the journal tells Python. Where there is
+ * none, which is a failure if it is to be `recorded`, Python finds done what was done, and does the rest. */
+bool cdi_apply(const uint8_t *program, size_t size, struct nvc_apply_target target, bool recorded,
+               struct nvc_report *report);
+/* A descriptor of what is at a path in a root, which no link leaves; or -errno. */
+int cdi_open_below(int root, const char *path, uint64_t flags);
+/* Whether two descriptors are of the same file. */
+bool cdi_same(int one, int other);
+long long cdi_nanoseconds(const struct timespec *time);
+/* Whether all of it is printable ASCII. */
+bool cdi_plain(const char *word);
 
 /* Capabilities go, and the container's root is opened. */
 bool cdi_enter(struct cdi_container *container);

@@ -1,10 +1,8 @@
 /* From records of steps to a program for the applier, as nvc/apply/program.py makes one of a plan. */
 #include "cdi.h"
-#include "files.h"
 
 #include <fcntl.h>
 #include <linux/mount.h>
-#include <linux/openat2.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -79,7 +77,7 @@ static bool bind_proc(struct cdi_program *p, const char *path, bool directory)
 
     if (root < 0)
         return false;
-    int fd = nvc_openat2(root, path + 1, O_PATH | O_NOFOLLOW, 0, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS);
+    int fd = cdi_open_below(root, path, O_PATH | O_NOFOLLOW);
     close(root);
     return fd >= 0 && fstat(fd, &st) == 0 && (directory ? S_ISDIR(st.st_mode) : S_ISREG(st.st_mode)) &&
            add_bind(p, fd, directory, DATA | MOUNT_ATTR_RDONLY, path);

@@ -59,24 +59,28 @@ static bool is_outside(int pid)
     return readlink("/proc/self/ns/mnt", own, sizeof(own) - 1) < 0 || strcmp(own, theirs) != 0;
 }
 
-static bool same(const struct stat *one, const struct stat *other)
+bool cdi_same(int one, int other)
 {
-    return one->st_dev == other->st_dev && one->st_ino == other->st_ino;
+    struct stat first, second;
+
+    return fstat(one, &first) == 0 && fstat(other, &second) == 0 && first.st_dev == second.st_dev &&
+           first.st_ino == second.st_ino;
+}
+
+int cdi_open_below(int root, const char *path, uint64_t flags)
+{
+    const char *below = path + strspn(path, "/");
+
+    return nvc_openat2(root, *below ? below : ".", flags, 0, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS);
 }
 
 bool cdi_enter(struct cdi_container *container)
 {
-    const char *path = container->rootfs_path + strspn(container->rootfs_path, "/");
-    struct stat whole, found;
-
-    if (!*path || !cdi_drop(CDI_KEPT) || is_outside(container->pid))
+    if (!cdi_drop(CDI_KEPT) || is_outside(container->pid))
         return false;
     int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
-    container->rootfs =
-        root < 0 ? -1
-                 : nvc_openat2(root, path, O_PATH | O_DIRECTORY, 0, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS);
-    bool entered = container->rootfs >= 0 && fstat(root, &whole) == 0 &&
-                   fstat(container->rootfs, &found) == 0 && !same(&whole, &found) &&
+    container->rootfs = root < 0 ? -1 : cdi_open_below(root, container->rootfs_path, O_PATH | O_DIRECTORY);
+    bool entered = container->rootfs >= 0 && !cdi_same(root, container->rootfs) &&
                    nvc_is_mount_root(container->rootfs) == 1;
     if (root >= 0)
         close(root);
@@ -199,7 +203,7 @@ void cdi_journal_close(struct cdi_journal *journal, bool done)
     journal->fd = -1;
 }
 
-static long long nanoseconds(const struct timespec *time)
+long long cdi_nanoseconds(const struct timespec *time)
 {
     return (long long)time->tv_sec * 1000000000 + time->tv_nsec;
 }
@@ -222,10 +226,10 @@ static bool is_noted(const char *name, const char *configuration, const struct s
             ? read(fd, noted, sizeof(noted))
             : -1;
     close(fd);
-    int size = snprintf(wanted, sizeof(wanted), "%s %s (%llu, %llu, %lld, %lld, %lld, %u, %u)\n",
-                        NVC_VERSION, configuration, (unsigned long long)st->st_dev,
-                        (unsigned long long)st->st_ino, (long long)st->st_size, nanoseconds(&st->st_mtim),
-                        nanoseconds(&st->st_ctim), st->st_uid, st->st_mode);
+    int size = snprintf(
+        wanted, sizeof(wanted), "%s %s (%llu, %llu, %lld, %lld, %lld, %u, %u)\n", NVC_VERSION, configuration,
+        (unsigned long long)st->st_dev, (unsigned long long)st->st_ino, (long long)st->st_size,
+        cdi_nanoseconds(&st->st_mtim), cdi_nanoseconds(&st->st_ctim), st->st_uid, st->st_mode);
     return got == size && memcmp(noted, wanted, (size_t)size) == 0;
 }
 

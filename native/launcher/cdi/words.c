@@ -45,7 +45,7 @@ static const char *option_of(const struct known *step, const char *name, size_t 
 }
 
 /* Warnings quote words: only what prints as it is. */
-static bool plain(const char *word)
+bool cdi_plain(const char *word)
 {
     for (; *word; word++)
         if (*word < ' ' || *word > '~')
@@ -72,7 +72,7 @@ bool cdi_words(int count, char **words, struct cdi_call *call)
         return false;
     for (int i = 0; i < count; i++) {
         char *word = words[i];
-        if (!plain(word))
+        if (!cdi_plain(word))
             return false;
         if (known_as(word)) {
             if (step && !complete(step, known))
@@ -93,7 +93,7 @@ bool cdi_words(int count, char **words, struct cdi_call *call)
             continue;
         }
         const char *option = option_of(known, name, length);
-        if (!option || (!equals && ++i == count) || !plain(words[i]))
+        if (!option || (!equals && ++i == count) || !cdi_plain(words[i]))
             return false;
         *options++ = (struct nvc_steps_option){option, equals ? equals + 1 : words[i]};
         step->count++;

@@ -1,13 +1,12 @@
 /* Looks at the host: `answer` of nvc/discovery/key.py, `look` of nvc/discovery/devices/sockets.py and the sources of
  * nvc/apply/replay.py, with the same bytes for what is found. A failure other than that nothing is there tells nothing. */
-#include "files.h"
+#include "cdi/cdi.h"
 #include "replay.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <linux/openat2.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,11 +26,6 @@ struct text {
 static bool absent(int error)
 {
     return error == -ENOENT || error == -ENOTDIR;
-}
-
-static long long nanoseconds(const struct timespec *time)
-{
-    return (long long)time->tv_sec * 1000000000 + time->tv_nsec;
 }
 
 static bool add(struct text *out, const char *bytes, size_t size)
@@ -56,7 +50,8 @@ static bool status(int fd, char kind, struct text *out)
     device = st.st_dev;
     inode = st.st_ino;
     number = st.st_rdev;
-    long long modified = nanoseconds(&st.st_mtim), changed = nanoseconds(&st.st_ctim), length = st.st_size;
+    long long modified = cdi_nanoseconds(&st.st_mtim), changed = cdi_nanoseconds(&st.st_ctim),
+              length = st.st_size;
     unsigned type = st.st_mode & S_IFMT;
     switch (kind) {
     case 'i':
@@ -89,31 +84,12 @@ static bool status(int fd, char kind, struct text *out)
     return true;
 }
 
-/* All that a file of /proc or /sys has, in memory for the caller to free; NULL where it has more, or fails. */
-static char *read_all(int fd, size_t most, size_t *size)
-{
-    char *bytes = malloc(most + 1);
-
-    *size = 0;
-    while (bytes) {
-        ssize_t got = read(fd, bytes + *size, most + 1 - *size);
-        if (got == 0)
-            return bytes;
-        if (got > 0)
-            *size += (size_t)got;
-        if ((got < 0 && errno != EINTR) || *size > most) {
-            free(bytes);
-            bytes = NULL;
-        }
-    }
-    return NULL;
-}
-
 static bool content(int fd, struct text *out)
 {
     size_t size;
-    char *bytes = read_all(fd, CONTENT_MAX - 1, &size);
-    bool whole = bytes && !memchr(bytes, '\0', size) && add(out, "+", 1) && add(out, bytes, size);
+    char *bytes;
+    bool whole = cdi_read(fd, CONTENT_MAX - 1, &bytes, &size) && !memchr(bytes, '\0', size) &&
+                 add(out, "+", 1) && add(out, bytes, size);
 
     free(bytes);
     return whole;
@@ -123,8 +99,8 @@ static bool content(int fd, struct text *out)
 static bool lines(int fd, struct text *out)
 {
     size_t size;
-    char *bytes = read_all(fd, LINES_MAX, &size);
-    bool made = bytes && !memchr(bytes, '\0', size);
+    char *bytes;
+    bool made = cdi_read(fd, LINES_MAX, &bytes, &size) && !memchr(bytes, '\0', size);
 
     for (char *line = bytes, *end = bytes + size; made && line;) {
         char *newline = memchr(line, '\n', (size_t)(end - line));
@@ -198,11 +174,10 @@ static int open_place(int root, const char *path, char kind)
     uint64_t flags = strchr("cm", kind) ? O_RDONLY | O_NONBLOCK | O_NOCTTY
                      : kind == 'l'      ? O_RDONLY | O_DIRECTORY
                                         : O_PATH;
-    const char *below = path + strspn(path, "/");
 
     if (strchr("otvs", kind))
         flags |= O_NOFOLLOW;
-    return nvc_openat2(root, *below ? below : ".", flags, 0, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS);
+    return cdi_open_below(root, path, flags);
 }
 
 static bool look_at(int fd, int root, char kind, struct text *out)

@@ -2,15 +2,12 @@
 #include "replay.h"
 #include "apply.h"
 #include "cdi/cdi.h"
-#include "files.h"
 #include "start/launcher.h"
 #include "steps.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
-#include <linux/openat2.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,7 +58,7 @@ static bool add_traits(int rootfs, char *words)
     size_t length = strlen(words);
 
     for (size_t i = 0; i < sizeof(TRAITS) / sizeof(TRAITS[0]); i++) {
-        int fd = nvc_openat2(rootfs, TRAITS[i], O_PATH, 0, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS);
+        int fd = cdi_open_below(rootfs, TRAITS[i], O_PATH);
         if (fd >= 0)
             close(fd);
         else if (fd != -ENOENT && fd != -ENOTDIR)
@@ -183,31 +180,11 @@ static bool set_sources(uint8_t *program, size_t size, const int *sources)
     return true;
 }
 
-/* Executes the program. On a failure all is undone; if not even that went well, the journal tells Python. */
-static bool execute(const struct replay_container *container, const uint8_t *program, size_t size,
-                    int timeout_ms, struct nvc_report *report)
-{
-    struct nvc_apply_target target = {.mount_namespace = container->mount_namespace,
-                                      .rootfs = container->rootfs,
-                                      .timeout_ms = timeout_ms,
-                                      .fsuid = geteuid(),
-                                      .fsgid = getegid()};
-    struct cdi_journal journal;
-
-    if (!cdi_journal_open(container->rootfs, &journal) || journal.fd < 0)
-        return false;
-    target.journal = journal.fd;
-    int result = nvc_apply(program, size, &target, report);
-    cdi_journal_close(&journal, result == 0 && report->undo_failures == 0);
-    return result == 0 && report->error == 0;
-}
-
 /* The rest of the record, behind the looks: what is to be done. */
 static enum replay_look do_again(struct replay_record *record, const struct replay_container *container,
                                  struct replay_change *change, int timeout_ms, struct nvc_report *report)
 {
     static int sources[SOURCES_MAX + 1];
-    sigset_t interrupt;
     uint64_t size;
 
     enum replay_look look = all_looks(record, sources);
@@ -222,14 +199,13 @@ static enum replay_look do_again(struct replay_record *record, const struct repl
     memcpy(program, record->at, size);
     if (!set_sources(program, size, sources))
         return REPLAY_OTHER;
-    sigemptyset(&interrupt);
-    sigaddset(&interrupt, SIGINT);
-    sigprocmask(SIG_BLOCK, &interrupt,
-                NULL); /* an exit code other than 0 says that the container is as it was */
-    cdi_set_deadline(0);
+    struct nvc_apply_target target = {.mount_namespace = container->mount_namespace,
+                                      .rootfs = container->rootfs,
+                                      .timeout_ms = timeout_ms};
+    cdi_begin();
     if (!replay_allow(change))
         return REPLAY_UNKNOWN;
-    if (execute(container, program, size, timeout_ms, report))
+    if (cdi_apply(program, size, target, true, report))
         return REPLAY_SAME;
     replay_disallow(change);
     return REPLAY_UNKNOWN;
@@ -299,7 +275,6 @@ void replay_run(const char *name, char *words, size_t room, int pid, const char 
     struct replay_container container = {-1, -1, -1, -1};
     struct replay_change change = {name, -1, -1, -1}, none = change;
     struct nvc_report report = {.error = 0};
-    char *rest = NULL;
 
     if (strlen(words) + sizeof(TRAITS) / sizeof(TRAITS[0]) + REPLAY_TAG >= room || geteuid() != 0 ||
         !cdi_is_host_root() || !cdi_drop(CDI_KEPT | MODULES))
@@ -315,9 +290,7 @@ void replay_run(const char *name, char *words, size_t room, int pid, const char 
         if (end == REPLAY_UNKNOWN)
             end = run(words, &container, &none, &report);
         if (end == REPLAY_SAME) {
-            for (char *line = strtok_r(report.warnings, "\n", &rest); line;
-                 line = strtok_r(NULL, "\n", &rest))
-                cdi_warn(name, line);
+            cdi_warn_lines(name, report.warnings);
             _exit(0);
         }
     }

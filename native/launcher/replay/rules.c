@@ -4,7 +4,6 @@
  * is Python's. */
 #include "bpf.h"
 #include "cdi/cdi.h"
-#include "files.h"
 #include "replay.h"
 
 #include <errno.h>
@@ -12,7 +11,6 @@
 #include <limits.h>
 #include <linux/bpf.h>
 #include <linux/magic.h>
-#include <linux/openat2.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -83,7 +81,7 @@ static int open_group(int proc)
     int table = open(TABLE, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (table >= 0 && fstatfs(table, &kind) == 0 && kind.f_type == CGROUP2_SUPER_MAGIC &&
         fstat(table, &top) == 0 && top.st_ino == ROOT_INODE)
-        found = nvc_openat2(table, path, O_RDONLY | O_DIRECTORY, 0, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS);
+        found = cdi_open_below(table, path, O_RDONLY | O_DIRECTORY);
     if (found >= 0 && (fstat(found, &st) < 0 || st.st_dev != top.st_dev)) {
         close(found);
         found = -1;

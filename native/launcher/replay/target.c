@@ -5,10 +5,8 @@
 #include "replay.h"
 
 #include <fcntl.h>
-#include <linux/openat2.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #define DIRECTORY (O_PATH | O_DIRECTORY | O_CLOEXEC)
@@ -25,27 +23,18 @@ static int shares(int proc, const char *kind)
     return strcmp(own, theirs) == 0;
 }
 
-static bool same(int one, int other)
-{
-    struct stat first, second;
-
-    return fstat(one, &first) == 0 && fstat(other, &second) == 0 && first.st_dev == second.st_dev &&
-           first.st_ino == second.st_ino;
-}
-
 /* The root of a process that has not pivoted is the host's; the path is then seen from its own namespace. */
 static int open_rootfs(int proc, const char *path)
 {
     int host = open("/", DIRECTORY), root = openat(proc, "root", DIRECTORY), found = -1;
     bool right = false;
 
-    if (host >= 0 && root >= 0 && same(root, host)) {
-        found = nvc_openat2(root, path + strspn(path, "/"), O_PATH | O_DIRECTORY, 0,
-                            RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS);
-        right = found >= 0 && !same(found, root) && nvc_is_mount_root(found) == 1;
+    if (host >= 0 && root >= 0 && cdi_same(root, host)) {
+        found = cdi_open_below(root, path, O_PATH | O_DIRECTORY);
+        right = found >= 0 && !cdi_same(found, root) && nvc_is_mount_root(found) == 1;
     } else if (host >= 0 && root >= 0) {
         found = open(path, DIRECTORY);
-        right = found >= 0 && same(found, root);
+        right = found >= 0 && cdi_same(found, root);
         if (found >= 0)
             close(found);
         found = root;

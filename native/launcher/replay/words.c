@@ -1,5 +1,6 @@
 /* nvc-cli configure, as nvidia-container-cli is called: which words name the container, and which say what it gets. The
  * words of a call that Python has seen mean the same again: cli/configure.py, _again. */
+#include "cdi/cdi.h"
 #include "start/launcher.h"
 #include "replay.h"
 
@@ -29,11 +30,8 @@ bool replay_append(char *words, size_t *length, const char *word)
 {
     size_t size = strlen(word);
 
-    if (size + 2 > REPLAY_KEY_MAX - *length)
+    if (size + 2 > REPLAY_KEY_MAX - *length || !cdi_plain(word))
         return false;
-    for (const char *at = word; *at; at++)
-        if (*at < ' ' || *at > '~')
-            return false;
     memcpy(words + *length, word, size);
     words[*length + size] = '\1';
     *length += size + 1;

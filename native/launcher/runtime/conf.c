@@ -60,18 +60,10 @@ static const char *runtimes_read(int fd, struct runtimes *runtimes)
 {
     static const char table[] = "[nvidia-container-runtime]", key[] = "runtimes";
     bool inside = false;
-    size_t size = 0;
-    ssize_t got;
+    const char *unread = text_read(fd, runtimes->text, RUNTIMES_BYTES);
 
-    while ((got = read(fd, runtimes->text + size, RUNTIMES_BYTES - size)) > 0)
-        size += (size_t)got;
-    if (got < 0)
-        return strerror(errno);
-    if (size == RUNTIMES_BYTES)
-        return "the file is too large";
-    if (memchr(runtimes->text, '\0', size))
-        return "the file holds a NUL byte";
-    runtimes->text[size] = '\0';
+    if (unread)
+        return unread;
     runtimes->usual = settings_are_usual(runtimes->text);
 
     for (char *line = runtimes->text; line; line = strchr(line, '\n')) {

@@ -51,23 +51,31 @@ static const char *parse_line(char *line, struct conf *conf)
     return NULL;
 }
 
-const char *conf_read(int fd, struct conf *conf)
+const char *text_read(int fd, char *text, size_t room)
 {
     size_t size = 0;
     ssize_t got;
 
-    conf->interpreter = NULL;
-    conf->count = 0;
-    while ((got = read(fd, conf->text + size, sizeof(conf->text) - size)) > 0)
+    while ((got = read(fd, text + size, room - size)) > 0)
         size += (size_t)got;
     if (got < 0)
         return strerror(errno);
-    if (size > CONF_MAX_BYTES)
+    if (size == room)
         return "the file is too large";
-    if (memchr(conf->text, '\0', size))
+    if (memchr(text, '\0', size))
         return "the file holds a NUL byte";
-    conf->text[size] = '\0';
+    text[size] = '\0';
+    return NULL;
+}
 
+const char *conf_read(int fd, struct conf *conf)
+{
+    const char *unread = text_read(fd, conf->text, sizeof(conf->text));
+
+    conf->interpreter = NULL;
+    conf->count = 0;
+    if (unread)
+        return unread;
     for (char *line = conf->text, *next; line; line = next) {
         next = strchr(line, '\n');
         if (next)

@@ -42,6 +42,9 @@ void find_prefix(const char *name, char prefix[PATH_MAX]);
  * quotes and backslashes. */
 bool plain_path(const char *text);
 
+/* Reads a text of less than `room` bytes; returns NULL, or what is wrong with it. */
+const char *text_read(int fd, char *text, size_t room);
+
 /* Reads and checks launch.conf through `fd`; returns NULL, or what is wrong with it. */
 const char *conf_read(int fd, struct conf *conf);
 
