@@ -151,12 +151,16 @@ _pausing("resume", "Let a slice go on that is paused or suspended.")
     "--floor", default=None, metavar="TIME",
     help="Under first: the time at a time of slices that are not first, 100us to 20ms. Default: 100us.",
 )  # fmt: skip
+@click.option(
+    "--idle-suspend", "idle", default=None, metavar="TIME",
+    help="Suspend slices that are idle for TIME, 1s to 168h, until they are used; off: none.",
+)  # fmt: skip
 @click.option("--reset", is_flag=True, help="Remove the device policy; slices use their own.")
 @FORMAT
 @click.pass_context
 def policy_command(
     ctx: click.Context, gpu: str, name: str | None, max_instances: str | None, total_weight: str | None,
-    quantum: str | None, floor: str | None, reset: bool, form: str,
+    quantum: str | None, floor: str | None, idle: str | None, reset: bool, form: str,
 ) -> None:  # fmt: skip
     """Show or set a GPU's policy, for running and future slices.
 
@@ -185,6 +189,9 @@ def policy_command(
         changes["quantum_us"] = parse_duration("--quantum", quantum, *policies.QUANTUM_US)
     if floor is not None:
         changes["floor_us"] = parse_duration("--floor", floor, *policies.FLOOR_US)
+    if idle is not None:
+        least, most = (each * 1_000_000 for each in policies.IDLE_S)
+        changes["idle_s"] = 0 if idle == "off" else parse_duration("--idle-suspend", idle, least, most) // 1_000_000
     if reset and changes:
         raise click.UsageError("want either --reset or something to set")
     if (reset or changes) and ctx.get_parameter_source("form") is ParameterSource.COMMANDLINE:

@@ -19,6 +19,7 @@ from nvc.daemon.names import Names
 from nvc.daemon.schedule.pacer import Pacer
 from nvc.daemon.schedule.slice_index import SliceIndex
 from nvc.daemon.suspend.suspender import Suspender
+from nvc.daemon.suspend.use import Use
 from nvc.daemon.time.timing import Timing
 from nvc.kernel import Kernel
 from nvc.kernel.probe import reap
@@ -59,6 +60,7 @@ class Daemon:
         self.suspender = Suspender(
             self.loop, kernel, self.slices, self.accountant, self.look, lambda: self.nvml.libraries, log
         )
+        self.use = Use(self.suspender, self.slices, self.accountant, self.timing, log)
         self.watcher: Watcher | None = None
         self.notified = False  # the kernel tells of changes of slices and policies
         self._census = now
@@ -78,6 +80,7 @@ class Daemon:
         self.pacer.begin(now)
         if any(known.alive for known in self.slices.by_key.values()) or not self.accountant.devices:
             self._guarded(lambda: self.look(now))
+        self._guarded(lambda: self.use.look(now))
 
     def second(self, now: int) -> None:
         """Do what is due once a second: registry, MPS servers, processes to watch."""

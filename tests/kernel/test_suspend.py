@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Iterator
 
 import pytest
-from support import GIB, until
+from support import CLEAN_ENV, GIB, run, until
 from support.nvcd import Place, ask, eventually
 from support.nvcd_programs import started
 from support.suspended import Holder, cli, delay, shown, workers
@@ -213,3 +213,34 @@ def test_a_tenant_that_ends_suspended(place: Place, launcher: str, holder: Start
     cli(place, launcher, "suspend", str(one.tenant))
     one.signal(signal.SIGKILL)
     until(lambda: not os.listdir(f"{place.run}/suspend"))
+
+
+def idle_suspend(place: Place, launcher: str, driver: str, value: str) -> None:
+    policy = place.enter(launcher, f"--root={driver}", "vgpu", "policy", "0")
+    run(*policy, f"--idle-suspend={value}", env=CLEAN_ENV)
+    assert (f"idle-suspend {value}" in run(*policy, env=CLEAN_ENV).stdout) == (value != "off")
+
+
+@pytest.mark.usefixtures("served")
+def test_an_idle_slice_leaves_and_comes_back(place: Place, driver: str, launcher: str, holder: Start) -> None:
+    one = holder()
+    key = shown(place, launcher, str(one.tenant))["key"]
+    idle_suspend(place, launcher, driver, "2s")
+    for _ in range(2):
+        eventually(place, lambda found: found["slices"][0]["suspension"] == "suspended")
+        assert one.tells()
+    assert place.daemon is not None
+    assert f"slice {key}: it is resumed, as it is used; its programs wait since" in place.daemon.said()
+    idle_suspend(place, launcher, driver, "off")
+    eventually(place, lambda found: found["slices"][0]["suspension"] == "running")
+
+
+@pytest.mark.driver(gpus=1, model="t4", memory=8 * GIB)
+@pytest.mark.usefixtures("served")
+def test_idle_slices_make_room(place: Place, driver: str, launcher: str, holder: Start) -> None:
+    """One fits at a time."""
+    one = holder(5000)
+    idle_suspend(place, launcher, driver, "2s")
+    eventually(place, lambda found: found["slices"][0]["suspension"] == "suspended")
+    other = holder(5000)
+    assert one.tells() and other.tells()

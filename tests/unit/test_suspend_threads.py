@@ -1,10 +1,14 @@
-"""When no thread of a process is in a call any more that began before it was locked, by what /proc says."""
+"""Threads of a locked process, by what /proc says: who is in a call that began before, who waits for the driver."""
 
 from __future__ import annotations
 
+import platform
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from nvc.daemon.suspend.threads import Threads
 
@@ -67,3 +71,51 @@ def test_a_thread_that_has_just_begun_is_not_waited_for(tmp_path: Path) -> None:
 
 def test_a_process_that_has_ended(tmp_path: Path) -> None:
     assert left(tmp_path) == (True, 1)
+
+
+CODE = 0x7F00_0000_0000
+STACK = 0x2000
+FUTEX = {"x86_64": 202, "aarch64": 98}[platform.machine()]
+
+
+def sleeper(proc: Path, call: str, words: list[int], library: str = "libcuda.so.580.159.04") -> bool:
+    """Whether a thread in `call` with those words on its stack waits for the driver."""
+    thread(proc, 101, "S", 0)
+    (proc / f"{PID}/task/101/syscall").write_text(call)
+    (proc / f"{PID}/maps").write_text(
+        f"{CODE:x}-{CODE + 0x1000:x} r-xp 00000000 08:01 7  /usr/lib/a place/{library}\n"
+        f"{CODE + 0x1000:x}-{CODE + 0x2000:x} rw-p 00001000 08:01 7  /usr/lib/a place/{library}\n"
+        f"{CODE + 0x2000:x}-{CODE + 0x3000:x} r-xp 00000000 00:00 0 \n"
+    )
+    (proc / f"{PID}/mem").write_bytes(bytes(STACK) + struct.pack(f"<{len(words)}Q", *words))
+    return Threads(str(proc)).wait_for_driver(PID)
+
+
+def asleep(number: int, pc: int = 1) -> str:
+    return f"{number} 0x1 0x189 0x3 0x0 0x0 0xffffffff {STACK:#x} {pc:#x}\n"
+
+
+@pytest.mark.parametrize("library", ["libcuda.so.580.159.04", "real-libcuda.so.1"])
+def test_who_is_held_up_by_the_driver(tmp_path: Path, library: str) -> None:
+    assert sleeper(tmp_path, asleep(FUTEX), [5, 6, CODE + 0x10, 0], library)
+    assert sleeper(tmp_path, asleep(FUTEX, CODE + 0x20), [], library)
+
+
+@pytest.mark.parametrize(
+    ("call", "words", "library"),
+    [
+        (asleep(FUTEX), [5, CODE + 0x1010, CODE + 0x2010], "libcuda.so.1"),  # data, and no library
+        (asleep(FUTEX), [0] * 16 + [CODE], "libcuda.so.1"),  # far up: a thread of the driver
+        (asleep(FUTEX + 1), [CODE], "libcuda.so.1"),  # another call
+        (asleep(FUTEX), [CODE], "libcudart.so.12"),
+        ("running", [CODE], "libcuda.so.1"),
+        (f"-1 {STACK:#x} 0x1", [CODE], "libcuda.so.1"),
+        ("", [CODE], "libcuda.so.1"),
+    ],
+)
+def test_who_waits_for_something_else(tmp_path: Path, call: str, words: list[int], library: str) -> None:
+    assert not sleeper(tmp_path, call, words, library)
+
+
+def test_a_stack_that_cannot_be_read(tmp_path: Path) -> None:
+    assert not sleeper(tmp_path, asleep(FUTEX).replace(f"{STACK:#x}", "0x7ffffffffffff000"), [CODE])

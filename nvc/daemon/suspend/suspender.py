@@ -170,22 +170,31 @@ class Suspender:
             return refusal
         return self._begin(Suspension(key, SUSPENDING, int(time.time()), saved), True, now)
 
-    def _return(self, key: str, now: int) -> Refusal | None:
-        one = self.records[key]
-        if not one.saved:
-            return Refusal("", one.problem, "end its processes")
+    def moves(self, key: str) -> bool:
+        """Whether a slice is on its way, or about to be."""
+        return key in self.jobs or key in self._waiting or key in self._again
+
+    def room_refusal(self, one: Suspension) -> Refusal | None:
+        """Why the GPUs have no room for what a slice had there, by what NVML told last; None: they have."""
         shown = frozenset(user.pid for user in self.accountant.users)
         free = {seen.uuid.lower(): seen.memory - seen.used for seen in self.accountant.devices}
         coming = [
             each for other, job in self.jobs.items() if not job.leave
             for each in self.records[other].saved if each.pid not in shown
         ]  # fmt: skip
+        return gpu_refusal((each for each in one.saved if is_here(each.pid, each.start)), shown, free, coming)
+
+    def _return(self, key: str, now: int) -> Refusal | None:
+        one = self.records[key]
+        if not one.saved:
+            return Refusal("", one.problem, "end its processes")
         here = [each for each in one.saved if is_here(each.pid, each.start)]
-        refusal = stopped_refusal({each.pid for each in here}) or gpu_refusal(here, shown, free, coming)
+        refusal = stopped_refusal({each.pid for each in here}) or self.room_refusal(one)
         if refusal is None:
             return self._begin(one.replace(state=RESUMING, problem=""), False, now)
         if one.state != SUSPENDED:  # an nvcd before this one was killed on the way
-            away = not any(each.pid in shown for each in here)
+            shown = {user.pid for user in self.accountant.users}
+            away = shown.isdisjoint(each.pid for each in here)
             self._keep(one.replace(state=SUSPENDED if away else FAILED, problem=f"{refusal.path}: {refusal.cause}"))
             if not away:
                 self._again[key] = now + AGAIN

@@ -22,7 +22,7 @@ TO_START = "start nvcd: `systemctl start nvcd`, or `nvcd &` without systemd"
 ALL = 100  # percent
 PERIOD_US = (20_000, 1_000_000)  # of a cap: least and most
 #: Units of a duration as people write it, in microseconds.
-UNITS = (("us", 1), ("ms", 1000), ("s", 1_000_000))
+UNITS = (("us", 1), ("ms", 1000), ("s", 1_000_000), ("m", 60_000_000), ("h", 3_600_000_000))
 
 
 def parse_cores(name: str, text: str) -> TimeSetting:
@@ -84,6 +84,9 @@ def parse_duration(name: str, text: str, low: int, high: int) -> int:
 
 def duration_text(us: int) -> str:
     """A duration of microseconds as it is written."""
+    for unit, length in (("h", 3600), ("m", 60), ("s", 1)):
+        if us > 1_000_000 and not us % (length * 1_000_000):
+            return f"{us // 1_000_000 // length}{unit}"
     return f"{us}us" if us % 1000 else f"{us // 1000}ms"
 
 

@@ -61,6 +61,7 @@ class SharedDevice(Value):
             "freeWeight": self.free_weight,
             "quantumUs": own.quantum_us or None,
             "floorUs": own.floor_us or None,
+            "idleSuspendSeconds": own.idle_s or None,
         }
 
 
@@ -143,9 +144,9 @@ def set_device_policy(
 def _not_enforced(new: dict[str, DevicePolicy]) -> tuple[str, ...]:
     """A warning for each policy and quantum that needs nvcd, if nvcd does not enforce it."""
     needing = {
-        uuid: "the quantum" if own.policy == policies.NONE else POLICIES[own.policy]
+        uuid: POLICIES[own.policy] if own.policy >= 0 else "the quantum" if own.quantum_us else "idle-suspend"
         for uuid, own in new.items()
-        if policy_of(own.effective(POLICY_NATIVE)).needs_nvcd or own.quantum_us
+        if policy_of(own.effective(POLICY_NATIVE)).needs_nvcd or own.quantum_us or own.idle_s
     }
     cause = silence() if needing else ""
     return tuple(

@@ -1,6 +1,6 @@
 """Device policies: an operator's settings for a device and all its slices.
 
-They are a policy, the maximum number of slices, the maximum sum of their weights, and the quantum.
+They are a policy, and the numbers of _NUMBERS.
 
     /run/nvc/vgpu-policy/<UUID of the GPU or MIG device>    lines of `name value`
 
@@ -30,8 +30,17 @@ INSTANCES_MAX = 64
 TOTAL_WEIGHT_MAX = 1 << 20
 QUANTUM_US = (1_000, 1_000_000)  # least and most
 FLOOR_US = (100, 20_000)  # likewise
+IDLE_S = (1, 7 * 86_400)  # likewise, seconds
 FILE_MAX = 4096
 UUID_MAX = 80
+#: By their names in the file: where they are in a DevicePolicy, the least and the most.
+_NUMBERS = {
+    "max-instances": ("max_instances", 1, INSTANCES_MAX),
+    "total-weight": ("total_weight", 1, TOTAL_WEIGHT_MAX),
+    "quantum-us": ("quantum_us", *QUANTUM_US),
+    "floor-us": ("floor_us", *FLOOR_US),
+    "idle-suspend-s": ("idle_s", *IDLE_S),
+}
 _UUID = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-")
 
 
@@ -50,6 +59,7 @@ class DevicePolicy(Value):
     total_weight: int = 0  # 0: no bound
     quantum_us: int = 0  # microseconds; 0: none, as in InForce
     floor_us: int = 0  # microseconds: under `first`, the timeslice of who is not first; 0: as nvcd has it
+    idle_s: int = 0  # seconds without work after which a slice is suspended until it is used; 0: none is
 
     def effective(self, asked: int) -> int:
         """The number of the policy for a slice that asks for the policy with the number `asked`."""
@@ -63,12 +73,7 @@ class DevicePolicy(Value):
     def text(self) -> str:
         """The content of the file."""
         lines = [f"policy {POLICIES[self.policy]}"] if self.policy != NONE else []
-        numbers = (
-            ("max-instances", self.max_instances),
-            ("total-weight", self.total_weight),
-            ("quantum-us", self.quantum_us),
-            ("floor-us", self.floor_us),
-        )
+        numbers = ((name, getattr(self, field)) for name, (field, _, _) in _NUMBERS.items())
         lines += [f"{name} {number}" for name, number in numbers if number]
         return "".join(f"{line}\n" for line in lines)
 
@@ -85,14 +90,9 @@ def parse(text: str) -> DevicePolicy:
         name, _, value = line.partition(" ")
         if name == "policy":
             found = found.replace(policy=parse_policy(name, value).value)
-        elif name == "max-instances":
-            found = found.replace(max_instances=parse_number(name, value, 1, INSTANCES_MAX))
-        elif name == "total-weight":
-            found = found.replace(total_weight=parse_number(name, value, 1, TOTAL_WEIGHT_MAX))
-        elif name == "quantum-us":
-            found = found.replace(quantum_us=parse_number(name, value, *QUANTUM_US))
-        elif name == "floor-us":
-            found = found.replace(floor_us=parse_number(name, value, *FLOOR_US))
+        elif name in _NUMBERS:
+            field, least, most = _NUMBERS[name]
+            found = found.replace(**{field: parse_number(name, value, least, most)})
         else:
             raise InputError(name[:UUID_MAX], cause="no such setting; known are those of `vgpu policy`")
     return found

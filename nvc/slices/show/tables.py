@@ -108,7 +108,8 @@ def policies_table(shared: tuple[SharedDevice, ...], width: int = 0) -> str:
                 device.index,
                 device.uuid,
                 (policy_of(own.policy).name if own.policy >= 0 else "-")
-                + (f", floor {duration_text(own.floor_us)}" if own.floor_us else ""),
+                + (f", floor {duration_text(own.floor_us)}" if own.floor_us else "")
+                + (f", idle-suspend {duration_text(own.idle_s * 1_000_000)}" if own.idle_s else ""),
                 f"{len(device.sharers)} of {own.max_instances}"
                 if own.max_instances
                 else str(len(device.sharers)),
