@@ -5,13 +5,17 @@ One GPU, that nobody else uses.
 
 from __future__ import annotations
 
+import json
 import os
+import random
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from threading import Thread
 
 import pytest
 from support import CLEAN_ENV, STAGE, gpus, run
@@ -22,6 +26,9 @@ pytestmark = pytest.mark.gpu
 Measured = Callable[[str, object], None]
 NVC = os.path.join(STAGE, "bin/nvc-cli")
 PROGRAM = os.path.join(os.path.dirname(__file__), "suspend_load.py")
+REQUESTS = os.path.join(os.path.dirname(__file__), "requests_load.py")
+SECONDS = 60  # of requests
+PAUSE = 6.0  # seconds between two, in the mean
 CYCLES = int(os.environ.get("NVC_CYCLES", "8"))
 STEPS = 3000  # of which each digest is compared
 BETWEEN = 4  # digests between two cycles
@@ -45,8 +52,8 @@ def nvcd() -> Iterator[subprocess.Popen[bytes]]:
 class Program:
     """A program, in a slice called NAME or alone."""
 
-    def __init__(self, words: list[str], sliced: bool) -> None:
-        before = [NVC, "vgpu", "run", f"--device={gpus.uuid()}", "--memory=32GiB", f"--name={NAME}", "--"]
+    def __init__(self, words: list[str], sliced: bool, name: str = NAME) -> None:
+        before = [NVC, "vgpu", "run", f"--device={gpus.uuid()}", "--memory=32GiB", f"--name={name}", "--"]
         keep = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "NVC_STAGE")}
         self.process = subprocess.Popen(
             [*(before if sliced else ()), *words],
@@ -92,6 +99,10 @@ def vgpu(word: str) -> float:
     begin = time.monotonic()
     run(NVC, "vgpu", word, NAME, env=CLEAN_ENV)
     return time.monotonic() - begin
+
+
+def state_of(name: str) -> str:
+    return str(json.loads(run(NVC, "vgpu", "show", name, "--format=json", env=CLEAN_ENV).stdout)["state"])
 
 
 def middle(found: list[float]) -> float:
@@ -158,3 +169,52 @@ def test_what_it_takes(nvcd: object, measured: Measured) -> None:
     measured("16 GiB: of the driver's", ", ".join(f"{one / own:.2f}" for one, own in zip(found, driver)))
     measured("16 GiB: MiB of the GPU in use when suspended", left)
     assert left <= LEFT and all(one <= 1.1 * own + 0.5 for one, own in zip(found, driver))
+
+
+def request(one: Program, rng: random.Random, until: float, found: list[float]) -> None:
+    """Asks at random moments, a tenth of the time at most, until then."""
+    while time.monotonic() < until:
+        time.sleep(rng.expovariate(1 / PAUSE))
+        one.send()
+        took, value = one.line()
+        assert value == "3"
+        found.append(float(took))
+
+
+def test_idle_slices_make_room(nvcd: object, measured: Measured) -> None:
+    """Three tenants of 8 GiB and room for two: all are served, and none is lost."""
+    size, python = 8 << 10, shutil.which("python3") or "python3"
+    settled()
+    query = "nvidia-smi", f"--id={gpus.uuid()}", "--query-gpu=memory.free", "--format=csv,noheader,nounits"
+    free = int(run(*query, env=CLEAN_ENV).stdout)
+    ballast = [sys.executable, "-c", HOLDER, "plain", str(free - 2 * (size + 1024) - 4096)]
+    policy = NVC, "vgpu", "policy", gpus.uuid()
+    found: list[list[float]] = [[], [], []]
+    with ExitStack() as stack:
+        tenants = []
+        run(*policy, "--idle-suspend=2s", env=CLEAN_ENV)
+        stack.callback(run, *policy, "--idle-suspend=off", env=CLEAN_ENV)
+        for number in range(3):
+            name = f"{NAME}-{number}"
+            tenants.append(stack.enter_context(Program([python, REQUESTS, str(size)], True, name)))
+            assert tenants[-1].line()[0] == "ready"
+            if not number:
+                stack.enter_context(Program(ballast, False)).line()
+            end = time.monotonic() + 30  # the next one needs its room
+            while state_of(name) != "suspended":
+                assert time.monotonic() < end, "an idle slice stays"
+                time.sleep(0.2)
+        threads = [
+            Thread(target=request, args=(one, random.Random(place), time.monotonic() + SECONDS, found[place]))
+            for place, one in enumerate(tenants)
+        ]  # fmt: skip
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(SECONDS + 120)
+        assert not any(thread.is_alive() for thread in threads)
+    whole = sorted(one for each in found for one in each)
+    measured("3 idle tenants of 8 GiB, room for 2: requests of each", ", ".join(str(len(one)) for one in found))
+    times = ", ".join(f"{whole[int(len(whole) * part)]:.2f}" for part in (0.5, 0.9, 0.999))
+    measured("the same: seconds of a request, p50, p90, most", times)
+    assert all(found)

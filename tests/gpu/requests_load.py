@@ -1,0 +1,27 @@
+"""Answers requests with PyTorch: `requests_load.py MIB` has so much memory, and for each line it works a little.
+
+It prints the seconds that took, and a sum that shows whether its memory is the same.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+
+def main() -> None:
+    import torch  # type: ignore[import-not-found]
+
+    x = torch.full((int(sys.argv[1]) << 18,), 3, dtype=torch.int32, device="cuda")
+    torch.cuda.synchronize()
+    print("ready", os.getpid(), flush=True)
+    for _ in sys.stdin:
+        begin = time.monotonic()
+        torch.cuda.synchronize()  # the first call after a while, as a server makes it
+        found = int(x[-(1 << 20) :].sum()) >> 20
+        print(f"{time.monotonic() - begin:.4f}", found, flush=True)
+
+
+if __name__ == "__main__":
+    main()
