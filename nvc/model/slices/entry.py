@@ -11,15 +11,25 @@ from nvc.base.files import closing
 from nvc.base.value import Value
 from nvc.model.slices import layout
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 ABOUT_LIMIT = 1 << 20
 FILE_LEASE_TIME = 0.2  # seconds: the registry may be locked meanwhile, and others wait for that
 MODE = 0o711  # of an entry's directory
 REMOVE = "`nvc-cli vgpu rm` removes it"
-#: Fields of an entry that are text: from most of them its name follows; nvc.slices.store.status.named says how.
-_NAMES = ("container", "bundle", "cgroup", "limited", "program", "claim", "holds")
-
-#: Fields of an EntryDevice in bytes, each on a line of its own: `name PLACE BYTES`.
-_AMOUNTS = ("reserved", "lowered")
+#: The words of an entry's lines, and its fields. `fence` is what older versions have. From most of the last seven
+#: its name follows: see nvc.slices.store.status.named.
+_FIELDS = {
+    "pid": "pid", "start": "start", "created": "created", "rootfs": "rootfs", "libraries": "libs_dir",
+    "fence": "isolation", "mounts": "mounts", "server": "server", "container": "container", "bundle": "bundle",
+    "cgroup": "cgroup", "limited": "limited", "program": "program", "claim": "claim", "holds": "holds",
+}  # fmt: skip
+_NUMBERS = ("pid", "start", "created", "mounts")
+_ALWAYS = ("pid", "start", "created", "rootfs", "libraries")  # the others where they say something
+#: Likewise of a device's numbers, each on a line of its own, `WORD PLACE NUMBER`, where it is not the usual one.
+_OF_DEVICE = {"policy": "asked_policy", "reserved": "reserved", "lowered": "lowered"}
 
 
 class RegistryError(NvcError, code="NVC-2101", stage="vgpu", doctor="vgpu"):
@@ -55,9 +65,7 @@ class Entry(Value):
     cgroup: str = ""  # path of its process's, where no id was said
     limited: str = ""  # inode and directory of the cgroup whose memory the driver limits
     program: str = ""  # name of a program without a container
-    mounts: int = (
-        0  # of the mount namespace, a number that is never given again; 0: the kernel does not tell one
-    )
+    mounts: int = 0  # number of the mount namespace, never given again; 0: the kernel does not tell one
     claim: str = ""  # NAMESPACE/NAME of a claim of Kubernetes that it was made for, before its containers
     holds: str = ""  # of Slice: what of claims its devices are
     server: str = ""  # UUID of the device whose shared MPS server its programs can use
@@ -75,23 +83,13 @@ class Entry(Value):
 
 def text_of(entry: Entry) -> str:
     """The content of the file `about` of an entry."""
-    lines = [f"pid {entry.pid}", f"start {entry.start}", f"created {entry.created}"]
-    lines += [f"rootfs {_quoted(entry.rootfs)}", f"libraries {_quoted(entry.libs_dir)}"]
-    # `fence`: slices that began under older versions have it, and these read those of newer ones.
-    lines += [f"fence {entry.isolation}"] if entry.isolation else []
-    lines += [f"mounts {entry.mounts}"] if entry.mounts else []
-    lines += [f"server {entry.server}"] if entry.server else []
-    more = {name: getattr(entry, name) for name in _NAMES}
-    lines += [f"{name} {_quoted(value)}" for name, value in more.items() if value]
+    values = {word: str(getattr(entry, name) or "") for word, name in _FIELDS.items()}
+    values |= {word: str(getattr(entry, word)) for word in _NUMBERS if word in _ALWAYS}
+    lines = [f"{word} {_quoted(text)}" for word, text in values.items() if text or word in _ALWAYS]
     lines += [f"device {d.uuid} {d.index} {d.memory} {_quoted(d.name)}" for d in entry.devices]
-    lines += [
-        f"policy {place} {d.asked_policy}"
-        for place, d in enumerate(entry.devices)
-        if d.asked_policy != layout.POLICY_NATIVE
-    ]
-    for name in _AMOUNTS:
-        amounts = ((place, getattr(d, name)) for place, d in enumerate(entry.devices))
-        lines += [f"{name} {place} {amount}" for place, amount in amounts if amount]
+    for word, name in _OF_DEVICE.items():
+        numbers = ((place, getattr(d, name)) for place, d in enumerate(entry.devices))
+        lines += [f"{word} {place} {number}" for place, number in numbers if number != EntryDevice._defaults[name]]
     return "".join(f"{line}\n" for line in (f"lines {len(lines)}", *lines))
 
 
@@ -156,17 +154,7 @@ def write_file(directory: str, name: str, text: str) -> None:
 
 def read_entry(path: str) -> Entry:
     """Read the entry in the directory `path`. Raises RegistryError if it is incomplete or malformed."""
-    fields = {
-        "pid": "0",
-        "start": "0",
-        "created": "0",
-        "rootfs": "",
-        "libraries": "",
-        "fence": "",
-        "mounts": "0",
-        "server": "",
-    }
-    fields.update(dict.fromkeys(_NAMES, ""))
+    fields = {word: "0" if word in _NUMBERS else "" for word in _FIELDS}
     devices = []
     try:
         with closing(open_own(f"{path}/about")) as fd:
@@ -181,22 +169,18 @@ def read_entry(path: str) -> Entry:
             if name == "device":
                 uuid, index, memory, device = value.split(" ", 3)
                 devices.append(EntryDevice(uuid, index, int(memory), _unquoted(device)))
-            elif name == "policy":
-                place, policy = (int(word) for word in value.split(" ", 1))
-                if policy >> 32:  # negative, or more than a quota holds; policy_of knows what any other means
-                    raise ValueError(f"policy {policy} is out of range")
-                devices[place] = devices[place].replace(asked_policy=policy)
-            elif name in _AMOUNTS:
-                place, amount = (int(word) for word in value.split(" ", 1))
-                devices[place] = devices[place].replace(**{name: amount})
+            elif name in _OF_DEVICE:
+                place, number = (int(word) for word in value.split(" ", 1))
+                if name == "policy" and number >> 32:  # negative, or more than a quota holds
+                    raise ValueError(f"policy {number} is out of range")
+                devices[place] = devices[place].replace(**{_OF_DEVICE[name]: number})
             elif name in fields:
                 fields[name] = value
-        entry = Entry(
-            path.rpartition("/")[2], path, int(fields["pid"]), int(fields["start"]), _unquoted(fields["rootfs"]),
-            _unquoted(fields["libraries"]), int(fields["created"]), tuple(devices), fields["fence"],
-            mounts=int(fields["mounts"]), server=fields["server"],
-        )  # fmt: skip
-        return entry.replace(**{name: _unquoted(fields[name]) for name in _NAMES})
+        known: dict[str, Any] = {
+            name: int(fields[word]) if word in _NUMBERS else _unquoted(fields[word])
+            for word, name in _FIELDS.items()
+        }
+        return Entry(path.rpartition("/")[2], path, devices=tuple(devices), **known)
     except OSError as error:
         raise RegistryError.of("read slice", f"{path}/about", error, REMOVE) from None
     except (ValueError, IndexError) as error:
