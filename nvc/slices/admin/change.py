@@ -11,8 +11,8 @@ from nvc.base.files import closing
 from nvc.base.value import Value
 from nvc.kernel import Kernel
 from nvc.model.facts import HostFacts
-from nvc.model.request import Size, SliceRequest, TimeSetting
-from nvc.model.slices.entry import open_own
+from nvc.model.request import Size, SliceRequest, TimeSetting, fields_by
+from nvc.model.slices.entry import EntryDevice, open_own
 from nvc.model.slices.isolation import KERNEL
 from nvc.model.slices.layout import NO_LIMIT, PAUSED
 from nvc.model.slices.policy import POLICIES, policy_of
@@ -36,12 +36,10 @@ FILE_LEASE_PATIENCE = 5.0  # seconds for a process of the slice that holds a lea
 
 
 class DeviceLimits(Value):
-    """The limits of one device of a slice, and the number of the policy that the slice asks for."""
+    """The limits of one device of a slice, and what the registry knows of it."""
 
     share: QuotaDevice
-    asked: int
-    reserved: int = 0  # bytes
-    lowered: int = 0  # of EntryDevice
+    known: EntryDevice
 
 
 def set_limits(
@@ -78,16 +76,12 @@ def set_limits(
         if size is not None:
             memory = amount(size, _plain(tenant.devices[place]))
         share = old.share.replace(memory_limit=NO_LIMIT if unlimited else memory)
-        before = max(old.lowered, old.share.memory_limit)
-        limited = old.replace(
-            share=share,
-            reserved=min(old.reserved, share.memory_limit),
-            lowered=before if share.memory_limit < before else 0,
-        )
-        if limited.reserved < old.reserved:
-            told.append(
-                f"{share.uuid}: reserves {size_text(limited.reserved)} now, {size_text(old.reserved)} before"
-            )
+        before = max(old.known.lowered, old.share.memory_limit)
+        lowered = before if share.memory_limit < before else 0
+        was, reserved = old.known.reserved, min(old.known.reserved, share.memory_limit)
+        if reserved < was:
+            told.append(f"{share.uuid}: reserves {size_text(reserved)} now, {size_text(was)} before")
+        limited = DeviceLimits(share, old.known.replace(reserved=reserved, lowered=lowered))
         return _with_time(kernel, tenant, limited, wanted, _nth(wanted.cores, number), told)
 
     sizes = dict.fromkeys(chosen, NO_LIMIT) if unlimited else {
@@ -101,11 +95,10 @@ def set_limits(
         new = with_limits(held, DRIVER_PATIENCE, lambda: _edited(kernel, tenant, chosen, change))
     else:
         new = _edited(kernel, tenant, chosen, change)
-    timed = wanted.cores or wanted.period or wanted.weight or wanted.policy
     return (
         *told,
         *(_shortage(tenant, new) if wanted.memory else ()),
-        *(_not_enforced(tuple(new.values())) if timed else ()),
+        *(_not_enforced(tuple(new.values())) if _is_timed(wanted) else ()),
     )
 
 
@@ -168,17 +161,12 @@ def _edited_locked(
     try:
         entry = registry.read_entry(tenant.entry.directory)
         limits, _ = sound_quota(kernel, entry, locked=True)
-        now = [
-            DeviceLimits(share, device.asked_policy, device.reserved, device.lowered)
-            for share, device in zip(limits, entry.devices)
-        ]
+        now = [DeviceLimits(share, device) for share, device in zip(limits, entry.devices)]
         for place in chosen:
             now[place] = change(place, now[place])
-        devices = tuple(
-            device.replace(asked_policy=one.asked, reserved=one.reserved, lowered=one.lowered)
-            for device, one in zip(entry.devices, now, strict=True)
-        )
-        edit(entry, tuple(one.share for one in now), devices)
+        if len(now) != len(entry.devices):
+            raise IndexError("its quota has fewer devices than the registry")
+        edit(entry, tuple(one.share for one in now), tuple(one.known for one in now))
     except (OSError, QuotaError, IndexError) as error:
         raise RegistryError("change limits", tenant.entry.quota, error) from None
     finally:
@@ -191,17 +179,17 @@ def _with_time(
     told: list[str],
 ) -> DeviceLimits:
     """The limits of a device with the wanted cap, weight and policy. Appends warnings to `told`."""
-    if cap is None and wanted.period is None and wanted.weight is None and wanted.policy is None:
+    if not _is_timed(wanted):
         return old
     share = old.share
     cores = cap.value if cap is not None else share.cores
     device_policy = policies.read(share.uuid)
     if wanted.policy is not None:
         asked = wanted.policy.value
-    elif old.asked == default_policy(share.cores, share.weight != 1):  # nobody has named one
+    elif old.known.asked_policy == default_policy(share.cores, share.weight != 1):  # nobody has named one
         asked = default_policy(cores, wanted.weight is not None or share.weight != 1)
     else:
-        asked = old.asked
+        asked = old.known.asked_policy
     named = wanted.policy or cap or TimeSetting("--policy", POLICIES[asked], asked)
     check_together(cores, asked, named.name, named.text, share.uuid)
     changed = with_time(share, wanted, cores, asked, share.uuid)
@@ -216,7 +204,12 @@ def _with_time(
         told.append(f"{share.uuid}: programs that run keep their part of the multiprocessors until they end")
     if policy != asked and wanted.policy is not None:
         told.append(f"{share.uuid}: the device has the policy {POLICIES[policy]}, which holds")
-    return old.replace(share=changed.replace(policy=policy), asked=asked)
+    return DeviceLimits(changed.replace(policy=policy), old.known.replace(asked_policy=asked))
+
+
+def _is_timed(wanted: SliceRequest) -> bool:
+    """Whether a change is about the device's time."""
+    return any(getattr(wanted, row.name) for row in fields_by("set") if row.name != "memory")
 
 
 def _shortage(tenant: SliceStatus, new: dict[int, QuotaDevice]) -> tuple[str, ...]:
