@@ -1,5 +1,7 @@
-"""Writes the variables in docs/hooks.md, the policies in docs/sharing.md, what was measured of them in
-docs/choose-policy.md, and in the schema of the chart's values how a slice is asked for, and keys of config.toml.
+"""Writes what pages have of tables in the code.
+
+Variables go to docs/hooks.md, policies to docs/sharing.md, what was measured of them to docs/choose-policy.md, and
+how a slice is asked for to docs/cli.md. The schema of the chart's values has the last, and keys of config.toml.
 
 Needs `make native`.
 """
@@ -14,14 +16,16 @@ from typing import Any
 REPO = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, REPO)
 
+from nvc.frontends.nri.annotations import DOMAIN  # noqa: E402
 from nvc.model.facts import GATED  # noqa: E402
-from nvc.model.request import Field, fields_by  # noqa: E402
+from nvc.model.request import SLICE_FIELDS, Field, fields_by  # noqa: E402
 from nvc.model.slices import isolation, policy, time_settings  # noqa: E402
 from nvc.request.config import file  # noqa: E402
 from nvc.request.config.keys import KEYS  # noqa: E402
 from nvc.request.environment import VARIABLES  # noqa: E402
 from nvc.slices.policy import effects  # noqa: E402
 
+FIELDS_HEAD = "| option for a slice | | also |\n| --- | --- | --- |\n"
 VARIABLES_HEAD = "| variable | meaning |\n| --- | --- |\n"
 SCHEMA = "packaging/kubernetes/chart/values.schema.json"
 TEXT = {"type": "string"}
@@ -56,6 +60,7 @@ def main() -> None:
     replace_table("docs/sharing.md", policy.HEAD, policy.table())
     replace_table("docs/choose-policy.md", effects.HEAD, effects.table())
     replace_table("docs/hooks.md", VARIABLES_HEAD, variables())
+    replace_table("docs/cli.md", FIELDS_HEAD, fields())
     path = os.path.join(REPO, SCHEMA)
     with open(path, encoding="utf-8") as there:
         schema = json.load(there)
@@ -86,6 +91,20 @@ def variables() -> str:
     swarm = "if any is set, their joined values replace `NVIDIA_VISIBLE_DEVICES`"
     rows.insert(1, ("the names in `swarm-resource`", swarm))
     return VARIABLES_HEAD + "".join(f"| {name} | {text} |\n" for name, text in rows)
+
+
+def fields() -> str:
+    """The table of docs/cli.md: how each field of a slice is asked for."""
+    lines = [FIELDS_HEAD]
+    for row in SLICE_FIELDS:
+        option = f"`--{row.option} {row.metavar}".rstrip() + "`"
+        text = f"{row.text.replace(': {policies}', '')} ([more]({row.page}))"
+        names = {"variable": row.variable, "annotation": f"{DOMAIN}{row.name}"}
+        also = [f"`{name}`" for way, name in names.items() if way in row.by]
+        keys = " or ".join(way for way in ("size", "claim") if way in row.by)
+        also += [f"`{row.key}` of a {keys}"] if keys else []
+        lines.append(f"| {option} | {text} | {', '.join(also)} |\n")
+    return "".join(lines)
 
 
 def settings(table: str) -> dict[str, Any]:

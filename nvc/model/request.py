@@ -94,6 +94,7 @@ class Field(Value):
     by: tuple[str, ...]  # beside `configure`: `vgpu run`, `vgpu set`, variable, annotation, size, claim
     option: str  # of `configure`; commands of `vgpu` have it without `vgpu-`
     key: str  # in tables of config.toml, and in parameters of claims
+    page: str  # of docs: more about it
     each: bool = False  # there can be one for each device
 
     @property
@@ -102,26 +103,27 @@ class Field(Value):
         return f"NVC_VGPU_{self.name.upper()}"
 
 
+_MOST = ("run", "set", "variable", "annotation", "size")
 #: In the order in which options are shown. Options, variables, annotations, keys and the chart's schema follow it.
 SLICE_FIELDS = (
     Field("memory", "size", "SIZE[,...]", "Memory limit: 10GiB or 25%; one for all devices, or one for each",
-          ("run", "set", "variable", "annotation", "size"), "vgpu-memory", "memory", True),
+          _MOST, "vgpu-memory", "memory", "vgpu.md#sizes", True),
     Field("reserved", "size", "SIZE", "Reserve this much of each device; refuse if that is not free",
-          ("run", "size"), "vgpu-memory-request", "request"),
+          ("run", "size"), "vgpu-memory-request", "request", "vgpu.md#reservations"),
     Field("cores", "cores", "PERCENT[,...]",
           "Cap: the highest percentage of the device's time; one for all devices, or one for each; 100: none",
-          ("run", "set", "variable", "annotation", "size"), "vgpu-cores", "cores", True),
+          _MOST, "vgpu-cores", "cores", "sharing.md", True),
     Field("period", "period", "TIME", "How often a cap begins anew, 20ms to 1s (default: 100ms)",
-          ("run", "set", "variable", "annotation", "size", "claim"), "vgpu-period", "period"),
+          (*_MOST, "claim"), "vgpu-period", "period", "sharing.md#what-a-cap-does"),
     Field("weight", "weight", "N", "Weight: slices that compete get time in proportion to it (default: 1)",
-          ("run", "set", "variable", "annotation", "size", "claim"), "vgpu-weight", "weight"),
+          (*_MOST, "claim"), "vgpu-weight", "weight", "sharing.md"),
     Field("policy", "policy", "NAME", "How slices share time: {policies}",
-          ("run", "set", "variable", "annotation", "size", "claim"), "vgpu-policy", "policy"),
+          (*_MOST, "claim"), "vgpu-policy", "policy", "sharing.md#the-policies"),
     Field("isolation", "isolation", "KIND",
           "mig: a MIG device of its own; mps: an MPS server of its own; kernel: a memory limit by the driver",
-          ("run", "variable", "size", "claim"), "isolation", "isolation"),
+          ("run", "variable", "size", "claim"), "isolation", "isolation", "isolation.md"),
     Field("uncounted", "flag", "", "Keep libraries whose memory the shim cannot count (OpenCL, graphics, video)",
-          ("claim",), "vgpu-uncounted", "uncounted"),
+          ("claim",), "vgpu-uncounted", "uncounted", "memory-limits.md"),
 )  # fmt: skip
 
 

@@ -48,6 +48,13 @@ def test_variables(row: Field) -> None:
     assert said(slice_from({row.variable: SAMPLES[row.kind]}), row) == SAMPLES[row.kind]
 
 
+@pytest.mark.parametrize("row", SLICE_FIELDS, ids=ids)
+def test_the_page(row: Field) -> None:
+    lines = read("docs/cli.md").splitlines()
+    (line,) = [one for one in lines if one.startswith(f"| `--{row.option}") and f"]({row.page})" in one]
+    assert row.text.replace(": {policies}", "") in line and ("claim" in line) == ("claim" in row.by)
+
+
 def test_annotations() -> None:
     assert {NAMES[row.name] for row in fields_by("annotation")} == {row.variable for row in fields_by("annotation")}
 
