@@ -217,35 +217,20 @@ def _seconds(value: Any) -> float:
     return float(value)
 
 
-def _size(value: Any) -> str:
-    if _text(value):
-        from nvc.model.slices.sizes import parse_size
+def _asked(kind: str) -> Callable[[Any], str]:
+    """The check of a text that a parser of nvc/model/slices/time_settings.py reads, or ""."""
 
-        _understood(parse_size, value)
-    return str(value)
+    def check(value: Any) -> str:
+        if _text(value):
+            from nvc.model.slices.time_settings import KINDS
 
+            try:
+                KINDS[kind]("", value)
+            except InputError as error:
+                raise _Bad(f"{one_line(value)}: {error.cause}; {error.hint}") from None
+        return str(value)
 
-def _policy(value: Any) -> str:
-    if _text(value):
-        from nvc.model.slices.time_settings import parse_policy
-
-        _understood(parse_policy, value)
-    return str(value)
-
-
-def _period(value: Any) -> str:
-    if _text(value):
-        from nvc.model.slices.time_settings import parse_period
-
-        _understood(parse_period, value)
-    return str(value)
-
-
-def _understood(parse: Callable[[str, str], object], value: str) -> None:
-    try:
-        parse("", value)
-    except InputError as error:
-        raise _Bad(f"{one_line(value)}: {error.cause}; {error.hint}") from None
+    return check
 
 
 def _whole(low: int, high: int) -> Callable[[Any], int]:
@@ -339,11 +324,11 @@ _KINDS: dict[str, Callable[[Any], Any]] = {
     "compat_mode": _compat_mode,
     "slices": _one_of(*VARIABLES),
     "isolation": _one_of(*OPERATORS),
-    "size": _size,
+    "size": _asked("size"),
     "cores": _cores,
     "weight": _whole(0, 1 << 16),
-    "period": _period,
-    "policy": _policy,
+    "period": _asked("period"),
+    "policy": _asked("policy"),
     "vgpus": _vgpus,
     "endpoint": _endpoint,
     "verdict": _one_of(*VERDICTS),
