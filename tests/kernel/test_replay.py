@@ -328,11 +328,14 @@ def test_the_launcher_knows_every_variable_by_which_whole_devices_are_asked_for(
 
 def test_the_launcher_copies_what_python_reads() -> None:
     with open(f"{REPO}/native/launcher/cdi/bundle.c", encoding="ascii") as source:
-        lists = source.read().partition("READ[] = {")[2].partition("}")[0]
+        text = source.read()
+    lists = text.partition("READ[] = {")[2].partition("}")[0]
     copied = tuple(re.findall(r'"(.*?)"', lists))
     rows = [row.name.removesuffix("*") if row.name.endswith("*") else f"{row.name}=" for row in VARIABLES]
     assert all(name.startswith(copied) for name in (*rows, *SLICES))
     assert all(any(name.startswith(one) for name in (*rows, *SLICES)) for one in copied)
+    asking = copied[-int(text.partition("#define ASKING ")[2].partition(" ")[0]) :]
+    assert [one for one in copied if any(name.startswith(one) for name in SLICES)] == [*asking]
 
 
 def test_what_nobody_reads_is_not_kept_and_makes_no_other_record(starts: Starts) -> None:

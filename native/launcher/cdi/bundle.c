@@ -15,12 +15,8 @@
 #define PID_MAX (1 << 22)
 #define HOOKS_MAX 4096
 
-/* Variables by which containers ask for slices begin so: SLICES of nvc/request/environment.py. */
-static const char *const ASKING[] = {"NVC_VGPU_", "CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT",
-                                     "ALIYUN_COM_GPU_", "NVIDIA_GPU_MEMORY_"};
-
-/* And so all that decide which devices a container gets: is_read of nvc/apply/again.py. No other value is kept in a
- * record: it may be a secret. */
+/* All variables that decide which devices a container gets begin so: is_read of nvc/apply/again.py. No other value is
+ * kept in a record: it may be a secret. */
 static const char *const READ[] = {"NVIDIA_VISIBLE_DEVICES=",
                                    "NVIDIA_DRIVER_CAPABILITIES=",
                                    "NVIDIA_REQUIRE_",
@@ -38,6 +34,8 @@ static const char *const READ[] = {"NVIDIA_VISIBLE_DEVICES=",
                                    "CUDA_DEVICE_SM_LIMIT",
                                    "ALIYUN_COM_GPU_",
                                    "NVIDIA_GPU_MEMORY_"};
+#define READS (sizeof(READ) / sizeof(READ[0]))
+#define ASKING 5 /* the last of them ask for slices: SLICES of nvc/request/environment.py */
 
 /* A configuration while it is read: values are indices of tokens, 0 is none. */
 struct reading {
@@ -137,8 +135,8 @@ static bool asks(struct reading *in, uint32_t environment)
         const char *equals = memchr(start, '=', length);
         if (token->kind != '"' || memchr(start, '\\', equals ? (size_t)(equals - start) : length))
             in->odd = true;
-        for (size_t i = 0; i < sizeof(ASKING) / sizeof(ASKING[0]); i++)
-            found = found || json_begins(&in->json, item, ASKING[i]);
+        for (size_t i = READS - ASKING; i < READS; i++)
+            found = found || json_begins(&in->json, item, READ[i]);
     }
     return found;
 }
@@ -164,7 +162,7 @@ static void copy_variables(struct reading *in, uint32_t environment, char *out)
         size_t length = token->end - token->start;
         const char *equals = memchr(start, '=', length);
         bool read = false;
-        for (size_t i = 0; i < sizeof(READ) / sizeof(READ[0]); i++)
+        for (size_t i = 0; i < READS; i++)
             read = read || json_begins(&in->json, item, READ[i]);
         if (!equals || !read)
             continue;
