@@ -10,13 +10,13 @@ IDLE = 10 * SECOND
 HALF = SECOND // 2
 
 
-def tenant(key: str = "a", had: int = 0, suspended: bool = False, **more: object) -> Tenant:
-    return Tenant(key, ("GPU-1",), 1, IDLE, had, suspended).replace(**more)
+def tenant(key: str = "a", work: int = 0, suspended: bool = False, **more: object) -> Tenant:
+    return Tenant(key, ("GPU-1",), 1, IDLE, work, suspended).replace(**more)
 
 
 def test_who_does_nothing_is_suspended_in_time_and_once() -> None:
     idle = Idle()
-    found = {now: idle.plan((tenant(had=min(now, 3 * SECOND)),), now) for now in range(0, 40 * SECOND, HALF)}
+    found = {now: idle.plan((tenant(work=min(now, 3 * SECOND)),), now) for now in range(0, 40 * SECOND, HALF)}
     assert {now: steps for now, steps in found.items() if steps} == {3 * SECOND + IDLE: (("a", True),)}
 
 

@@ -27,7 +27,7 @@ class Tenant(Value):
     devices: tuple[str, ...]  # UUIDs
     weight: int
     idle_ns: int  # after which it is to be suspended
-    had: int  # time of its devices in all
+    work: int  # time of its devices in all
     suspended: bool
     wanted: bool = False  # suspended, and a thread of it waits
     room: bool = True  # suspended, and its devices have room for it
@@ -37,10 +37,10 @@ class Tenant(Value):
 class Seen:
     """What is remembered of a slice."""
 
-    __slots__ = ("had", "worked", "wanted", "came", "began", "out", "back", "refused")
+    __slots__ = ("work", "worked", "wanted", "came", "began", "out", "back", "refused")
 
-    def __init__(self, had: int, now: int) -> None:
-        self.had = had
+    def __init__(self, work: int, now: int) -> None:
+        self.work = work
         self.worked = now  # when it last did
         self.wanted = 0  # since when it is
         self.came = now  # to its devices
@@ -82,9 +82,9 @@ class Idle:
         return tuple(found)
 
     def _note(self, one: Tenant, now: int) -> None:
-        seen = self.seen.setdefault(one.key, Seen(one.had, now))
-        if one.had != seen.had or one.suspended:
-            seen.had, seen.worked = one.had, now
+        seen = self.seen.setdefault(one.key, Seen(one.work, now))
+        if one.work != seen.work or one.suspended:
+            seen.work, seen.worked = one.work, now
         if seen.began and not one.moves:
             took, seen.began = now - seen.began, 0
             seen.out, seen.back = (took, seen.back) if one.suspended else (seen.out, took)

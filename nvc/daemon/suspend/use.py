@@ -27,6 +27,7 @@ class Use:
         self.idle = Idle()
         self._threads: Threads | None = None
         self._said: dict[str, str] = {}
+        self._had: dict[tuple[str, str], tuple[int, int]] = {}  # by UUID and slice: time by the log, and work
 
     def look(self, now: int) -> None:
         """Ask for what is due. Raises OSError."""
@@ -49,11 +50,24 @@ class Use:
             self.log(f"{uuid}: idle-suspend suspends nothing, as nvcd cannot see which slices work: {cause}")
         self._said[uuid] = cause
 
-    def _tenants(self, now: int) -> Iterator[Tenant]:
-        had: dict[str, int] = {}
+    def count(self) -> dict[str, int]:
+        """The work of each slice: what it had of its devices, but for while NVML shows no kernel on one.
+
+        Who was last on an idle GPU has all of it by the log, which tells of changes.
+        """
+        quiet = {seen.uuid.lower() for seen in self.accountant.devices if seen.busy == 0}
+        before, self._had = self._had, {}
+        work: dict[str, int] = {}
         for uuid, own in self.slices.device_policy.items():
-            for key, time, _ in self.timing.books.slices(uuid) if own.idle_s else ():
-                had[key] = had.get(key, 0) + time
+            for key, had, _ in self.timing.books.slices(uuid) if own.idle_s else ():
+                then, done = before.get((uuid, key), (had, 0))
+                done += 0 if uuid.lower() in quiet else had - then
+                self._had[uuid, key] = had, done
+                work[key] = work.get(key, 0) + done
+        return work
+
+    def _tenants(self, now: int) -> Iterator[Tenant]:
+        work = self.count()
         users = {user.key for user in self.accountant.users}
         for key, known in self.slices.by_key.items():
             uuids = tuple(device.uuid for device in known.devices)
@@ -67,7 +81,7 @@ class Use:
                 continue
             weight = max(1, *(device.weight for device in known.devices))
             yield Tenant(
-                key, uuids, weight, max(idle) * SECOND, had.get(key, 0),
+                key, uuids, weight, max(idle) * SECOND, work.get(key, 0),
                 suspended=one is not None,
                 wanted=suspended and not moves and self._is_wanted(one.pids if one is not None else ()),
                 room=one is None or self.suspender.room_refusal(one) is None,

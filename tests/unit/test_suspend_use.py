@@ -1,0 +1,33 @@
+"""What counts as work of a slice: the time that the log gives it, while NVML shows kernels."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from nvc.daemon.suspend.use import Use
+from nvc.slices.policy.policies import DevicePolicy
+
+ONE, TWO, OTHER = "GPU-0000aaaa", "GPU-0000bbbb", "GPU-0000cccc"
+
+
+def test_time_without_kernels_is_no_work() -> None:
+    log: dict[str, list[tuple[str, int, int]]] = {}
+    busy: dict[str, int] = {}
+    slices: Any = SimpleNamespace(
+        device_policy={ONE: DevicePolicy(idle_s=60), TWO: DevicePolicy(idle_s=60), OTHER: DevicePolicy()}
+    )
+    seen: Any = SimpleNamespace()
+    timing: Any = SimpleNamespace(books=SimpleNamespace(slices=lambda uuid: log.get(uuid, [])))
+    use = Use(SimpleNamespace(), slices, seen, timing, print)  # type: ignore[arg-type]
+
+    def count(one: int, two: int, percent_of_one: int, percent_of_two: int) -> int:
+        log.update({ONE: [("a", one, 0)], TWO: [("a", two, 0)], OTHER: [("a", one, 0)]})
+        busy.update({ONE.upper(): percent_of_one, TWO: percent_of_two})
+        seen.devices = [SimpleNamespace(uuid=uuid, busy=percent) for uuid, percent in busy.items()]
+        return use.count()["a"]
+
+    assert count(100, 50, 7, 0) == 0
+    assert count(110, 60, 7, 0) == 10
+    assert count(120, 70, 0, 0) == 10  # who was last on the engine has it until another one is
+    assert count(130, 80, -1, 3) == 30  # what is not known counts
