@@ -17,6 +17,7 @@ from nvc_cli import arguments, output
 from nvc_cli.options import FORMATS
 
 Items: TypeAlias = list[CompletionItem[str]]
+Completer: TypeAlias = Callable[[click.Context, click.Parameter, str], Items]
 
 SHELLS = ("bash", "zsh", "fish")
 TIMEOUT = 2.0  # seconds that somebody who pressed TAB is made to wait for the driver
@@ -52,6 +53,7 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 """
 
 _CHOICES: dict[str, tuple[str, ...]] = {
+    "format": FORMATS,
     "cuda-compat-mode": arguments.COMPAT_MODES,
     "mig-config": ("all",),
     "mig-monitor": ("all",),
@@ -60,21 +62,20 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 }
 
 
-def complete(option: str) -> Callable[[click.Context, click.Parameter, str], Items] | None:
+def complete(option: str) -> Completer | None:
     """The function by which click completes the value of `option`, if there is anything to offer."""
-
-    def items(_: click.Context, __: click.Parameter, begun: str) -> Items:
-        if option == "format":
-            return [CompletionItem(offer) for offer in FORMATS if offer.startswith(begun)]
-        return [CompletionItem(offer) for offer in _CHOICES[option] if offer.startswith(begun)]
-
     if option == "device":
         return devices
     if option in ("debug", "ldcache", "ldconfig"):
         return lambda *_: [CompletionItem("", type="file")]
     if option == "root":
         return lambda *_: [CompletionItem("", type="dir")]
-    return items if option == "format" or option in _CHOICES else None
+    return one_of(*_CHOICES[option]) if option in _CHOICES else None
+
+
+def one_of(*names: str) -> Completer:
+    """The function that offers these names."""
+    return lambda _, __, begun: _items([(name, "") for name in names], begun)
 
 
 def devices(ctx: click.Context, _: click.Parameter, begun: str) -> Items:
@@ -98,26 +99,24 @@ def devices(ctx: click.Context, _: click.Parameter, begun: str) -> Items:
     return _items([(before + offer, text) for offer, text in offers], begun)
 
 
-def slices(ctx: click.Context, _: click.Parameter, begun: str) -> Items:
-    """The names of living slices, for root; those that are typed already are not offered again."""
-    return _names(ctx, begun, True)
+def _names(alive: bool) -> Completer:
+    """Offers names of slices, for root; those that are typed already are not offered again."""
+
+    def names(ctx: click.Context, _: click.Parameter, begun: str) -> Items:
+        typed = ctx.params.get("names") or ()
+        offers = []
+        for tenant in _tenants():
+            shown = ", ".join(device.name for device in tenant.devices if not device.hidden)
+            count = len(tenant.pids)
+            state = f"{count} process{'es' if count > 1 else ''}" if count else "gone"
+            if tenant.alive == alive and tenant.name not in typed:
+                offers.append((tenant.name, f"{shown or 'no device'}, {state}"))
+        return _items(offers, begun)
+
+    return names
 
 
-def gone_slices(ctx: click.Context, _: click.Parameter, begun: str) -> Items:
-    """The names of slices that have ended, likewise."""
-    return _names(ctx, begun, False)
-
-
-def _names(ctx: click.Context, begun: str, alive: bool) -> Items:
-    typed = ctx.params.get("names") or ()
-    offers = []
-    for tenant in _tenants():
-        names = ", ".join(device.name for device in tenant.devices if not device.hidden)
-        count = len(tenant.pids)
-        state = f"{count} process{'es' if count > 1 else ''}" if count else "gone"
-        if tenant.alive == alive and tenant.name not in typed:
-            offers.append((tenant.name, f"{names or 'no device'}, {state}"))
-    return _items(offers, begun)
+slices, gone_slices = _names(True), _names(False)
 
 
 def programs(ctx: click.Context, _: click.Parameter, begun: str) -> Items:
@@ -157,17 +156,6 @@ def devices_of_slice(ctx: click.Context, _: click.Parameter, begun: str) -> Item
         return []
     offers = [(str(device.index), device.name) for device in tenant.devices]
     return _items(offers + [(device.uuid, device.name) for device in tenant.devices], begun)
-
-
-def policies(ctx: click.Context, parameter: click.Parameter, begun: str) -> Items:
-    """The names of policies; also `none`, for a device."""
-    more = ("none",) if isinstance(parameter, click.Argument) else ()
-    return _items([(name, "") for name in (*POLICIES, *more)], begun)
-
-
-def isolations(_: click.Context, __: click.Parameter, begun: str) -> Items:
-    """The kinds of isolation."""
-    return _items([(name, "") for name in ISOLATIONS], begun)
 
 
 def _tenants() -> tuple[SliceStatus, ...]:

@@ -139,7 +139,7 @@ _pausing("resume", "Let a slice go on that is paused or suspended.")
     metavar=f"[NAME|0-{len(POLICIES) - 1}]]",
     default=None,
     required=False,
-    shell_complete=completion.policies,
+    shell_complete=completion.one_of(*POLICIES, "none"),
 )
 @click.option("--max-instances", default=None, metavar="N", help="Maximum number of slices; 0: unlimited.")
 @click.option("--total-weight", default=None, metavar="N", help="Maximum sum of weights; 0: unlimited.")

@@ -11,7 +11,8 @@ import click
 from nvc.base.errors import InputError, PermissionDenied
 from nvc.kernel import Kernel, LinuxKernel, privileges
 from nvc.model.request import Field, SliceRequest, fields_by
-from nvc.model.slices.policy import CHOICES
+from nvc.model.slices.isolation import ISOLATIONS
+from nvc.model.slices.policy import CHOICES, POLICIES
 from nvc.slices.store.status import SliceStatus
 from nvc_cli import arguments, completion, output
 from nvc_cli.main import CONTEXT, Commands, examples, format_option, program_of
@@ -45,7 +46,7 @@ def command(name: str, *lines: str, **more: Any) -> Callable[[Callable[..., None
 
 def slice_options(command: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """The options that say what of a device somebody gets, as `configure` has them."""
-    offers = {"policy": completion.policies, "isolation": completion.isolations}
+    offers = {"policy": completion.one_of(*POLICIES), "isolation": completion.one_of(*ISOLATIONS)}
 
     def with_options(function: Callable[..., None]) -> Callable[..., None]:
         for row in reversed(fields_by(command)):
