@@ -124,20 +124,3 @@ def container_path(step: str, option: str, path: str) -> str:
     if not path.startswith("/") or "\0" in path or len(path) >= _MAX_PATH or name in ("", ".", ".."):
         raise InputError(step, f"--{option}={path}", "want an absolute path in the container")
     return path.rstrip("/")
-
-
-def check(step: HookCall) -> None:
-    """What options of a step say. Raises InputError."""
-    name = step.name
-    for link in step.all("link"):
-        text, colons, path = link.partition("::")
-        if not colons or not text or "\0" in text or "\n" in text or len(text) >= _MAX_PATH:
-            raise InputError(name, f"--link={link}", "want TARGET::LINK")
-        container_path(name, "link", path)
-    for folder in step.all("folder"):
-        container_path(name, "folder", folder)
-    for root in filter(None, step.all("cuda-compat-container-root")):
-        container_path(name, "cuda-compat-container-root", root)
-    version = step.last("host-driver-version", "0")
-    if not version.replace(".", "").isalnum() or not version.isascii() or len(version) > _MAX_VERSION:
-        raise InputError(name, f"--host-driver-version={version}", "want a driver version")

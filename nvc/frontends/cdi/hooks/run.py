@@ -8,7 +8,7 @@ from nvc.apply.executor import apply_plan, repair
 from nvc.apply.target import SELF, open_target, shares_mount_namespace
 from nvc.base.deadline import set_deadline
 from nvc.base.errors import ContainerError, SourceChanged
-from nvc.frontends.cdi.hooks.arguments import check, container_path
+from nvc.frontends.cdi.hooks.arguments import container_path
 from nvc.frontends.cdi.hooks.bundle import slices_of
 from nvc.frontends.cdi.hooks.steps import Steps
 from nvc.frontends.cdi.hookspec import STEP
@@ -165,7 +165,6 @@ class _Building:
             paths = [container_path("chmod", "path", path) for path in step.all("path")]
             self.modes[step] = parse_mode(step.last("mode")), paths
         else:
-            check(step)
             self.mounts += self.steps.add(step).mounts
 
     def plan(self) -> Plan:

@@ -5,7 +5,7 @@ The launcher does them itself where it can, without an interpreter. This is for 
 
 from __future__ import annotations
 
-from nvc.base.errors import ContainerError, of_host
+from nvc.base.errors import ContainerError, InputError, of_host
 from nvc.base.value import Value
 from nvc.kernel import ffi, lib, strerror
 from nvc.plan.ops import BindProc, LoaderEntry, Symlink, Tmpfs
@@ -25,6 +25,8 @@ _FIELDS = {
     lib.NVC_STEPS_ENTRY: 3,
     lib.NVC_STEPS_WARNING: 1,
 }
+#: What an option is to be as a whole, other than an absolute path.
+_WANTED = {"link": "want TARGET::LINK", "host-driver-version": "want a driver version"}
 
 
 class Found(Value):
@@ -46,12 +48,20 @@ class Steps:
         self._read = 0  # bytes of records
 
     def add(self, step: HookCall) -> Found:
-        """What a step has mounted; the rest follows from all of them together, in `finish`."""
+        """What a step has mounted; the rest follows from all of them together, in `finish`. Also InputError."""
         kept = [(_text(name), _text(value)) for name, value in step.options]
         options = ffi.new("struct nvc_steps_option[]", len(kept))
         for option, (name, value) in zip(options, kept):
             option.name, option.value = name, value
-        self._checked(lib.nvc_steps_add(self._steps, step.name.encode(), options, len(kept)))
+        try:
+            self._checked(lib.nvc_steps_add(self._steps, step.name.encode(), options, len(kept)))
+        except ContainerError as error:
+            for name, value in step.options if error.step == "read option" else ():
+                if value.endswith(error.path) and bool(value) == bool(error.path):
+                    form = name if value == error.path else ""
+                    cause = _WANTED.get(form, "want an absolute path in the container")
+                    raise InputError(step.name, f"--{name}={value}", cause) from None
+            raise
         return self._records()
 
     def prefer(self, soname: str, path: str) -> None:
