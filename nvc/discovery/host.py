@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import stat
-
 from nvc.base.files import Closable
 from nvc.discovery.hostroot import PATIENCE, HostRoot
 from nvc.kernel import Kernel
@@ -32,7 +30,9 @@ class Host(Closable):
         simulated = driver.exists(SIMULATION)
         try:
             system = driver if simulated or driver.path == "/" else HostRoot.at(kernel, "/")
-            devices = driver if system is driver or _has_nodes(driver) else system
+            devices = driver  # which brings its own /dev, as a driver container does
+            if system is not driver and not driver.character("/dev/nvidiactl", follow=True):
+                devices = system
             if options.device_root and options.device_root != devices.path:
                 devices = HostRoot.at(kernel, options.device_root)
         except BaseException:
@@ -44,11 +44,3 @@ class Host(Closable):
         """Close the descriptors of the roots."""
         for root in (self.driver, self.system, self.devices):
             root.close()
-
-
-def _has_nodes(root: HostRoot) -> bool:
-    """Whether a driver root brings its own /dev, as a driver container does."""
-    try:
-        return stat.S_ISCHR(root.stat("/dev/nvidiactl").st_mode)
-    except OSError:
-        return False

@@ -67,6 +67,14 @@ class HostRoot(Closable):
         with closing(self.kernel.open_in_root(self.fd, path, O_PATH, follow)) as fd:
             return os.fstat(fd)
 
+    def character(self, path: str, follow: bool = False) -> os.stat_result | None:
+        """The status of the character device at `path`, None where there is none."""
+        try:
+            status = self.stat(path, follow)
+        except OSError:
+            return None
+        return status if stat.S_ISCHR(status.st_mode) else None
+
     def exists(self, path: str) -> bool:
         """Whether `path` leads to something; an unreadable place counts as nothing."""
         try:

@@ -55,11 +55,8 @@ class WantedNode(Value):
 
     def is_there(self, devices: HostRoot) -> bool:
         """Whether the node exists below `devices` with its numbers."""
-        try:
-            status = devices.stat(self.path, follow=False)
-        except OSError:
-            return False
-        return stat.S_ISCHR(status.st_mode) and status.st_rdev == os.makedev(self.major, self.minor)
+        status = devices.character(self.path)
+        return status is not None and status.st_rdev == os.makedev(self.major, self.minor)
 
     def make(self, devices: HostRoot) -> None:
         """Makes the node in place of whatever is there, and /dev/char/MAJOR:MINOR, by which systemd finds it.
@@ -188,11 +185,7 @@ def existing_nodes(devices: HostRoot) -> tuple[DeviceNode, ...]:
         for name, _ in devices.entries(directory):
             if not name.startswith("nvidia") or name.startswith(_BESIDE):
                 continue
-            try:
-                status = devices.stat(f"{directory}/{name}", follow=False)
-            except OSError:
-                continue
-            if stat.S_ISCHR(status.st_mode):
+            if status := devices.character(f"{directory}/{name}"):
                 number = os.major(status.st_rdev), os.minor(status.st_rdev)
                 found.append(DeviceNode(f"{directory}/{name}", *number))
     return tuple(found)

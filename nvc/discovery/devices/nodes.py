@@ -91,11 +91,7 @@ def majors_of_nodes(devices: HostRoot) -> dict[str, int]:
         ("nvidia-caps", [f"{CAPABILITIES}/{name}" for name in names]),
     ):
         for path in paths[:1]:
-            try:
-                status = devices.stat(path, follow=False)
-            except OSError:
-                continue
-            if stat.S_ISCHR(status.st_mode):
+            if status := devices.character(path):
                 found[driver] = os.major(status.st_rdev)
     return found
 

@@ -8,7 +8,6 @@ of an older driver.
 from __future__ import annotations
 
 import os
-import stat
 
 from nvc.base.errors import DetectionError
 from nvc.base.files import closing
@@ -75,13 +74,8 @@ def wsl_files(root: HostRoot, arch: str) -> tuple[dict[str, Any], tuple[str, ...
 
 def wsl_node(devices: HostRoot) -> DeviceNode | None:
     """/dev/dxg with the number that the kernel gave it, or None where this is not WSL."""
-    try:
-        status = devices.stat(NODE)
-    except OSError:
-        return None
-    if not stat.S_ISCHR(status.st_mode):
-        return None
-    return DeviceNode(NODE, os.major(status.st_rdev), os.minor(status.st_rdev))
+    status = devices.character(NODE, follow=True)
+    return DeviceNode(NODE, os.major(status.st_rdev), os.minor(status.st_rdev)) if status else None
 
 
 def wsl_gpus(node: DeviceNode, reply: ProbeReply) -> tuple[Gpu, ...]:

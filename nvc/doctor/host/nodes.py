@@ -81,13 +81,8 @@ def _there(context: Context) -> Iterator[tuple[str, os.stat_result]]:
     """Names and status of the character devices /dev/nvidia*."""
     context.module  # noqa: B018
     for name, _ in context.host.devices.entries("/dev"):
-        if not name.startswith("nvidia"):
-            continue
-        try:
-            status = context.host.devices.stat(f"/dev/{name}", follow=False)
-        except OSError:
-            continue
-        if stat.S_ISCHR(status.st_mode):
+        status = context.host.devices.character(f"/dev/{name}") if name.startswith("nvidia") else None
+        if status is not None:
             yield name, status
 
 

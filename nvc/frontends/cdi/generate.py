@@ -97,11 +97,7 @@ def _node_status(kernel: Kernel, facts: HostFacts) -> Iterator[tuple[str, NodeSt
     """Owner, mode and number of every device node that a document could name."""
     with HostRoot.at(kernel, facts.device_root) as root:
         for path in _node_paths(facts):
-            try:
-                st = root.stat(path, follow=False)
-            except OSError:
-                continue  # nvidia-caps nodes are made on demand
-            if stat.S_ISCHR(st.st_mode):
+            if st := root.character(path):  # nvidia-caps nodes are made on demand
                 number = os.major(st.st_rdev), os.minor(st.st_rdev)
                 yield path, NodeStatus(*number, stat.S_IMODE(st.st_mode) & 0o777, st.st_uid, st.st_gid)
 
