@@ -69,8 +69,8 @@ def stopped(
 
 
 def had_by(state: Any) -> dict[int, int]:
-    """What each process had."""
-    return {one["pid"]: one["hadNs"] for one in state["devices"][0]["processes"]}
+    """What each process had; not those that had nothing, of which nvcd knows for a minute after their end."""
+    return {one["pid"]: one["hadNs"] for one in state["devices"][0]["processes"] if one["hadNs"]}
 
 
 def meddling(place: Place, served: Served, pid: int, how: str, times: int) -> tuple[str, ...]:
