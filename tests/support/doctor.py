@@ -59,10 +59,12 @@ DERIVED = re.compile(r"/(ld\.so\.cache|\.?inventory-|config-)|\.nvc-undo$|/[0-9]
 
 
 def contents(host: Host) -> dict[str, str]:
-    """Every regular file that a remedy may touch, with the sum of its content; links with their texts."""
-    script = (
-        f"find {HELD} -xdev -type l -printf '%l\\t%p\\n' -o -type f -size +0 -size -64M -exec cksum {{}} +"
-    )
+    """Every regular file that a remedy may touch, with the sum of its content; links with their texts.
+
+    Of large ones, which are the driver's, size and time serve: a remedy moves them at most.
+    """
+    small = "-type f -size +0 -size -100k -exec cksum {} +"
+    script = f"find {HELD} -xdev -type l -printf '%l\\t%p\\n' -o {small} -o -type f -printf '%s %T@\\t%p\\n'"
     found = {}
     for line in host.sh(f"{script} 2>/dev/null || true").stdout.splitlines():
         text, tab, path = line.partition("\t")
@@ -94,10 +96,10 @@ def _mended_as_advised(host: Host, case: Case, known: list[Named], commands: tup
 
 
 def check(host: Host, case: Case) -> None:
-    """Make the fault, see it named by a whole run and mended by its remedy."""
+    """Make the fault, see it named and mended by its remedy. What advises commands is a whole run."""
     host.sh(case.fault)
     try:
-        done = examine(host, case.words)
+        done = examine(host, case.words, case.check.partition(".")[0] if case.remedy else "")
         named = [
             one for one in problems(done.stdout) if f"{case.check}: " in one.line and case.says in one.line
         ]
