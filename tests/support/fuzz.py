@@ -57,7 +57,7 @@ def put(name: str, file: str, data: bytes) -> str:
     text = data.isascii() and all(byte >= 32 or byte in b"\t\n" for byte in data)
     path = os.path.join(CORPUS, name, file if text else f"{file}.hex")
     with open(path, "w", encoding="ascii", newline="") as out:
-        out.write(data.decode() if text else data.hex("\n", -32) + "\n")
+        out.write(data.decode() if text else data.hex() + "\n")
     return path
 
 

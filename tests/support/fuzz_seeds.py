@@ -128,10 +128,8 @@ def main() -> None:
         made = json.loads(run(cli, f"--root={root}", "cdi", "generate", "--format", "json").stdout)
         edits = made["containerEdits"]
         made["containerEdits"] = {name: edits[name][:3] for name in edits}
-        writer.put(
-            "cdi",
-            *(text_of(made, form).replace(root, "/d").replace(STAGE, "/usr") for form in ("json", "yaml")),
-        )
+        forms = json.dumps(made) + "\n", text_of(made, "yaml")
+        writer.put("cdi", *(text.replace(root, "/d").replace(STAGE, "/usr") for text in forms))
         run(cli, f"--root={root}", "info")
         (name,) = [
             name
