@@ -16,6 +16,7 @@ from support import CLEAN_ENV, STAGE, run
 from support.adversary_table import Cells, Note, pivot, shard
 from support.gpucap import Sliced
 from support.realslice import RealSlice
+from support.resident import begin, end
 from support.vgpucap import compile_work, end_workers
 from support.vgpushim import compile_tool
 
@@ -151,3 +152,11 @@ def sliced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sliced]:
     made = Sliced(directory, os.path.join(STAGE, "lib/nvc/vgpu/current"), compile_work(directory, "-O2"))
     yield made
     end_workers([made])
+
+
+@pytest.fixture(scope="module")
+def nvcd() -> Iterator[object]:
+    """An nvcd that keeps time by the driver."""
+    process = begin()
+    yield process
+    end(process)

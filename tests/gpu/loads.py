@@ -100,7 +100,8 @@ def graph_of(work: Callable[[], object]) -> Any:
     return graph
 
 
-def decode() -> Callable[[], object]:
+def decoder() -> tuple[Any, Callable[[], Any]]:
+    """What 24 layers begin with, and what they make of it."""
     import torch
 
     sizes = {"device": "cuda", "dtype": torch.bfloat16}
@@ -114,7 +115,11 @@ def decode() -> Callable[[], object]:
             y = torch.nn.functional.layer_norm(y, (4096,))
         return y
 
-    graph = graph_of(step)
+    return x, step
+
+
+def decode() -> Callable[[], object]:
+    graph = graph_of(decoder()[1])
     return lambda: graph.replay()
 
 

@@ -13,6 +13,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from loads import decoder, graph_of
+
 EACH = 20
 
 
@@ -40,22 +42,8 @@ def train(torch: Any) -> tuple[Callable[[], object], Callable[[], str]]:
 
 
 def decode(torch: Any) -> tuple[Callable[[], object], Callable[[], str]]:
-    sizes = {"device": "cuda", "dtype": torch.bfloat16}
-    layers = [(torch.randn(4096, 16384, **sizes) / 64, torch.randn(16384, 4096, **sizes) / 128) for _ in range(24)]
-    x = torch.randn(8, 4096, **sizes)
-
-    def step() -> None:
-        y = x
-        for up, down in layers:
-            y = y + torch.nn.functional.silu(y @ up) @ down
-            y = torch.nn.functional.layer_norm(y, (4096,))
-        x.copy_(y.roll(1, 0))
-
-    step()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
+    x, layers = decoder()
+    graph = graph_of(lambda: x.copy_(layers().roll(1, 0)))
     return graph.replay, lambda: digest(torch, x)
 
 

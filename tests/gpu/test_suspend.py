@@ -9,11 +9,10 @@ import json
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from threading import Thread
 
@@ -35,18 +34,6 @@ BETWEEN = 4  # digests between two cycles
 NAME = "suspended-test"
 LARGE = 16 << 10  # MiB
 LEFT = 16  # MiB of a GPU that the driver may keep for itself
-
-
-@pytest.fixture(scope="module")
-def nvcd() -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen([os.path.join(STAGE, "bin/nvcd")], env=CLEAN_ENV)
-    end = time.monotonic() + 30
-    while run(os.path.join(STAGE, "bin/nvcd"), "--state", env=CLEAN_ENV, check=False).returncode:
-        assert process.poll() is None and time.monotonic() < end, "nvcd does not answer"
-        time.sleep(0.1)
-    yield process
-    process.send_signal(signal.SIGTERM)
-    process.wait(20)
 
 
 class Program:

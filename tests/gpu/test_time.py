@@ -11,11 +11,12 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from support import CLEAN_ENV, STAGE, gpus, run
 from support.loads import Had, Tenant, together
+from support.resident import NVCD, begin
 
 pytestmark = pytest.mark.gpu
 Measured = Callable[[str, object], None]
@@ -28,19 +29,7 @@ CAPS = [10, 25, 50, 75, 90]
 
 def state() -> dict:  # type: ignore[type-arg]
     """nvcd's whole state."""
-    return dict(json.loads(run(os.path.join(STAGE, "bin/nvcd"), "--state", env=CLEAN_ENV).stdout))
-
-
-@pytest.fixture(scope="module")
-def nvcd() -> Iterator[subprocess.Popen[bytes]]:
-    """An nvcd that keeps time by the driver."""
-    process = subprocess.Popen([os.path.join(STAGE, "bin/nvcd")], env=CLEAN_ENV)
-    end = time.monotonic() + 30
-    while run(os.path.join(STAGE, "bin/nvcd"), "--state", env=CLEAN_ENV, check=False).returncode:
-        assert process.poll() is None and time.monotonic() < end, "nvcd does not answer"
-    yield process
-    process.send_signal(signal.SIGTERM)
-    process.wait(20)
+    return dict(json.loads(run(NVCD, "--state", env=CLEAN_ENV).stdout))
 
 
 def policy(name: str) -> None:
@@ -205,14 +194,11 @@ def test_nvcd_is_killed(nvcd: subprocess.Popen[bytes], measured: Measured) -> No
             pid = int(state()["pid"])
             os.kill(pid, signal.SIGKILL)
             time.sleep(0.5)
-            started.append(subprocess.Popen([os.path.join(STAGE, "bin/nvcd")], env=CLEAN_ENV))
-            end = time.monotonic() + 10
-            while run(os.path.join(STAGE, "bin/nvcd"), "--state", env=CLEAN_ENV, check=False).returncode:
-                assert time.monotonic() < end
+            started.append(begin())
             time.sleep(0.7)
 
     options = (f"--device={gpus.uuid()}", "--cores=30")
     (had,) = together([Tenant("wait:1000", options, rate())], 16, kill)
     measured("nvcd killed 8 times: longest step of 1 ms, ms; steps a second", f"{had.longest:.0f}; {had.seconds}")
-    run(os.path.join(STAGE, "bin/nvcd"), "--stop", env=CLEAN_ENV, check=False)
+    run(NVCD, "--stop", env=CLEAN_ENV, check=False)
     assert had.longest < 2000
