@@ -95,6 +95,7 @@ class Field(Value):
     option: str  # of `configure`; commands of `vgpu` have it without `vgpu-`
     key: str  # in tables of config.toml, and in parameters of claims
     page: str  # of docs: more about it
+    timing: str = ""  # the field of Timing that it sets as it is
     each: bool = False  # there can be one for each device
 
     @property
@@ -107,16 +108,16 @@ _MOST = ("run", "set", "variable", "annotation", "size")
 #: In the order in which options are shown. Options, variables, annotations, keys and the chart's schema follow it.
 SLICE_FIELDS = (
     Field("memory", "size", "SIZE[,...]", "Memory limit: 10GiB or 25%; one for all devices, or one for each",
-          _MOST, "vgpu-memory", "memory", "vgpu.md#sizes", True),
+          _MOST, "vgpu-memory", "memory", "vgpu.md#sizes", each=True),
     Field("reserved", "size", "SIZE", "Reserve this much of each device; refuse if that is not free",
           ("run", "size"), "vgpu-memory-request", "request", "vgpu.md#reservations"),
     Field("cores", "cores", "PERCENT[,...]",
           "Cap: the highest percentage of the device's time; one for all devices, or one for each; 100: none",
-          _MOST, "vgpu-cores", "cores", "sharing.md", True),
+          _MOST, "vgpu-cores", "cores", "sharing.md", each=True),
     Field("period", "period", "TIME", "How often a cap begins anew, 20ms to 1s (default: 100ms)",
-          (*_MOST, "claim"), "vgpu-period", "period", "sharing.md#what-a-cap-does"),
+          (*_MOST, "claim"), "vgpu-period", "period", "sharing.md#what-a-cap-does", "period_us"),
     Field("weight", "weight", "N", "Weight: slices that compete get time in proportion to it (default: 1)",
-          (*_MOST, "claim"), "vgpu-weight", "weight", "sharing.md"),
+          (*_MOST, "claim"), "vgpu-weight", "weight", "sharing.md", "weight"),
     Field("policy", "policy", "NAME", "How slices share time: {policies}",
           (*_MOST, "claim"), "vgpu-policy", "policy", "sharing.md#the-policies"),
     Field("isolation", "isolation", "KIND",

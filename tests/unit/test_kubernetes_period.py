@@ -32,8 +32,6 @@ def test_a_claims_period_wins_over_its_classes() -> None:
     assert one.period_us == 50_000
     part = give._part(Allocation("0b2e", "ml", "c", (one,)), 0)
     assert (part.uuid, part.cores, part.period_us) == (one.uuid, 25, 50_000)
-    (size,) = give._sizes(Allocation("0b2e", "ml", "c", (one,)), [0])
-    assert size.period_us == 50_000
 
 
 @pytest.mark.parametrize(

@@ -256,8 +256,9 @@ def test_a_slice_has_the_period_that_is_asked_for_and_the_operator_s_isolation(
     wanted = {"devices": "0", "memory": "10GiB", "cores": "25", "period": "40ms"}
     request = request_of(wanted, (), config)
     assert request.vgpu is not None
-    (size,) = adjust._slicing(facts(gpus=(gpu(0, "GPU-a", memory=80 << 10),)), request, request.vgpu, config).sizes
-    assert (size.cores, size.period_us, size.isolation) == (25, 40_000, "kernel")
+    slicing = adjust._slicing(facts(gpus=(gpu(0, "GPU-a", memory=80 << 10),)), request, request.vgpu, config)
+    ((_, part),) = slicing.parts
+    assert (part.cores, part.period_us, part.isolation) == (25, 40_000, "kernel")
 
 
 def test_an_adjustment_says_all_of_the_edits() -> None:

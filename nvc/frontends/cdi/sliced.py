@@ -49,6 +49,7 @@ class Slicing(Value):
     shims: tuple[tuple[str, str, Identity], ...]  # SONAME, path on the host, identity
     uncounted: bool = False  # with libraries whose memory is not counted
     bounds: SliceRequest = SliceRequest()  # what the operator grants at most
+    parts: tuple[tuple[str, Part], ...] = ()  # of claims and pods: in place of a size, a name and what it is
 
 
 def sizes_of(config: Config) -> tuple[SliceSize, ...]:
@@ -65,7 +66,7 @@ def sizes_of(config: Config) -> tuple[SliceSize, ...]:
 
 
 def sliced(facts: HostFacts, slicing: Slicing) -> dict[str, list[tuple[str, SliceDevice]]]:
-    """For each device by UUID: the names of its sizes, and the device with the size's limit.
+    """For each device by UUID: the names of its sizes and parts, and the device with the limit of each.
 
     A size for `all` devices leaves out those that are too small, and with isolation by the kernel MIG devices.
 
@@ -73,13 +74,18 @@ def sliced(facts: HostFacts, slicing: Slicing) -> dict[str, list[tuple[str, Slic
     a request above its limit. Raises DeviceError for an unknown device, and where the driver cannot isolate.
     """
     found: dict[str, list[tuple[str, SliceDevice]]] = {}
+    for name, part in slicing.parts:
+        (device,) = devices_of(select(facts, Request(devices=(part.uuid,))))
+        amount(Size("memory", str(part.limit), part.limit), device)
+        _check_isolation(facts, part.isolation, device.replace(limit=part.limit))
+        found.setdefault(device.uuid, []).append((name, bounded(device, part, slicing.bounds)))
     for size in slicing.sizes:
         fits = 0
         problem = None
         for device in devices_of(select(facts, Request(devices=size.devices))):
             try:
                 limit = amount(size.memory, device)
-                _check_isolation(facts, size, device, limit)
+                _check_isolation(facts, size.isolation, device.replace(limit=limit))
             except InputError as error:
                 if size.devices != ("all",):
                     raise
@@ -94,9 +100,9 @@ def sliced(facts: HostFacts, slicing: Slicing) -> dict[str, list[tuple[str, Slic
     return found
 
 
-def _check_isolation(facts: HostFacts, size: SliceSize, device: SliceDevice, limit: int) -> None:
+def _check_isolation(facts: HostFacts, isolation: str, device: SliceDevice) -> None:
     """Raise DeviceError where the driver cannot limit a cgroup, InputError for a MIG device."""
-    if not size.isolation:
+    if not isolation:
         return
     from nvc.apply.cgroup.leaf import STEP
     from nvc.slices.make.kernel_limits import check_devices
@@ -105,7 +111,7 @@ def _check_isolation(facts: HostFacts, size: SliceSize, device: SliceDevice, lim
         raise InputError(
             STEP, device.uuid, "a MIG device: the driver limits whole GPUs by cgroup", "use mig"
         )
-    check_devices(facts, (device.replace(limit=limit),))
+    check_devices(facts, (device,))
 
 
 def written(device: SliceDevice | Part) -> str:

@@ -14,12 +14,12 @@ from nvc.discovery import discover
 from nvc.frontends.cdi.document import DocumentOptions, merged
 from nvc.frontends.cdi.generate import document_of
 from nvc.frontends.cdi.hookspec import STEP, disabled_hooks
-from nvc.frontends.cdi.sliced import SliceSize, Slicing
+from nvc.frontends.cdi.sliced import Slicing
 from nvc.frontends.nri.protocol import nri_pb2 as nri
 from nvc.frontends.runtime.spec import Spec, apply_edits
 from nvc.kernel import Kernel
 from nvc.model.facts import HostFacts
-from nvc.model.request import DriverOptions, Portion, Request, Size, SliceRequest
+from nvc.model.request import DriverOptions, Part, Portion, Request, SliceRequest
 from nvc.model.selection import select
 from nvc.model.slices.layout import NO_LIMIT
 from nvc.model.slices.slice import resolve
@@ -60,16 +60,15 @@ def given(
 
 
 def _slicing(facts: HostFacts, request: Request, wanted: SliceRequest, config: Config) -> Slicing:
-    """A size for each device: the part of it that the container gets. Raises InputError."""
-    sizes = []
+    """The part of each device that the container gets. Raises InputError."""
+    parts = []
     for place, device in enumerate(resolve(facts, select(facts, request), wanted)):
         limit = device.memory if device.limit == NO_LIMIT else device.limit
         if not limit:
             raise InputError(device.uuid, cause="NVML does not tell its memory, so that it has no slices by NRI")
-        size = Size("memory", str(limit), limit)
         portion = device.replace(isolation=config.vgpu_isolation).only(Portion)
-        sizes.append(SliceSize(f"n{place}", size, (device.uuid,), **portion))
-    return Slicing(tuple(sizes), shim.current(), wanted.uncounted, bounds_of(config))
+        parts.append((f"n{place}", Part(device.uuid, limit, **portion)))
+    return Slicing((), shim.current(), wanted.uncounted, bounds_of(config), tuple(parts))
 
 
 def adjustment(edits: tuple[dict[str, Any], ...], user_namespace: bool) -> Any:

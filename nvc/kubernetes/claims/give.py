@@ -16,7 +16,7 @@ from nvc.base.value import Value
 from nvc.frontends.cdi.document import DocumentOptions
 from nvc.frontends.cdi.generate import document_of
 from nvc.frontends.cdi.hookspec import CHAINING, STEP
-from nvc.frontends.cdi.sliced import SliceSize, Slicing
+from nvc.frontends.cdi.sliced import Slicing
 from nvc.frontends.cdi.store import CdiError, open_directory, text_of, write_in
 from nvc.kernel import Kernel
 from nvc.kubernetes.claims.claim import Allocation, Given
@@ -26,10 +26,9 @@ from nvc.kubernetes.names import (
     CDI_SIZE_CLASS,
     CDI_SLICE_CLASS,
     CDI_VENDOR,
-    MEMORY,
 )
 from nvc.model.facts import CAPABILITIES, HostFacts
-from nvc.model.request import DriverOptions, Part, Portion, Request, Size, SliceRequest
+from nvc.model.request import DriverOptions, Part, Portion, Request, SliceRequest
 from nvc.model.selection import select
 from nvc.model.slices.slice import Slice, library_directory, resolve
 from nvc.slices.make import shim
@@ -139,17 +138,16 @@ def _document(
         # Variables of a container must not make a slice of a whole device.
         disabled_hooks=() if sliced else (STEP,),
     )  # fmt: skip
-    slicing = (
-        Slicing(_sizes(allocation, places), shim.current(), any(one.uncounted for one in given.values()), bounds)
-        if sliced
-        else None
-    )
+    slicing = None
+    if sliced:
+        parts = tuple((str(place), _part(allocation, place)) for place in places)
+        slicing = Slicing((), shim.current(), any(part.uncounted for _, part in parts), bounds, parts)
     document = document_of(kernel, facts, request, how, options, slicing)
     edits = {device["name"]: device["containerEdits"] for device in document["devices"]}
     document["devices"] = [
         {
             "name": f"{allocation.uid}-{place}",
-            "containerEdits": edits[f"{one.uuid}:{_size_name(place)}" if sliced else one.uuid],
+            "containerEdits": edits[f"{one.uuid}:{place}" if sliced else one.uuid],
         }
         for place, one in given.items()
     ]
@@ -165,18 +163,6 @@ def _chain(document: dict[str, Any]) -> None:
     if len(hooks) == 1 and hooks[0]["args"][0] == CHAINING:
         for one in common.pop("hooks", ()):
             hooks[0]["args"] += one["args"][1:]
-
-
-def _sizes(allocation: Allocation, places: list[int]) -> tuple[SliceSize, ...]:
-    parts = ((_size_name(place), _part(allocation, place)) for place in places)
-    return tuple(
-        SliceSize(name, Size(MEMORY, str(part.limit), part.limit), (part.uuid,), **part.only(Portion))
-        for name, part in parts
-    )
-
-
-def _size_name(place: int) -> str:
-    return f"r{place}"
 
 
 def _capabilities(given: tuple[Given, ...]) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nvc.base.errors import DeviceError, InputError
 from nvc.base.value import Value
 from nvc.model.facts import Identity
-from nvc.model.request import Portion, Request, Size
+from nvc.model.request import SLICE_FIELDS, Portion, Request, Size
 from nvc.model.selection import select
 from nvc.model.slices.isolation import MIG, MPS
 from nvc.model.slices.layout import CORES_UNCAPPED, NO_LIMIT, POLICY_NATIVE, WEIGHT
@@ -59,7 +59,7 @@ class SliceDevice(Portion):
         of = f" of {size_text(self.memory)}" if self.memory else ""
         share = f"all{of}" if self.limit == NO_LIMIT else f"{size_text(self.limit)}{of}"
         if (self.cores, self.weight, self.policy) != (CORES_UNCAPPED, WEIGHT, POLICY_NATIVE):
-            share += f"; time: {time_settings_text(self.cores, self.weight, self.policy, self.period_us)}"
+            share += f"; time: {time_settings_text(self)}"
         share += f"; {size_text(self.reserved)} reserved" if self.reserved else ""
         return f"{self.uuid}  {share}"
 
@@ -272,12 +272,11 @@ def timed(old: T_Timing, wanted: SliceRequest, cores: int, where: str) -> T_Timi
 
 def with_time(old: T_Timing, wanted: SliceRequest, cores: int, policy: int, where: str) -> T_Timing:
     """`old` with this cap and policy, and what else `wanted` says of time. Raises InputError, naming `where`."""
-    weight = wanted.weight.value if wanted.weight else old.weight
-    period_us = old.period_us
     if wanted.period is not None:
         check_period(cores, policy, wanted.period, where)
-        period_us = wanted.period.value
-    return old.replace(cores=cores, weight=weight, policy=policy, period_us=period_us)
+    rows = [row for row in SLICE_FIELDS if row.timing and getattr(wanted, row.name) is not None]
+    given = {row.timing: getattr(wanted, row.name).value for row in rows}
+    return old.replace(**given, cores=cores, policy=policy)
 
 
 def bounded(device: SliceDevice, part: Part, wanted: SliceRequest) -> SliceDevice:

@@ -6,7 +6,7 @@ Anything malformed is an error that names the option or variable.
 from __future__ import annotations
 
 from nvc.base.errors import InputError
-from nvc.model.request import SLICE_FIELDS, SliceRequest, TimeSetting
+from nvc.model.request import SLICE_FIELDS, WEIGHT, SliceRequest, TimeSetting
 from nvc.model.slices.isolation import parse_isolation
 from nvc.model.slices.layout import POLICY_NATIVE
 from nvc.model.slices.policy import CAP, EQUAL, POLICIES, POLICY_FIXED, POLICY_WEIGHT, policy_of
@@ -16,6 +16,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
+
+    from nvc.model.request import Timing
 
 WEIGHT_MAX = 1 << 16
 TO_START = "start nvcd: `systemctl start nvcd`, or `nvcd &` without systemd"
@@ -132,14 +134,14 @@ def enforced_text(policy: int, cause: str) -> str:
     return f"{row.name} (not enforced: {cause})" if cause and row.needs_nvcd else row.name
 
 
-def time_settings_text(cores: int, weight: int, policy: int, period_us: int = 0) -> str:
+def time_settings_text(timing: Timing) -> str:
     """A slice's policy, cap and weight for people."""
-    row = policy_of(policy)
+    row = policy_of(timing.policy)
     parts = [row.name]
-    if cores:
-        parts.append(f"at most {cores}% of its {'multiprocessors' if row.server else 'time'}")
-    if period_us:
-        parts.append(f"in each {duration_text(period_us)}")
-    if weight != 1 or row.weighs:
-        parts.append(f"weight {weight}")
+    if timing.cores:
+        parts.append(f"at most {timing.cores}% of its {'multiprocessors' if row.server else 'time'}")
+    if timing.period_us:
+        parts.append(f"in each {duration_text(timing.period_us)}")
+    if timing.weight != WEIGHT or row.weighs:
+        parts.append(f"weight {timing.weight}")
     return ", ".join(parts)

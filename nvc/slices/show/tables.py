@@ -166,7 +166,7 @@ def _filled(rows: list[tuple[str, ...]], title: str, width: int) -> list[tuple[s
 def time_text(device: SliceDeviceStatus) -> str:
     """What the slice may have of the device's time."""
     name = policy_of(device.policy).name
-    text = time_settings_text(device.cores, device.weight, device.policy, device.period_us)
+    text = time_settings_text(device)
     if device.not_enforced:
         text = enforced_text(device.policy, device.not_enforced) + text.removeprefix(name)
     if device.pace is not None and device.pace < 100:
