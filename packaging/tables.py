@@ -66,9 +66,13 @@ def main() -> None:
         schema = json.load(there)
     values = schema["properties"]
     values["config"]["properties"] = {name: settings(name) for name in (file.OURS, file.DAEMON)}
-    values["sizes"]["items"]["properties"].update(asked(fields_by("size"), [*filter(None, isolation.OPERATORS)]))
-    claimed = values["deviceClasses"]["properties"]["sliceParameters"]["properties"]
-    claimed.update(asked(fields_by("claim"), list(isolation.CLAIMS)))
+    claimed = values["deviceClasses"]["properties"]["sliceParameters"]
+    for table, way, own, isolations in (
+        (values["sizes"]["items"], "size", ("name", "devices"), [*filter(None, isolation.OPERATORS)]),
+        (claimed, "claim", ("capabilities",), list(isolation.CLAIMS)),
+    ):
+        kept = {name: table["properties"][name] for name in own}
+        table["properties"] = {**kept, **asked(fields_by(way), isolations)}
     text = json.dumps(schema, indent=1) + "\n"
     with open(path, "w", encoding="utf-8") as out:
         out.write(text)
