@@ -171,3 +171,23 @@ def test_jobs_on_several_devices_have_quotas_while_all_of_them_always_work() -> 
     assert turns({1: SECOND * 9 // 10, 2: SECOND // 10}, both) == [0, 0], "what one leaves the other has"
     assert turns({1: SECOND // 10, 2: SECOND // 10}, both) == [0, 0]
     assert turns(busy, both, True, DevicePolicy(policy=FIRST)) == [0, 0], "who is first waits for nobody"
+
+
+@pytest.mark.parametrize(
+    ("had", "wanted"),
+    [
+        ((50, 50, 0, 0), [50, 50, 0, 0]),  # who does nothing leaves its part
+        ((40, 40, 20, 0), [40, 40, 0, 0]),  # what it had of it
+        ((30, 30, 30, 0), [33, 33, 33, 0]),
+        ((40, 30, 0, 30), [35, 35, 0, 30]),  # the last one has a cap of 30
+    ],
+)
+def test_quotas_of_jobs_on_several_devices_share_what_others_leave(had: tuple[int, ...], wanted: list[int]) -> None:
+    """Percent. On two H200s, two jobs beside four idle ones had a sixth each."""
+    demands = [*(demand(key, "weight") for key in "abc"), demand("d", "weight", cores=30)]
+    force = in_force(DevicePolicy(), tuple(demands))
+    groups = {one.key: (group(pid),) for pid, one in enumerate(demands, 1)}
+    activity = {pid: part * SECOND // 100 for pid, part in enumerate(had, 1)}
+    found = plan(UUID, force, groups, activity, frozenset("ab"))
+    assert [one.quota_ns // MS for one in found.slices[:3]] == wanted[:3]
+    assert found.slices[3].quota_ns // MS == 30

@@ -23,6 +23,7 @@ PERIODS = (20 * MS, 1000 * MS)
 SLACK = 8  # of a quota, this part may be had above it where caps promise all of the time
 ALONE = 0.8  # of what the busiest group of a slice had: one that had this much counts as always working
 SATURATED = 0.8  # of what it is entitled to: who had this much of the last second wants all of it
+IDLE = 0.01  # of the last second: who had less leaves its part to others
 SECOND = 1000 * MS
 ROUND = 50 * MS  # a capped slice has a part of this at a time: 20 changes to it and back in a second
 
@@ -146,20 +147,21 @@ def _turns(
 
     Devices do not agree on whose turn it is. Of two such programs each may run on one device and wait there for its
     other half, for ever: on two H200s two jobs of tensor parallel decoding did 1 % each. Quotas begin at the same
-    moment on all devices. Only slices that use all that they are entitled to have them, so what one leaves the
-    others have.
+    moment on all devices. Only slices that use all that they are entitled to have them, and they share what the
+    others have not used.
     """
     if force.front:
         return {}
-    absent = frozenset(terms.key for terms in force.terms) - {terms.key for terms in present}
-    entitled = entitlements(force, absent)
-    found = {}
-    for terms in present:
-        had = sum(activity.get(pid, 0) for pid in {group.pid for group in groups[terms.key]})
-        part = entitled.get(terms.key, 0.0)
-        if part and had >= SATURATED * part * SECOND:
-            found[terms.key] = min(part, cap_of(terms))
-    return found if len(found) > 1 and spanning & found.keys() else {}
+    pids = {terms.key: {group.pid for group in groups[terms.key]} for terms in present}
+    had = {key: sum(activity.get(pid, 0) for pid in pids[key]) / SECOND for key in pids}
+    everybody = frozenset(terms.key for terms in force.terms)
+    part = entitlements(force, everybody - {key for key, had_ in had.items() if had_ >= IDLE})
+    wanting = {key for key in had if part.get(key) and had[key] >= SATURATED * part[key]}
+    if len(wanting) < 2 or wanting.isdisjoint(spanning):
+        return {}
+    left = max(1.0 - sum(had[key] for key in had.keys() - wanting), 0.0)
+    part = entitlements(force, everybody - wanting)
+    return {terms.key: min(part[terms.key] * left, cap_of(terms)) for terms in present if terms.key in wanting}
 
 
 def cap_of(terms: Terms) -> float:
