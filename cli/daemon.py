@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import NoReturn
 
-from nvc.base.errors import InputError
-from nvc.base.program import guarded
+from nvc.base.errors import InputError, PermissionDenied
+from nvc.base.program import say, show_as
 from nvc_cli.boot import configuration
-from nvc_cli.resident import answered, parsed
+from nvc_cli.resident import stay
 
 STATE_TIME = 5.0  # seconds
 PATHS = ("config", "root")
@@ -33,54 +34,32 @@ limits. Runs in the foreground, as root; SIGTERM ends it. See docs/daemon.md.
 
 def main(program: str = "nvcd") -> NoReturn:
     """Run until a signal ends it; the exit code is 0 then."""
-    sys.exit(guarded(program, lambda: _run(program, sys.argv[1:])))
+    stay(program, USAGE, (PATHS, PATHS, ("state", "stop", "wait")), lambda values: _run(program, values))
 
 
-def _run(program: str, words: list[str]) -> int:
-    if answered(words, USAGE):
-        return 0
-    values = parsed(program, words, PATHS, PATHS, flags=("state", "stop", "wait"))
+def _run(program: str, values: dict[str, str]) -> None:
     for name in ("state", "stop"):
-        if name in values and len(words) > 1:
+        if name in values and len(values) > 1:
             cause = "cannot be combined with other options"
             raise InputError(f"--{name}", cause=cause, hint="`nvcd --help` lists the options")
     if "state" in values:
-        from nvc_cli.output import write
+        from nvc.slices.client.nvcd import ask
+        from nvc_cli.output import json_text, write
 
-        write(_state())
-        return 0
-    if "stop" in values:
-        _stop(program)
-        return 0
-    from nvc.base.program import show_as
-    from nvc.daemon.main import run
+        _check_root("ask nvcd")
+        write(json_text(ask("state", STATE_TIME)))
+    elif "stop" in values:
+        from nvc.daemon.stop import stop
 
-    show_as(program, words)
-    run(configuration(values.get("config", ""), values.get("root", "")), "wait" in values)
-    return 0
+        _check_root("stop nvcd")
+        say(program, f"process {stop()} has ended")
+    else:
+        from nvc.daemon.main import run
+
+        show_as(program, sys.argv[1:])
+        run(configuration(values.get("config", ""), values.get("root", "")), "wait" in values)
 
 
-def _state() -> str:
-    """What the daemon answers. Raises PermissionDenied but for root, InitializationError where none does."""
-    import os
-
-    from nvc.base.errors import PermissionDenied
-    from nvc.slices.client.nvcd import ask
-    from nvc_cli.output import json_text
-
+def _check_root(step: str) -> None:
     if os.geteuid() != 0:
-        raise PermissionDenied("ask nvcd", cause="only root can")
-    return json_text(ask("state", STATE_TIME))
-
-
-def _stop(program: str) -> None:
-    """End the daemon. Raises PermissionDenied but for root, InitializationError where none ends."""
-    import os
-
-    from nvc.base.errors import PermissionDenied
-    from nvc.daemon.stop import stop
-    from nvc_cli.output import say
-
-    if os.geteuid() != 0:
-        raise PermissionDenied("stop nvcd", cause="only root can")
-    say(program, f"process {stop()} has ended")
+        raise PermissionDenied(step, cause="only root can")

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import NoReturn
 
 from nvc.base.errors import InputError
-from nvc.base.program import guarded
 from nvc.kubernetes.plugin.settings import Settings
 from nvc_cli.boot import configuration
-from nvc_cli.resident import answered, parsed
+from nvc_cli.resident import stay
 
 USAGE = """Usage: nvc-kubelet-plugin --node-name NAME [options]
 
@@ -67,27 +65,18 @@ _IN_NAME = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-.")
 
 def main(program: str = "nvc-kubelet-plugin") -> NoReturn:
     """Run until a signal ends it; the exit code is 0 then."""
-    sys.exit(guarded(program, lambda: _run(program, sys.argv[1:])))
+    stay(program, USAGE, (OPTIONS, PATHS, ("dcgm-metrics",)), _run, "gRPC (grpcio and protobuf)")
 
 
-def _run(program: str, words: list[str]) -> int:
-    if answered(words, USAGE):
-        return 0
-    values = parsed(program, words, OPTIONS, PATHS, flags=("dcgm-metrics",))
+def _run(values: dict[str, str]) -> int:
     settings = settings_of(values)
     config = configuration(values.get("config", ""), values.get("root", ""))
-    try:
-        if "worker" not in values:
-            from nvc.kubernetes.plugin.front import Front
+    if "worker" not in values:
+        from nvc.kubernetes.plugin.front import Front
 
-            return Front(settings.places, settings.state_dir).run()
-        from nvc.kubernetes.main import run
-    except ImportError as error:
-        from nvc.base.errors import InitializationError
+        return Front(settings.places, settings.state_dir).run()
+    from nvc.kubernetes.main import run
 
-        raise InitializationError(
-            "load gRPC", error.name or "", error.msg, "install the Python packages grpcio and protobuf"
-        ) from None
     run(settings, config, dict(os.environ))
     return 0
 

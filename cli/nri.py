@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import NoReturn
 
 from nvc.base.errors import InputError
-from nvc.base.program import guarded
 from nvc.frontends.nri.main import Settings
 from nvc_cli.boot import configuration
-from nvc_cli.resident import answered, parsed
+from nvc_cli.resident import stay
 
 USAGE = """Usage: nvc-nri [options]
 
@@ -35,23 +33,13 @@ OPTIONS = ("namespaces", "index", *PATHS)
 
 def main(program: str = "nvc-nri") -> NoReturn:
     """Run until a signal or the runtime ends it; the exit code is 0 then."""
-    sys.exit(guarded(program, lambda: _run(program, sys.argv[1:])))
+    stay(program, USAGE, (OPTIONS, PATHS, ()), _run, "protobuf (protobuf)")
 
 
-def _run(program: str, words: list[str]) -> int:
-    if answered(words, USAGE):
-        return 0
-    values = parsed(program, words, OPTIONS, PATHS)
-    try:
-        from nvc.frontends.nri.main import run
-    except ImportError as error:
-        from nvc.base.errors import InitializationError
+def _run(values: dict[str, str]) -> None:
+    from nvc.frontends.nri.main import run
 
-        raise InitializationError(
-            "load protobuf", error.name or "", error.msg, "install the Python package protobuf"
-        ) from None
     run(settings_of(values), lambda: configuration(values.get("config", ""), values.get("root", "")))
-    return 0
 
 
 def settings_of(values: dict[str, str]) -> Settings:

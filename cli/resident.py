@@ -2,30 +2,58 @@
 
 from __future__ import annotations
 
-from nvc.base.errors import InputError
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+from nvc.base.errors import InitializationError, InputError
+from nvc.base.program import guarded
+
+#: Options of a program: those that take a value, those of them that take an absolute path, and flags.
+Options = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
+
+
+def stay(
+    program: str, usage: str, options: Options, work: Callable[[dict[str, str]], int | None], needs: str = ""
+) -> NoReturn:
+    """Do `work` with the options of this call by name, or print `usage` or the version; the process ends then.
+
+    `needs` are Python packages that the work imports, and what they are for: `protobuf (protobuf)`.
+    """
+
+    def called() -> int:
+        words = sys.argv[1:]
+        if answered(words, usage):
+            return 0
+        values = parsed(program, words, *options)
+        try:
+            return work(values) or 0
+        except ImportError as error:
+            if not needs:
+                raise
+            what, _, packages = needs.rstrip(")").partition(" (")
+            hint = f"install the Python package{'s' if ' ' in packages else ''} {packages}"
+            raise InitializationError(f"load {what}", error.name or "", error.msg, hint) from None
+
+    sys.exit(guarded(program, called))
 
 
 def answered(words: list[str], usage: str) -> bool:
     """Whether the call asks for help or the version, which are printed."""
     from nvc_cli.output import write
+    from nvc_cli.version import version_text
 
     if any(word in ("-h", "-?", "--help") for word in words):
         write(usage)
-        return True
-    if words == ["--version"]:
-        from nvc_cli.version import version_text
-
+    elif words == ["--version"]:
         write(version_text())
-        return True
-    return False
+    else:
+        return False
+    return True
 
 
 def parsed(
-    program: str,
-    words: list[str],
-    options: tuple[str, ...],
-    paths: tuple[str, ...],
-    flags: tuple[str, ...] = (),
+    program: str, words: list[str], options: tuple[str, ...], paths: tuple[str, ...], flags: tuple[str, ...]
 ) -> dict[str, str]:
     """Options by name, without dashes: `options` take a value, in `paths` an absolute path; `flags` get "yes".
 
