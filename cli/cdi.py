@@ -37,7 +37,7 @@ from nvc.model.request import DriverOptions, Request
 from nvc.request.config import load as load_config
 from nvc_cli import arguments, completion, output
 from nvc_cli.cdi_inspect import list_command, validate_command
-from nvc_cli.main import CONTEXT, Commands, Seconds, examples, program_of
+from nvc_cli.main import CONTEXT, Commands, Seconds, examples, flag, program_of, value, values
 
 FORMATS = ("json", "yaml")
 #: Everything but 32-bit libraries, which few hosts have and few images can use.
@@ -77,40 +77,23 @@ def _making(command: Callable[..., None]) -> Callable[..., None]:
                 "--device-name-strategy", "strategies", multiple=True, type=click.Choice(STRATEGIES),
                 help="Names of devices; repeatable. Default: index and uuid.",
             ),
-            click.option("--vendor", default="nvidia.com", show_default=True, metavar="NAME",
-                help="First part of the device names."),
-            click.option("--class", "device_class", default="gpu", show_default=True, metavar="NAME",
-                help="Second part of the device names."),
-            click.option(
-                "--device-id", "devices", multiple=True, metavar="ID", shell_complete=completion.devices,
-                help="Only these: index, UUID, PCI bus id, GPU:MIG index; repeatable. `none`: a device without a "
-                "GPU. Default: all.",
-            ),
-            click.option("--no-all-device", is_flag=True, help="No device named `all`."),
-            click.option(
-                "--hook-path", "--nvidia-cdi-hook-path", "hook_path", default="", metavar="PATH",
-                help="The program that the hooks call. Default: nvc-cdi-hook of this installation.",
-            ),
-            click.option(
-                "--capabilities", default=DEFAULT_CAPABILITIES, show_default=True, metavar="LIST",
-                help="Driver capabilities for containers; also compat32, or all.",
-            ),
-            click.option(
-                "--require", "requirements", multiple=True, metavar="EXPR",
-                help="Refuse unless the host meets EXPR, such as `cuda>=12.4`; repeatable.",
-            ),
-            click.option(
-                "--disable-hook", "disabled", multiple=True, type=click.Choice((*NAMES, "all")),
-                metavar="HOOK", help=f"Omit a hook: {', '.join(NAMES)} or all; repeatable.",
-            ),
-            click.option(
-                "--library-directory", "libraries", multiple=True, metavar="PATH",
-                help="The libraries' directory in the driver root, if the loader does not find them.",
-            ),
-            click.option(
-                "--additional-gids", is_flag=True,
-                help="Add containers to the groups of restricted device nodes; needs CDI 0.7.0.",
-            ),
+            value("--vendor", "NAME", "First part of the device names.", default="nvidia.com"),
+            value("--class", "device_class", "NAME", "Second part of the device names.", default="gpu"),
+            values("--device-id", "devices", "ID",
+                   "Only these: index, UUID, PCI bus id, GPU:MIG index; repeatable. `none`: a device without a "
+                   "GPU. Default: all.", shell_complete=completion.devices),
+            flag("--no-all-device", "No device named `all`."),
+            value("--hook-path", "--nvidia-cdi-hook-path", "hook_path", "PATH",
+                  "The program that the hooks call. Default: nvc-cdi-hook of this installation."),
+            value("--capabilities", "LIST", "Driver capabilities for containers; also compat32, or all.",
+                  default=DEFAULT_CAPABILITIES),
+            values("--require", "requirements", "EXPR",
+                   "Refuse unless the host meets EXPR, such as `cuda>=12.4`; repeatable."),
+            values("--disable-hook", "disabled", "HOOK", f"Omit a hook: {', '.join(NAMES)} or all; repeatable.",
+                   type=click.Choice((*NAMES, "all"))),
+            values("--library-directory", "libraries", "PATH",
+                   "The libraries' directory in the driver root, if the loader does not find them."),
+            flag("--additional-gids", "Add containers to the groups of restricted device nodes; needs CDI 0.7.0."),
         )
     ):  # fmt: skip
         command = option(command)
@@ -123,10 +106,7 @@ def _making(command: Callable[..., None]) -> Callable[..., None]:
     "nvc-cli cdi generate --device-id 0 --capabilities compute,utility",
 ))
 @_OUTPUT
-@click.option(
-    "--slices", is_flag=True,
-    help="Slices, in the sizes of [[nvc.vgpu]] in config.toml. The default class is then vgpu.",
-)  # fmt: skip
+@flag("--slices", "Slices, in the sizes of [[nvc.vgpu]] in config.toml. The default class is then vgpu.")
 @_making
 @click.pass_context
 def generate_command(ctx: click.Context, /, output: str, slices: bool, **given: Any) -> None:
@@ -152,13 +132,9 @@ def generate_command(ctx: click.Context, /, output: str, slices: bool, **given: 
 @cdi.command("refresh", **examples(
     "nvc-cli cdi refresh", "nvc-cli cdi refresh --output-dir /etc/cdi --wait 60",
 ))
-@click.option("--output-dir", default=DIRECTORIES[1], show_default=True, metavar="PATH",
-    help="Directory to update.",
-)  # fmt: skip
-@click.option(
-    "--wait", default=0.0, type=Seconds(0, 3600), metavar="SECONDS",
-    help="Keep retrying for up to SECONDS until the driver is ready.",
-)  # fmt: skip
+@value("--output-dir", "PATH", "Directory to update.", default=DIRECTORIES[1])
+@value("--wait", "SECONDS", "Keep retrying for up to SECONDS until the driver is ready.", default=0.0,
+       type=Seconds(0, 3600))  # fmt: skip
 @_making
 @click.pass_context
 def refresh_command(ctx: click.Context, /, output_dir: str, wait: float, **given: Any) -> None:
@@ -196,9 +172,7 @@ def transform_group() -> None:
 
 
 @transform_group.command("root", **examples("nvc-cli cdi generate | nvc-cli cdi transform root --to /host"))
-@click.option(
-    "--from", "old", default="/", show_default=True, metavar="PATH", help="The current root of the paths."
-)
+@value("--from", "old", "PATH", "The current root of the paths.", default="/")
 @click.option("--to", "new", required=True, metavar="PATH", help="Their new root.")
 @click.option("--input", "source", default="-", metavar="FILE", help="Default: standard input.")
 @_OUTPUT

@@ -12,14 +12,12 @@ from nvc.frontends.cdi.store import DIRECTORIES, SpecFile, read_directory, read_
 from nvc.kernel import LinuxKernel
 from nvc.model.facts import HostFacts
 from nvc_cli import arguments, output
-from nvc_cli.main import command, format_option, program_of
+from nvc_cli.main import command, format_option, program_of, values
 
 
 @command("list", "nvc-cli cdi list", "nvc-cli cdi list --format json")
-@click.option(
-    "--spec-dir", "directories", multiple=True, metavar="PATH",
-    help=f"Directory of specifications; repeatable. Default: {' and '.join(DIRECTORIES)}.",
-)  # fmt: skip
+@values("--spec-dir", "directories", "PATH",
+        f"Directory of specifications; repeatable. Default: {' and '.join(DIRECTORIES)}.")  # fmt: skip
 @format_option("text", "table")
 @click.pass_context
 def list_command(ctx: click.Context, directories: tuple[str, ...], form: str) -> None:

@@ -15,21 +15,14 @@ from nvc.request.config import PATHS, ConfigError, check_file
 from nvc.request.config.file import examine, refusal, written
 from nvc.request.config.origins import DEFAULT, Setting, settings, split
 from nvc_cli import output
-from nvc_cli.main import Commands, examples, format_option, program_of
+from nvc_cli.main import Commands, examples, flag, format_option, program_of, value
 
 ROOT = ("nvidia-container-cli", "root")
-_FILE = click.option(
-    "--file",
-    "named",
-    default="",
-    metavar="FILE",
-    help="Use FILE instead of the active configuration.",
-    type=click.Path(),
-)
+_FILE = value("--file", "named", "FILE", "Use FILE instead of the active configuration.", type=click.Path())
 
 
 _KEY = click.argument("name", metavar="KEY", shell_complete=lambda *words: complete_keys(*words))
-_DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
+_DRY_RUN = flag("--dry-run", "Show what would change, and change nothing.")
 
 
 @click.group(cls=Commands, **examples(
@@ -54,7 +47,7 @@ def path_now(named: str = "") -> str:
     "nvc-cli config show --format json",
 ))
 @click.argument("names", nargs=-1, metavar="[KEY]...", shell_complete=lambda *words: complete_keys(*words))
-@click.option("--origin", is_flag=True, help="Also show which line of which file sets it.")
+@flag("--origin", "Also show which line of which file sets it.")
 @format_option("text", "table")
 @_FILE
 @click.pass_context
@@ -191,8 +184,8 @@ def assigned(old: str, path: str, keys: tuple[str, ...], text: str) -> str:
     key = (".".join(keys[:-1]), keys[-1])
     readings = [*tomltext.readings(text), text]
     error: ConfigError | None = None
-    for value in readings:
-        new = tomltext.assign(old, path, keys, value)
+    for reading in readings:
+        new = tomltext.assign(old, path, keys, reading)
         wrong = [one for one in examine(new.encode(), path)[2] if one.fields is None or one.key == key]
         if not wrong:
             return new

@@ -15,7 +15,7 @@ import nvc
 from nvc.base.errors import InputError, UsageError
 from nvc.base.program import Silent, guarded
 from nvc_cli import output
-from nvc_cli.main import CONTEXT, Examples, LazyGroup, call, examples, program_of
+from nvc_cli.main import CONTEXT, Examples, LazyGroup, call, examples, flag, program_of, value
 from nvc_cli.version import versions
 
 #: What NVIDIA's program ends with where it does not know a command.
@@ -117,14 +117,13 @@ class _Tree(LazyGroup):
     "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
     "nvidia-ctk config --in-place --set nvidia-container-cli.no-cgroups",
 ))
-@click.option("--debug", "-d", is_flag=True, envvar="NVIDIA_CTK_DEBUG", help="Log each step to standard error.")
-@click.option("--quiet", is_flag=True, envvar="NVIDIA_CTK_QUIET", help="No warnings and remarks; no --debug.")
-@click.option(
-    "--config", "file", default="", envvar="NVIDIA_CTK_CONFIG", metavar="FILE",
-    help="The configuration that names the driver root. Default: the one that hooks read.",
-)  # fmt: skip
-@click.option("--version", "-v", "shown", is_flag=True, is_eager=True, expose_value=False, help="Show the version.",
-              callback=lambda *words: _show_version(*words))  # fmt: skip
+@flag("--debug", "-d", "Log each step to standard error.", envvar="NVIDIA_CTK_DEBUG")
+@flag("--quiet", "No warnings and remarks; no --debug.", envvar="NVIDIA_CTK_QUIET")
+@value("--config", "file", "FILE",
+       "The configuration that names the driver root. Default: the one that hooks read.",
+       envvar="NVIDIA_CTK_CONFIG")  # fmt: skip
+@flag("--version", "-v", "shown", "Show the version.", is_eager=True, expose_value=False,
+      callback=lambda *words: _show_version(*words))  # fmt: skip
 @click.pass_context
 def tree(ctx: click.Context, debug: bool, quiet: bool, file: str) -> None:
     """Configure container engines, CDI and the driver's device nodes, in the words of NVIDIA's Container Toolkit.

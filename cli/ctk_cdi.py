@@ -24,7 +24,7 @@ from nvc_cli import completion, output
 from nvc_cli.cdi import DEFAULT_CAPABILITIES, FORMATS, asked, form_of, put, specification, tell
 from nvc_cli.cdi_inspect import list_command
 from nvc_cli.ctk import Flags, Text, Words, debug, only
-from nvc_cli.main import Commands, examples, program_of
+from nvc_cli.main import Commands, examples, flag, program_of, value, values
 
 #: What is made: of GPUs, and of devices beside them; and modes that nvc has no answer for, with why.
 MODES = ("auto", "nvml", "wsl", *KINDS, MANAGEMENT)
@@ -68,53 +68,52 @@ def _refuse(option: str, why: str) -> Callable[[click.Context, click.Parameter, 
 
 def _refused(option: str, variable: str, why: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """An option of NVIDIA's that makes no sense here."""
-    return click.option(
-        f"--{option}", multiple=True, metavar="VALUE", expose_value=False, envvar=_GENERATE + variable,
-        help=f"Refused: {why}.", callback=_refuse(option, why),
-    )  # fmt: skip
+    return values(f"--{option}", "VALUE", f"Refused: {why}.", expose_value=False, envvar=_GENERATE + variable,
+                  callback=_refuse(option, why))  # fmt: skip
 
 
 @cdi.command("generate", cls=Flags, **examples(
     "nvidia-ctk cdi generate", "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
     "nvidia-ctk cdi generate --driver-root=/run/nvidia/driver --dev-root=/",
 ))
-@click.option("--output", "path", default="", envvar="NVIDIA_CTK_CDI_OUTPUT_FILE_PATH", metavar="FILE",
-              help="Default: standard output.")
+@value("--output", "path", "FILE", "Default: standard output.", envvar="NVIDIA_CTK_CDI_OUTPUT_FILE_PATH")
 @click.option("--format", "form", type=click.Choice(FORMATS, case_sensitive=False),
               envvar=_GENERATE + "OUTPUT_FORMAT", help="Default: by the suffix of the file, else yaml.")
-@click.option("--mode", "--discovery-mode", default="auto", show_default=True, metavar="MODE",
-              envvar=_GENERATE + "MODE", help=f"auto or nvml; wsl, only under WSL; {', '.join(KINDS)}: devices "
-              "beside GPUs; management: every node of the driver. csv is refused.")
-@click.option("--driver-root", "root", default="", envvar="NVIDIA_CTK_DRIVER_ROOT", metavar="PATH",
-              help="The driver root. Default: as configured, or /.")
-@click.option("--dev-root", default="", envvar="NVIDIA_CTK_DEV_ROOT", metavar="PATH",
-              help="Where /dev is. Default: the driver root if it has device nodes, else /.")
+@value("--mode", "--discovery-mode", "MODE", f"auto or nvml; wsl, only under WSL; {', '.join(KINDS)}: devices "
+       "beside GPUs; management: every node of the driver. csv is refused.", default="auto",
+       envvar=_GENERATE + "MODE")  # fmt: skip
+@value("--driver-root", "root", "PATH", "The driver root. Default: as configured, or /.",
+       envvar="NVIDIA_CTK_DRIVER_ROOT")  # fmt: skip
+@value("--dev-root", "PATH", "Where /dev is. Default: the driver root if it has device nodes, else /.",
+       envvar="NVIDIA_CTK_DEV_ROOT")  # fmt: skip
 @click.option("--device-name-strategy", "strategies", multiple=True, type=Words(STRATEGIES),
               envvar=_GENERATE + "DEVICE_NAME_STRATEGIES",
               help="Names of devices; repeatable. Default: index and uuid.")
-@click.option("--device-id", "--device-ids", "--device", "--devices", "devices", multiple=True, type=Text(),
-              envvar=_GENERATE + "DEVICE_IDS", metavar="ID", shell_complete=completion.devices,
-              help="Only these devices; repeatable. `none`: a device without a GPU. Default: all.")
-@click.option("--no-all-device", is_flag=True, envvar=_GENERATE + "NO_ALL_DEVICE", help="No device named `all`.")
-@click.option("--vendor", "--cdi-vendor", default="", metavar="NAME", envvar=_GENERATE + "VENDOR",
-              help="First part of the device names. Default: nvidia.com; of management, management.nvidia.com.")
-@click.option("--class", "--cdi-class", "device_class", default="", metavar="NAME", envvar=_GENERATE + "CLASS",
-              help="Second part of the device names. Default: gpu; imex-channel; of other kinds, their name.")
-@click.option("--nvidia-cdi-hook-path", "--nvidia-ctk-path", "hook_path", default="", metavar="PATH",
-              envvar="NVIDIA_CTK_CDI_HOOK_PATH", help="The program that the hooks call. Default: nvc-cdi-hook.")
-@click.option("--ldconfig-path", default="", metavar="PATH", envvar=_GENERATE + "LDCONFIG_PATH",
-              help="Named in the hook that updates the loader cache. nvc's own hook runs no ldconfig.")
-@click.option("--library-search-path", "libraries", multiple=True, type=Text(), metavar="PATH",
-              envvar=_GENERATE + "LIBRARY_SEARCH_PATHS",
-              help="The libraries' directory in the driver root, if the loader does not find them.")
-@click.option("--disable-hook", "--disable-hooks", "disabled", multiple=True, metavar="HOOK",
-              type=Words((*NAMES, *ABSENT, "all")), envvar=_GENERATE + "DISABLED_HOOKS",
-              help="Omit a hook, or `all`; repeatable.")
-@click.option("--enable-hook", "--enable-hooks", "enabled", multiple=True, metavar="HOOK", type=Words(NAMES),
-              envvar=_GENERATE + "ENABLED_HOOKS", help="Keep a hook that is disabled; repeatable.")
-@click.option("--feature-flag", "--feature-flags", "flags", multiple=True, metavar="FLAG",
-              type=Words((*sorted(HOLDS), *TURNS_OFF, *NOT_MADE)), envvar=_GENERATE + "FEATURE_FLAGS",
-              help=f"{', '.join((*sorted(HOLDS), *TURNS_OFF))}; repeatable.")
+@values("--device-id", "--device-ids", "--device", "--devices", "devices", "ID",
+        "Only these devices; repeatable. `none`: a device without a GPU. Default: all.", type=Text(),
+        envvar=_GENERATE + "DEVICE_IDS", shell_complete=completion.devices)  # fmt: skip
+@flag("--no-all-device", "No device named `all`.", envvar=_GENERATE + "NO_ALL_DEVICE")
+@value("--vendor", "--cdi-vendor", "NAME",
+       "First part of the device names. Default: nvidia.com; of management, management.nvidia.com.",
+       envvar=_GENERATE + "VENDOR")  # fmt: skip
+@value("--class", "--cdi-class", "device_class", "NAME",
+       "Second part of the device names. Default: gpu; imex-channel; of other kinds, their name.",
+       envvar=_GENERATE + "CLASS")  # fmt: skip
+@value("--nvidia-cdi-hook-path", "--nvidia-ctk-path", "hook_path", "PATH",
+       "The program that the hooks call. Default: nvc-cdi-hook.", envvar="NVIDIA_CTK_CDI_HOOK_PATH")  # fmt: skip
+@value("--ldconfig-path", "PATH",
+       "Named in the hook that updates the loader cache. nvc's own hook runs no ldconfig.",
+       envvar=_GENERATE + "LDCONFIG_PATH")  # fmt: skip
+@values("--library-search-path", "libraries", "PATH",
+        "The libraries' directory in the driver root, if the loader does not find them.", type=Text(),
+        envvar=_GENERATE + "LIBRARY_SEARCH_PATHS")  # fmt: skip
+@values("--disable-hook", "--disable-hooks", "disabled", "HOOK", "Omit a hook, or `all`; repeatable.",
+        type=Words((*NAMES, *ABSENT, "all")), envvar=_GENERATE + "DISABLED_HOOKS")  # fmt: skip
+@values("--enable-hook", "--enable-hooks", "enabled", "HOOK", "Keep a hook that is disabled; repeatable.",
+        type=Words(NAMES), envvar=_GENERATE + "ENABLED_HOOKS")  # fmt: skip
+@values("--feature-flag", "--feature-flags", "flags", "FLAG",
+        f"{', '.join((*sorted(HOLDS), *TURNS_OFF))}; repeatable.",
+        type=Words((*sorted(HOLDS), *TURNS_OFF, *NOT_MADE)), envvar=_GENERATE + "FEATURE_FLAGS")  # fmt: skip
 @_refused("config-search-path", "CONFIG_SEARCH_PATHS", "the driver root says where its files are")
 @_refused("csv.file", "CSV_FILES", REFUSED["csv"])
 @_refused("csv.ignore-pattern", "CSV_IGNORE_PATTERNS", REFUSED["csv"])
@@ -170,9 +169,9 @@ def _check_mode(mode: str, given: dict[str, Any]) -> None:
 
 def _translated(ctx: click.Context, given: dict[str, Any]) -> tuple[DriverOptions, Request, DocumentOptions]:
     """The options in nvc's words. Raises InputError."""
-    for flag in given["flags"]:
-        if flag in NOT_MADE:
-            raise InputError("--feature-flag", flag, NOT_MADE[flag], "leave it out")
+    for named in given["flags"]:
+        if named in NOT_MADE:
+            raise InputError("--feature-flag", named, NOT_MADE[named], "leave it out")
     for option in ("ldconfig_path", "dev_root"):
         if given[option] and not given[option].startswith("/"):
             raise InputError(f"--{option.replace('_', '-')}", given[option], "want an absolute path")
@@ -195,9 +194,9 @@ def _translated(ctx: click.Context, given: dict[str, Any]) -> tuple[DriverOption
 
 
 @cdi.command("list", cls=Flags, **examples("nvidia-ctk cdi list", "nvidia-ctk cdi list --spec-dir=/etc/cdi"))
-@click.option("--spec-dir", "directories", multiple=True, metavar="PATH", type=Text(),
-              envvar="NVIDIA_CTK_CDI_SPEC_DIRS",
-              help=f"Directory of specifications; repeatable. Default: {' and '.join(DIRECTORIES)}.")
+@values("--spec-dir", "directories", "PATH",
+        f"Directory of specifications; repeatable. Default: {' and '.join(DIRECTORIES)}.", type=Text(),
+        envvar="NVIDIA_CTK_CDI_SPEC_DIRS")  # fmt: skip
 @click.pass_context
 def list_devices(ctx: click.Context, directories: tuple[str, ...]) -> None:
     """List the devices that engines know, one name a line."""
@@ -212,10 +211,10 @@ def transform() -> None:
 @transform.command("root", cls=Flags, **examples(
     "nvidia-ctk cdi generate | nvidia-ctk cdi transform root --to /host",
 ))
-@click.option("--from", "old", default="/", show_default=True, metavar="PATH", help="Their current root.")
-@click.option("--to", "new", default="/", show_default=True, metavar="PATH", help="Their new root.")
+@value("--from", "old", "PATH", "Their current root.", default="/")
+@value("--to", "new", "PATH", "Their new root.", default="/")
 @click.option("--input", "source", default="-", metavar="FILE", help="Default: standard input.")
-@click.option("--output", "path", default="", metavar="FILE", help="Default: standard output.")
+@value("--output", "path", "FILE", "Default: standard output.")
 @click.option("--relative-to", default="host", show_default=True, type=click.Choice(("host", "container")),
               help="Change paths on the host (sources) or in the container.")
 def root_command(old: str, new: str, source: str, path: str, relative_to: str) -> None:

@@ -15,7 +15,7 @@ from nvc.request.config.origins import settings, split
 from nvc_cli import output
 from nvc_cli.config import assigned, path_now
 from nvc_cli.ctk import Flags
-from nvc_cli.main import Commands, examples, program_of
+from nvc_cli.main import Commands, examples, flag, program_of, value, values
 
 _BOOLEAN = {"1": "true", "t": "true", "true": "true", "0": "false", "f": "false", "false": "false"}
 _LISTS = ("texts", "paths", "environment")
@@ -26,7 +26,7 @@ _COMMENTED = (
     "accept-nvidia-visible-devices-as-volume-mounts", "root", "debug", "ldcache", "environment", "no-cgroups",
     "user",
 )  # fmt: skip
-_OUTPUT = click.option("--output", "-o", "path", default="", metavar="FILE", help="Default: standard output.")
+_OUTPUT = value("--output", "-o", "path", "FILE", "Default: standard output.")
 
 
 def default_text() -> str:
@@ -47,11 +47,12 @@ def default_text() -> str:
     "nvidia-ctk config", "nvidia-ctk config --in-place --set nvidia-container-runtime.mode=cdi",
     "nvidia-ctk config default --output /etc/nvc/config.toml",
 ))
-@click.option("--config-file", "--config", "-c", "file", default="", envvar="NVIDIA_CTK_CONFIG_FILE_PATH",
-              metavar="FILE", help=f"The file. Default: the first of {' and '.join(PATHS)} that there is.")
-@click.option("--set", "sets", multiple=True, metavar="KEY[=VALUE]",
-              help="Set a key; without a value to true. A colon or a comma separates values of a list. Repeatable.")
-@click.option("--in-place", "-i", is_flag=True, help="Change the file.")
+@value("--config-file", "--config", "-c", "file", "FILE",
+       f"The file. Default: the first of {' and '.join(PATHS)} that there is.",
+       envvar="NVIDIA_CTK_CONFIG_FILE_PATH")  # fmt: skip
+@values("--set", "sets", "KEY[=VALUE]",
+        "Set a key; without a value to true. A colon or a comma separates values of a list. Repeatable.")
+@flag("--in-place", "-i", "Change the file.")
 @_OUTPUT
 @click.pass_context
 def config(ctx: click.Context, file: str, sets: tuple[str, ...], in_place: bool, path: str) -> None:

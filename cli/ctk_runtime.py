@@ -13,7 +13,7 @@ from nvc.frontends.engines import RUNTIME, FileEdit, Wanted, change, crio, docke
 from nvc.frontends.engines.change import Change
 from nvc_cli import output
 from nvc_cli.ctk import Flags, debug, only
-from nvc_cli.main import Commands, examples, program_of
+from nvc_cli.main import Commands, examples, flag, program_of, value
 from nvc_cli.runtime import registration, wanted
 
 ENGINES = ("docker", "containerd", "crio")
@@ -34,29 +34,24 @@ def runtime() -> None:
 ))
 @click.option("--runtime", "engine", default="docker", show_default=True, type=click.Choice(ENGINES),
               help="The engine to configure.")
-@click.option("--dry-run", is_flag=True, help="Print the files as they would be, and change nothing.")
-@click.option("--config", default="", metavar="FILE", help="The engine's configuration file, if not the default.")
+@flag("--dry-run", "Print the files as they would be, and change nothing.")
+@value("--config", "FILE", "The engine's configuration file, if not the default.")
 @click.option("--drop-in-config", "drop_in", default=DEFAULT, metavar="FILE",
               help='containerd, crio: the drop-in to write; "": change the file itself. '
               "Default: conf.d/99-nvc.toml where containerd reads it, crio.conf.d/99-nvc.conf.")
-@click.option("--executable-path", "executable", default="", metavar="PATH",
-              help="containerd: the program to ask for the configuration in use.")
-@click.option("--config-mode", "mode", default="", metavar="MODE",
-              help="config-file (default), or oci-hook: write the file of a hook, and register no runtime.")
+@value("--executable-path", "executable", "PATH", "containerd: the program to ask for the configuration in use.")
+@value("--config-mode", "mode", "MODE",
+       "config-file (default), or oci-hook: write the file of a hook, and register no runtime.")  # fmt: skip
 @click.option("--config-source", "source", default="file", type=click.Choice(("file", "command")),
               show_default=True, help="containerd: either; nvc reads the file and asks containerd. Others: file.")
-@click.option("--oci-hook-path", "oci_hook", default="", metavar="FILE",
-              help="The file of --config-mode=oci-hook. Default: standard output.")
-@click.option("--nvidia-runtime-name", "--runtime-name", "name", default="nvidia", metavar="NAME",
-              show_default=True, help="Name of the runtime.")
+@value("--oci-hook-path", "oci_hook", "FILE", "The file of --config-mode=oci-hook. Default: standard output.")
+@value("--nvidia-runtime-name", "--runtime-name", "name", "NAME", "Name of the runtime.", default="nvidia")
 @click.option("--nvidia-runtime-path", "--runtime-path", "path", default=PROGRAM, metavar="PATH",
               help="Path of the runtime. Default: nvc-runtime beside this program.")
-@click.option("--nvidia-runtime-hook-path", "hook", default="", metavar="PATH",
-              help="The hook of --config-mode=oci-hook. Default: nvc-hook beside this program.")
-@click.option("--nvidia-set-as-default", "--set-as-default", "default", is_flag=True,
-              help="Use the runtime for containers that name none.")
-@click.option("--cdi.enabled", "--cdi.enable", "--enable-cdi", "cdi", is_flag=True,
-              help="Have the engine read CDI specifications.")
+@value("--nvidia-runtime-hook-path", "hook", "PATH",
+       "The hook of --config-mode=oci-hook. Default: nvc-hook beside this program.")  # fmt: skip
+@flag("--nvidia-set-as-default", "--set-as-default", "default", "Use the runtime for containers that name none.")
+@flag("--cdi.enabled", "--cdi.enable", "--enable-cdi", "cdi", "Have the engine read CDI specifications.")
 @click.pass_context
 def configure(ctx: click.Context, /, engine: str, dry_run: bool, **given: Any) -> None:
     """Register nvc-runtime in an engine's configuration, under the name nvidia.

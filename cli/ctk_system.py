@@ -22,14 +22,12 @@ from nvc.kernel import LinuxKernel
 from nvc.model.request import DriverOptions
 from nvc_cli import output
 from nvc_cli.ctk import Flags, debug, only
-from nvc_cli.main import Commands, examples, program_of
+from nvc_cli.main import Commands, examples, flag, program_of, value
 
 _DRIVER_ROOT = ("NVIDIA_DRIVER_ROOT", "DRIVER_ROOT")
 
 
-_DRY_RUN = click.option(
-    "--dry-run", is_flag=True, envvar="DRY_RUN", help="Tell what would be done, and do nothing."
-)
+_DRY_RUN = flag("--dry-run", "Tell what would be done, and do nothing.", envvar="DRY_RUN")
 
 
 @click.group(cls=Commands, **examples("nvidia-ctk system create-device-nodes --control-devices"))
@@ -40,13 +38,12 @@ def system() -> None:
 @system.command("create-device-nodes", cls=Flags, **examples(
     "nvidia-ctk system create-device-nodes --control-devices --load-kernel-modules",
 ))
-@click.option("--driver-root", "--root", "root", default="/", envvar=("ROOT", *_DRIVER_ROOT), metavar="PATH",
-              show_default=True, help="The driver root: its modprobe loads modules, its /dev gets nodes.")
-@click.option("--dev-root", default="", envvar=("NVIDIA_DEV_ROOT", "DEV_ROOT"), metavar="PATH",
-              help="Where /dev is. Default: the driver root.")
-@click.option("--control-devices", "control", is_flag=True,
-              help="Create nvidiactl, nvidia-modeset, nvidia-uvm and nvidia-uvm-tools.")
-@click.option("--load-kernel-modules", "load", is_flag=True, help="Load the driver's kernel modules first.")
+@value("--driver-root", "--root", "root", "PATH",
+       "The driver root: its modprobe loads modules, its /dev gets nodes.", default="/",
+       envvar=("ROOT", *_DRIVER_ROOT))  # fmt: skip
+@value("--dev-root", "PATH", "Where /dev is. Default: the driver root.", envvar=("NVIDIA_DEV_ROOT", "DEV_ROOT"))
+@flag("--control-devices", "control", "Create nvidiactl, nvidia-modeset, nvidia-uvm and nvidia-uvm-tools.")
+@flag("--load-kernel-modules", "load", "Load the driver's kernel modules first.")
 @_DRY_RUN
 @click.pass_context
 def create_device_nodes(
@@ -65,17 +62,18 @@ def create_device_nodes(
 @system.command("create-dev-char-symlinks", cls=Flags, **examples(
     "nvidia-ctk system create-dev-char-symlinks --create-all",
 ))
-@click.option("--dev-char-path", "directory", default="/dev/char", envvar="DEV_CHAR_PATH", metavar="PATH",
-              show_default=True, help="Where links MAJOR:MINOR are made.")
-@click.option("--driver-root", "root", default="/", envvar=_DRIVER_ROOT, metavar="PATH", show_default=True,
-              help="The driver root. Nodes are those in its /dev, if it has some, else those in /dev.")
-@click.option("--create-all", "everything", is_flag=True, envvar="CREATE_ALL",
-              help="Links for all nodes that the driver could have, not only for those that there are.")
-@click.option("--create-device-nodes", "nodes", is_flag=True, envvar="CREATE_DEVICE_NODES",
-              help="With --create-all: create the control device nodes first.")
-@click.option("--load-kernel-modules", "load", is_flag=True, envvar="LOAD_KERNEL_MODULES",
-              help="With --create-all: load the driver's kernel modules first.")
-@click.option("--watch", is_flag=True, help="Refused, as in NVIDIA's program since 1.17.")
+@value("--dev-char-path", "directory", "PATH", "Where links MAJOR:MINOR are made.", default="/dev/char",
+       envvar="DEV_CHAR_PATH")  # fmt: skip
+@value("--driver-root", "root", "PATH",
+       "The driver root. Nodes are those in its /dev, if it has some, else those in /dev.", default="/",
+       envvar=_DRIVER_ROOT)  # fmt: skip
+@flag("--create-all", "everything",
+      "Links for all nodes that the driver could have, not only for those that there are.", envvar="CREATE_ALL")
+@flag("--create-device-nodes", "nodes", "With --create-all: create the control device nodes first.",
+      envvar="CREATE_DEVICE_NODES")  # fmt: skip
+@flag("--load-kernel-modules", "load", "With --create-all: load the driver's kernel modules first.",
+      envvar="LOAD_KERNEL_MODULES")  # fmt: skip
+@flag("--watch", "Refused, as in NVIDIA's program since 1.17.")
 @_DRY_RUN
 @click.pass_context
 def create_dev_char_symlinks(
@@ -115,8 +113,7 @@ def create_dev_char_symlinks(
 
 
 @system.command("print-ldcache", cls=Flags, **examples("nvidia-ctk system print-ldcache"))
-@click.option("--driver-root", "root", default="/", envvar=_DRIVER_ROOT, metavar="PATH", show_default=True,
-              help="The driver root.")
+@value("--driver-root", "root", "PATH", "The driver root.", default="/", envvar=_DRIVER_ROOT)
 def print_ldcache(root: str) -> None:
     """Print the libraries in the loader cache, one path a line."""
     options = DriverOptions(root=_absolute("driver-root", root))

@@ -18,7 +18,7 @@ from nvc.doctor.kubernetes.cluster import Node
 from nvc.kernel import LinuxKernel, privileges
 from nvc.model.request import place
 from nvc_cli import arguments, output
-from nvc_cli.main import command, format_option
+from nvc_cli.main import command, flag, format_option, value
 
 if TYPE_CHECKING:
     from nvc_cli.parse import Values
@@ -43,34 +43,20 @@ def _containers(_: click.Context, __: click.Parameter, begun: str) -> list[Compl
     "nvc-cli doctor --kubernetes --claim team/train-gpu-x7k2p",
     "nvc-cli doctor --bundle /tmp/nvc-doctor.tar.gz",
 )
-@click.option(
-    "--container", default="", metavar="ID|PID", shell_complete=_containers,
-    help="Check this running container.",
-)  # fmt: skip
-@click.option("--kubernetes", is_flag=True, help="Check this Kubernetes node and its plugin.")
-@click.option(
-    "--claim", default="", metavar="NAMESPACE/NAME",
-    help="Also check this claim of a pod on this node. Implies --kubernetes.",
-)  # fmt: skip
-@click.option(
-    "--kubeconfig", default="", metavar="FILE", type=click.Path(dir_okay=False),
-    help="With --kubernetes: how to reach the API server. Default: the pod's account.",
-)  # fmt: skip
-@click.option(
-    "--state-dir", default="/var/lib/nvc/kubernetes", metavar="DIR", show_default=True,
-    help="With --kubernetes: where the plugin keeps its state.",
-)  # fmt: skip
+@value("--container", "ID|PID", "Check this running container.", shell_complete=_containers)
+@flag("--kubernetes", "Check this Kubernetes node and its plugin.")
+@value("--claim", "NAMESPACE/NAME", "Also check this claim of a pod on this node. Implies --kubernetes.")
+@value("--kubeconfig", "FILE", "With --kubernetes: how to reach the API server. Default: the pod's account.",
+       type=click.Path(dir_okay=False))  # fmt: skip
+@value("--state-dir", "DIR", "With --kubernetes: where the plugin keeps its state.",
+       default="/var/lib/nvc/kubernetes")  # fmt: skip
 @format_option("text", "table")
-@click.option("--all", "everything", is_flag=True, help="Also show checks that passed.")
-@click.option("--strict", is_flag=True, help="Exit 1 for warnings too.")
-@click.option("--list", "listing", is_flag=True, help="List the checks.")
-@click.option(
-    "--bundle", default="", metavar="FILE", type=click.Path(dir_okay=False),
-    help="Also write an archive to send with a request for help.",
-)  # fmt: skip
-@click.option(
-    "--unmasked", is_flag=True, help="With --bundle: do not mask names of hosts, users and devices."
-)
+@flag("--all", "everything", "Also show checks that passed.")
+@flag("--strict", "Exit 1 for warnings too.")
+@flag("--list", "listing", "List the checks.")
+@value("--bundle", "FILE", "Also write an archive to send with a request for help.",
+       type=click.Path(dir_okay=False))  # fmt: skip
+@flag("--unmasked", "With --bundle: do not mask names of hosts, users and devices.")
 @click.argument("checks", metavar="[CHECK...]", nargs=-1, shell_complete=_names)
 @click.pass_context
 def doctor(

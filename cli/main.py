@@ -278,6 +278,23 @@ def format_option(*human: str) -> Callable[[Callable[..., None]], Callable[..., 
     )
 
 
+def flag(*words: str, **more: Any) -> Callable[[Any], Any]:
+    """An option without a value: its names and its help."""
+    return click.option(*words[:-1], is_flag=True, help=words[-1], **more)
+
+
+def value(*words: str, default: Any = "", **more: Any) -> Callable[[Any], Any]:
+    """An option with a value: its names, what the value is called, and its help, which also has the default."""
+    *names, metavar, text = words
+    return click.option(*names, default=default, show_default=bool(default), metavar=metavar, help=text, **more)
+
+
+def values(*words: str, **more: Any) -> Callable[[Any], Any]:
+    """An option with a value that may be repeated, likewise."""
+    *names, metavar, text = words
+    return click.option(*names, multiple=True, metavar=metavar, help=text, **more)
+
+
 class Seconds(click.FloatRange):
     """A duration within bounds. Not "nan", which no bound keeps out."""
 

@@ -26,7 +26,7 @@ from nvc.frontends.engines import (
 from nvc.frontends.engines import link as links
 from nvc.frontends.engines.change import Change
 from nvc_cli import output
-from nvc_cli.main import Commands, examples, program_of
+from nvc_cli.main import Commands, examples, flag, program_of, value
 
 _Work: TypeAlias = tuple[list[Change], tuple[str, str], tuple[str, ...]]
 
@@ -45,36 +45,16 @@ def runtime() -> None:
     "nvc-cli runtime configure --engine docker --remove",
 ))
 @click.option("--engine", required=True, type=click.Choice(ENGINES), help="The engine to configure.")
-@click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
-@click.option(
-    "--remove",
-    is_flag=True,
-    help="Undo an earlier `configure`. Repeat --hook-link and --hook-dir to undo them too.",
-)
-@click.option(
-    "--config", default="", metavar="FILE", help="The engine's configuration file, if not the default."
-)
-@click.option("--set-as-default", "default", is_flag=True, help="Use the runtime for containers that name none.")
-@click.option(
-    "--runtime-name", default="nvc", show_default=True, metavar="NAME", help="Name of the runtime."
-)
-@click.option(
-    "--runtime-path", default="", metavar="PATH", help="Path of nvc-runtime. Default: beside nvc-cli."
-)
-@click.option(
-    "--hook-dir", default="", metavar="DIR", help="podman, crio: register the hook in DIR, not the runtime."
-)
-@click.option(
-    "--hook-link",
-    default="",
-    metavar="DIR",
-    help="docker: link nvc-hook in DIR under NVIDIA's name, as packages do.",
-)
-@click.option(
-    "--drop-in", default="", metavar="FILE",
-    help="containerd 2.1 and newer: the drop-in, if not conf.d/99-nvc.toml.",
-)
-@click.option("--cdi", is_flag=True, help="Have the engine read CDI specifications.")
+@flag("--dry-run", "Show what would change, and change nothing.")
+@flag("--remove", "Undo an earlier `configure`. Repeat --hook-link and --hook-dir to undo them too.")
+@value("--config", "FILE", "The engine's configuration file, if not the default.")
+@flag("--set-as-default", "default", "Use the runtime for containers that name none.")
+@value("--runtime-name", "NAME", "Name of the runtime.", default="nvc")
+@value("--runtime-path", "PATH", "Path of nvc-runtime. Default: beside nvc-cli.")
+@value("--hook-dir", "DIR", "podman, crio: register the hook in DIR, not the runtime.")
+@value("--hook-link", "DIR", "docker: link nvc-hook in DIR under NVIDIA's name, as packages do.")
+@value("--drop-in", "FILE", "containerd 2.1 and newer: the drop-in, if not conf.d/99-nvc.toml.")
+@flag("--cdi", "Have the engine read CDI specifications.")
 @click.pass_context
 def configure(ctx: click.Context, /, engine: str, dry_run: bool, remove: bool, **given: Any) -> None:
     """Register nvc-runtime, or the hook, in an engine's configuration.

@@ -13,7 +13,7 @@ from nvc.testing.sim import SimSpec, create, destroy
 from nvc.testing.sim.models import MODELS
 from nvc.testing.sim.report import SimReport, report
 from nvc_cli import output
-from nvc_cli.main import Commands, examples, format_option
+from nvc_cli.main import Commands, examples, flag, format_option, value, values
 
 MIB = 1 << 20
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -28,20 +28,20 @@ def parse_size(text: str) -> int:
     return int(match[1]) * _UNITS[match[2]]
 
 
-def parse_layouts(values: tuple[str, ...], gpus: int) -> tuple[str, ...]:
+def parse_layouts(layout_options: tuple[str, ...], gpus: int) -> tuple[str, ...]:
     """MIG layouts by GPU from `LAYOUT` (all GPUs) and `GPU:LAYOUT`; a later one wins. Raises InputError."""
     layouts = [""] * gpus
-    for value in values:
-        where, colon, layout = value.rpartition(":")
+    for one in layout_options:
+        where, colon, layout = one.rpartition(":")
         if not colon:
             layouts = [layout] * gpus
         elif where.isdecimal() and int(where) < gpus:
             layouts[int(where)] = layout
         else:
             raise InputError(
-                "read --mig", value, f"no GPU {where}", f"there are {gpus} GPUs, counted from 0"
+                "read --mig", one, f"no GPU {where}", f"there are {gpus} GPUs, counted from 0"
             )
-    return tuple(layouts) if values else ()
+    return tuple(layouts) if layout_options else ()
 
 
 def parse_numbers(option: str, text: str) -> tuple[int, ...]:
@@ -71,40 +71,29 @@ def sim() -> None:
     "nvc-cli sim create /srv/sim --model t4 --memory 4GiB --imex-channel 0",
 ))
 @_DIRECTORY
-@click.option("--gpus", default=1, show_default=True, metavar="N", help="Number of GPUs.")
+@value("--gpus", "N", "Number of GPUs.", default=1)
 @click.option(
     "--model", default="h100", show_default=True, type=click.Choice(tuple(MODELS)), help="Their model."
 )
-@click.option("--memory", default="", metavar="SIZE", help="Memory of each GPU, such as 16GiB.")
-@click.option(
-    "--mig",
-    multiple=True,
-    metavar="[GPU:]LAYOUT",
-    help="MIG devices of every GPU, or of one: 7x1g.10gb, or 3g.40gb,2x2g.20gb; on: MIG mode without devices.",
-)
-@click.option("--minors", default="", metavar="N,N,...", help="Device minor of each GPU, if not its index.")
-@click.option("--driver-version", default=SimSpec().driver_version, show_default=True, metavar="VERSION",
-              help="Version that the driver reports.")  # fmt: skip
-@click.option("--cuda-version", default=SimSpec().cuda_version, show_default=True, metavar="MAJOR.MINOR",
-              help="CUDA version that the driver reports.")  # fmt: skip
-@click.option("--imex-channel", "imex_channels", multiple=True, type=int, metavar="N",
-              help="Create this IMEX channel.")  # fmt: skip
-@click.option("--no-persistenced", is_flag=True, help="No socket of nvidia-persistenced.")
-@click.option("--fabricmanager", is_flag=True, help="Make the socket of nv-fabricmanager.")
-@click.option("--mps", is_flag=True, help="Make the directory of the MPS control daemon.")
-@click.option("--no-compat32", is_flag=True, help="No 32-bit libraries.")
-@click.option("--libdir", default="", metavar="PATH", help="Directory of the libraries inside the root.")
-@click.option(
-    "--combined-cache", is_flag=True, help="Write the loader cache in its old and new formats at once."
-)
-@click.option("--without-cache", is_flag=True, help="Write no loader cache.")
-@click.option("--second-copy", is_flag=True, help="List the libraries twice in the loader cache.")
-@click.option("--stale-entry", is_flag=True, help="Name a missing library in the loader cache.")
-@click.option(
-    "--no-device-nodes", is_flag=True, help="No device nodes, so no root needed; GPUs stay hidden."
-)
-@click.option("--smi-wrapper", is_flag=True, help="Put a shell script before nvidia-smi on the PATH.")
-@click.option("--seed", default="", metavar="TEXT", help="Derive UUIDs and serial numbers from TEXT.")
+@value("--memory", "SIZE", "Memory of each GPU, such as 16GiB.")
+@values("--mig", "[GPU:]LAYOUT",
+        "MIG devices of every GPU, or of one: 7x1g.10gb, or 3g.40gb,2x2g.20gb; on: MIG mode without devices.")
+@value("--minors", "N,N,...", "Device minor of each GPU, if not its index.")
+@value("--driver-version", "VERSION", "Version that the driver reports.", default=SimSpec().driver_version)
+@value("--cuda-version", "MAJOR.MINOR", "CUDA version that the driver reports.", default=SimSpec().cuda_version)
+@values("--imex-channel", "imex_channels", "N", "Create this IMEX channel.", type=int)
+@flag("--no-persistenced", "No socket of nvidia-persistenced.")
+@flag("--fabricmanager", "Make the socket of nv-fabricmanager.")
+@flag("--mps", "Make the directory of the MPS control daemon.")
+@flag("--no-compat32", "No 32-bit libraries.")
+@value("--libdir", "PATH", "Directory of the libraries inside the root.")
+@flag("--combined-cache", "Write the loader cache in its old and new formats at once.")
+@flag("--without-cache", "Write no loader cache.")
+@flag("--second-copy", "List the libraries twice in the loader cache.")
+@flag("--stale-entry", "Name a missing library in the loader cache.")
+@flag("--no-device-nodes", "No device nodes, so no root needed; GPUs stay hidden.")
+@flag("--smi-wrapper", "Put a shell script before nvidia-smi on the PATH.")
+@value("--seed", "TEXT", "Derive UUIDs and serial numbers from TEXT.")
 def create_command(directory: str, **given: Any) -> None:
     """Create a simulated driver in DIRECTORY.
 

@@ -20,7 +20,7 @@ from nvc_cli import (
     vgpu_watch,
 )
 from nvc_cli.caller_environment import callers_environment
-from nvc_cli.main import program_of
+from nvc_cli.main import flag, program_of, value, values
 from nvc_cli.vgpu_group import (
     FORMAT,
     command,
@@ -44,12 +44,9 @@ __all__ = ["vgpu", "vgpu_advise", "vgpu_control", "vgpu_report", "vgpu_trace", "
     "nvc-cli vgpu run --device 0,1 --memory 25% --user alice -- nvidia-smi",
     allow_interspersed_args=False,  # what follows the program is the program's
 )
-@click.option(
-    "--device", "devices", multiple=True, metavar="ID", shell_complete=completion.devices,
-    help="Devices, as for configure. Default: all.",
-)  # fmt: skip
-@click.option("--user", default="", metavar="UID[:GID]", help="Run the program as this user.")
-@click.option("--name", default=None, metavar="NAME", help="Name of the slice. Default: the program's.")
+@values("--device", "devices", "ID", "Devices, as for configure. Default: all.", shell_complete=completion.devices)
+@value("--user", "UID[:GID]", "Run the program as this user.")
+@value("--name", "NAME", "Name of the slice. Default: the program's.", default=None)
 @slice_options("run")
 @click.argument(
     "words", metavar="-- PROGRAM [ARG...]", nargs=-1, required=True, type=click.UNPROCESSED,
@@ -102,10 +99,7 @@ def run_command(
 
 
 @command("calibrate", "nvc-cli vgpu calibrate", "nvc-cli vgpu calibrate --device 0 --format json")
-@click.option(
-    "--device", "devices", multiple=True, metavar="ID", shell_complete=completion.devices,
-    help="Devices, as for configure. Default: all.",
-)  # fmt: skip
+@values("--device", "devices", "ID", "Devices, as for configure. Default: all.", shell_complete=completion.devices)
 @FORMAT
 @click.pass_context
 def calibrate_command(ctx: click.Context, devices: tuple[str, ...], form: str) -> None:
@@ -137,7 +131,7 @@ def calibrate_command(ctx: click.Context, devices: tuple[str, ...], form: str) -
 
 @command("check", "nvc-cli vgpu check", "nvc-cli vgpu check 4242", "nvc-cli vgpu check --all")
 @click.argument("names", metavar="[PID|SLICE...]", nargs=-1, shell_complete=completion.slices)
-@click.option("--all", "everything", is_flag=True, help="Every process of every slice.")
+@flag("--all", "everything", "Every process of every slice.")
 @FORMAT
 @click.pass_context
 def check_command(ctx: click.Context, names: tuple[str, ...], everything: bool, form: str) -> None:

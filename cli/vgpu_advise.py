@@ -9,7 +9,7 @@ import click
 
 from nvc.base.errors import InitializationError, InputError
 from nvc_cli import completion, output
-from nvc_cli.main import Seconds, program_of
+from nvc_cli.main import Seconds, flag, program_of, value
 from nvc_cli.vgpu_group import FORMAT, command, operator_kernel
 from nvc_cli.vgpu_report import OFTEN, Progress
 
@@ -26,14 +26,8 @@ def _state() -> tuple[dict[str, Any], tuple[str, ...]]:
 
 @command("advise", "nvc-cli vgpu advise", "nvc-cli vgpu advise 0 --trusted --seconds 10")
 @click.argument("gpu", metavar="[GPU]", default="", shell_complete=completion.devices)
-@click.option(
-    "--trusted", is_flag=True,
-    help="Tenants trust each other: also consider concurrent, where a fault of one ends all.",
-)  # fmt: skip
-@click.option(
-    "--seconds", default=2.0, show_default=True, type=Seconds(0.2, 3600), metavar="SECONDS",
-    help="Duration of the measurement.",
-)  # fmt: skip
+@flag("--trusted", "Tenants trust each other: also consider concurrent, where a fault of one ends all.")
+@value("--seconds", "SECONDS", "Duration of the measurement.", default=2.0, type=Seconds(0.2, 3600))
 @FORMAT
 @click.pass_context
 def advise_command(ctx: click.Context, gpu: str, trusted: bool, seconds: float, form: str) -> None:

@@ -11,7 +11,7 @@ from nvc.base.files import closing
 from nvc.model.request import fields_by
 from nvc.model.slices.policy import POLICIES, policy_of
 from nvc_cli import arguments, completion, output
-from nvc_cli.main import program_of
+from nvc_cli.main import flag, program_of, value, values
 from nvc_cli.vgpu_group import (
     FORMAT,
     command,
@@ -28,10 +28,8 @@ if TYPE_CHECKING:
     from nvc.slices.store.status import SliceStatus
 
 PATIENCE = 600.0  # seconds: 80 GiB take 40
-DEVICE = click.option(
-    "--device", "devices", multiple=True, metavar="ID", shell_complete=completion.devices_of_slice,
-    help="Only this device: index or UUID; repeatable.",
-)  # fmt: skip
+DEVICE = values("--device", "devices", "ID", "Only this device: index or UUID; repeatable.",
+                shell_complete=completion.devices_of_slice)  # fmt: skip
 
 
 @command(
@@ -41,7 +39,7 @@ DEVICE = click.option(
     "nvc-cli vgpu set 4242 --device 1 --memory 50% --weight 4",
 )
 @click.argument("slice_name", metavar="SLICE", shell_complete=completion.slices)
-@click.option("--unlimited", is_flag=True, help="Remove the memory limit.")
+@flag("--unlimited", "Remove the memory limit.")
 @DEVICE
 @slice_options("set")
 @click.pass_context
@@ -141,21 +139,15 @@ _pausing("resume", "Let a slice go on that is paused or suspended.")
     required=False,
     shell_complete=completion.one_of(*POLICIES, "none"),
 )
-@click.option("--max-instances", default=None, metavar="N", help="Maximum number of slices; 0: unlimited.")
-@click.option("--total-weight", default=None, metavar="N", help="Maximum sum of weights; 0: unlimited.")
-@click.option(
-    "--quantum", default=None, metavar="TIME",
-    help="Timeslice between equal slices, 1ms to 1s; first has its own. Default: 4ms, under soft 16ms.",
-)  # fmt: skip
-@click.option(
-    "--floor", default=None, metavar="TIME",
-    help="Under first: the time at a time of slices that are not first, 100us to 20ms. Default: 100us.",
-)  # fmt: skip
-@click.option(
-    "--idle-suspend", "idle", default=None, metavar="TIME",
-    help="Suspend slices that are idle for TIME, 1s to 168h, until they are used; off: none.",
-)  # fmt: skip
-@click.option("--reset", is_flag=True, help="Remove the device policy; slices use their own.")
+@value("--max-instances", "N", "Maximum number of slices; 0: unlimited.", default=None)
+@value("--total-weight", "N", "Maximum sum of weights; 0: unlimited.", default=None)
+@value("--quantum", "TIME",
+       "Timeslice between equal slices, 1ms to 1s; first has its own. Default: 4ms, under soft 16ms.", default=None)
+@value("--floor", "TIME",
+       "Under first: the time at a time of slices that are not first, 100us to 20ms. Default: 100us.", default=None)
+@value("--idle-suspend", "idle", "TIME",
+       "Suspend slices that are idle for TIME, 1s to 168h, until they are used; off: none.", default=None)
+@flag("--reset", "Remove the device policy; slices use their own.")
 @FORMAT
 @click.pass_context
 def policy_command(
@@ -216,8 +208,8 @@ def policy_command(
 
 @command("rm", "nvc-cli vgpu rm --gone", "nvc-cli vgpu rm web")
 @click.argument("names", metavar="[SLICE...]", nargs=-1, shell_complete=completion.gone_slices)
-@click.option("--gone", is_flag=True, help="Remove every slice that has ended.")
-@click.option("--force", is_flag=True, help="Also slices that may run, though no process is seen.")
+@flag("--gone", "Remove every slice that has ended.")
+@flag("--force", "Also slices that may run, though no process is seen.")
 @click.pass_context
 def rm_command(ctx: click.Context, names: tuple[str, ...], gone: bool, force: bool) -> None:
     """Remove records of slices that have ended: those that you name, or all of them with --gone.

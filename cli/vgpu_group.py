@@ -15,7 +15,7 @@ from nvc.model.slices.isolation import ISOLATIONS
 from nvc.model.slices.policy import CHOICES, POLICIES
 from nvc.slices.store.status import SliceStatus
 from nvc_cli import arguments, completion, output
-from nvc_cli.main import CONTEXT, Commands, examples, format_option, program_of
+from nvc_cli.main import CONTEXT, Commands, examples, flag, format_option, program_of, value
 
 FORMAT = format_option("table")
 
@@ -50,10 +50,8 @@ def slice_options(command: str) -> Callable[[Callable[..., None]], Callable[...,
 
     def with_options(function: Callable[..., None]) -> Callable[..., None]:
         for row in reversed(fields_by(command)):
-            function = click.option(
-                option_of(row), default=None, metavar=row.metavar, shell_complete=offers.get(row.name),
-                help=f"{row.text.format(policies=CHOICES)}.",
-            )(function)  # fmt: skip
+            function = value(option_of(row), row.metavar, f"{row.text.format(policies=CHOICES)}.", default=None,
+                             shell_complete=offers.get(row.name))(function)  # fmt: skip
         return function
 
     return with_options
@@ -64,7 +62,7 @@ def option_of(row: Field) -> str:
     return f"--{row.option.removeprefix('vgpu-')}"
 
 
-ALL = click.option("--all", "-a", "everything", is_flag=True, help="Also slices that have ended.")
+ALL = flag("--all", "-a", "everything", "Also slices that have ended.")
 
 def wanted_slice(given: dict[str, Any]) -> SliceRequest | None:
     """What those options ask for."""

@@ -14,7 +14,7 @@ from nvc.base.errors import InputError
 from nvc.base.files import closing
 from nvc.base.program import INTERRUPTED, put
 from nvc_cli import completion, output
-from nvc_cli.main import Seconds, program_of
+from nvc_cli.main import Seconds, program_of, value
 from nvc_cli.vgpu_group import FORMAT, command, everybody, operator_kernel
 
 MOST_READINGS = 100_000
@@ -63,17 +63,9 @@ class Progress:
     "nvc-cli vgpu report web 4242 --seconds 10 --interval 0.5",
 )
 @click.argument("names", metavar="[SLICE...]", nargs=-1, shell_complete=completion.slices)
-@click.option(
-    "--seconds", default=10.0, show_default=True, type=Seconds(0.2, 86400), metavar="SECONDS",
-    help="Duration of the measurement.",
-)  # fmt: skip
-@click.option(
-    "--interval", default=0.2, show_default=True, type=Seconds(0.05, 3600), metavar="SECONDS",
-    help="Time between two readings.",
-)  # fmt: skip
-@click.option(
-    "--output", "path", default="", metavar="FILE.svg", help="Draw utilization over time into this file."
-)
+@value("--seconds", "SECONDS", "Duration of the measurement.", default=10.0, type=Seconds(0.2, 86400))
+@value("--interval", "SECONDS", "Time between two readings.", default=0.2, type=Seconds(0.05, 3600))
+@value("--output", "path", "FILE.svg", "Draw utilization over time into this file.")
 @FORMAT
 @click.pass_context
 def report_command(

@@ -8,7 +8,7 @@ import time
 import click
 
 from nvc.base.errors import InitializationError
-from nvc_cli.main import program_of
+from nvc_cli.main import program_of, value
 from nvc_cli.output import say
 from nvc_cli.vgpu_group import command, everybody, operator_kernel
 from nvc_cli.vgpu_report import check_writable, write_file
@@ -27,10 +27,7 @@ def name_of(pid: int) -> str:
 
 
 @command("trace", "nvc-cli vgpu trace --output gpu.json", "nvc-cli vgpu trace --seconds 2 --output gpu.json")
-@click.option(
-    "--seconds", default=10, show_default=True, type=click.IntRange(1, 60), metavar="SECONDS",
-    help="How far back.",
-)  # fmt: skip
+@value("--seconds", "SECONDS", "How far back.", default=10, type=click.IntRange(1, 60))
 @click.option("--output", "path", required=True, metavar="FILE.json", help="Write the trace into this file.")
 @click.pass_context
 def trace_command(ctx: click.Context, seconds: int, path: str) -> None:

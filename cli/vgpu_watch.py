@@ -12,7 +12,7 @@ from nvc.kernel import Kernel
 from nvc.model.slices.slice import SliceDevice
 from nvc.slices.store.status import SliceStatus
 from nvc_cli import arguments, completion, output
-from nvc_cli.main import Seconds, format_option, program_of
+from nvc_cli.main import Seconds, flag, format_option, program_of, value
 from nvc_cli.vgpu_group import ALL, FORMAT, command, everybody, operator_kernel, shown
 
 TYPE_CHECKING = False
@@ -26,7 +26,7 @@ FIRST = 0.25  # seconds until the first table of `top`
 @ALL
 @format_option("table", "wide", "name")
 @click.option("--quiet", "-q", "form", flag_value="name", help="Names only, as --format name.")
-@click.option("--no-headers", is_flag=True, help="Rows only.")
+@flag("--no-headers", "Rows only.")
 @click.pass_context
 def ls_command(ctx: click.Context, everything: bool, form: str, no_headers: bool) -> None:
     """List slices, their limits, and the use that their processes report.
@@ -131,15 +131,9 @@ def container_lines(tenant: SliceStatus) -> list[tuple[str, str]]:
 
 
 @command("top", "nvc-cli vgpu top", "nvc-cli vgpu top --once", "nvc-cli vgpu top -n 60 --format json > log")
-@click.option("--once", is_flag=True, help="Print tables once, also on a terminal.")
-@click.option(
-    "--count", "-n", default=None, type=click.IntRange(1), metavar="N",
-    help="End after N tables.",
-)  # fmt: skip
-@click.option(
-    "--interval", "-d", default=1.0, show_default=True, type=Seconds(0.1, 3600), metavar="SECONDS",
-    help="Time between two tables.",
-)  # fmt: skip
+@flag("--once", "Print tables once, also on a terminal.")
+@value("--count", "-n", "N", "End after N tables.", default=None, type=click.IntRange(1))
+@value("--interval", "-d", "SECONDS", "Time between two tables.", default=1.0, type=Seconds(0.1, 3600))
 @ALL
 @FORMAT
 @click.pass_context
