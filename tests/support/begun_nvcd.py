@@ -6,13 +6,10 @@ Half of a second of a processor is what an interpreter and its modules take othe
 
 from __future__ import annotations
 
-import os
-import select
-import signal
-import subprocess
 from collections.abc import Mapping, Sequence
 
 from .begun import Forking
+from .forked import Forked
 
 IMPORTED = (
     *("nvc_cli.daemon", "nvc.daemon.main", "prometheus_client"),
@@ -48,47 +45,11 @@ for line in sys.stdin:
 """
 
 
-class Nvcd:
-    """One that runs; it has what tests use of Popen."""
-
-    def __init__(self, server: Server, pid: int) -> None:
-        self.pid = pid
-        self.returncode: int | None = None
-        self._server = server
-        self._fd = os.pidfd_open(pid)
-
-    def poll(self) -> int | None:
-        """Its exit status, if it has ended."""
-        return self._look(0)
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Its exit status, once it has ended."""
-        found = self._look(timeout)
-        if found is None:
-            raise subprocess.TimeoutExpired("nvcd", timeout or 0)
-        return found
-
-    def send_signal(self, number: int) -> None:
-        """Send it a signal, unless it has ended."""
-        if self.poll() is None:
-            signal.pidfd_send_signal(self._fd, number)
-
-    def kill(self) -> None:
-        """End it at once."""
-        self.send_signal(signal.SIGKILL)
-
-    def _look(self, seconds: float | None) -> int | None:
-        if self.returncode is None and select.select([self._fd], [], [], seconds)[0]:
-            self.returncode = self._server.ask(self.pid)
-            os.close(self._fd)
-        return self.returncode
-
-
 class Server(Forking):
     """The process that forks them."""
 
     server, modules = SERVER, IMPORTED
 
-    def start(self, place: int, log: str, variables: Mapping[str, str], words: Sequence[str]) -> Nvcd:
+    def start(self, place: int, log: str, variables: Mapping[str, str], words: Sequence[str]) -> Forked:
         """One in the mount namespace of the process `place`, whose log is a file that is there."""
-        return Nvcd(self, self.ask([place, log, dict(variables), list(words)]))
+        return Forked(self, self.ask([place, log, dict(variables), list(words)]))

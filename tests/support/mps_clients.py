@@ -8,6 +8,7 @@ import subprocess
 from typing import Any
 
 from . import CLEAN_ENV, PATIENCE, REPO
+from .begun_run import started
 from .nvcd import Place
 
 with open(os.path.join(REPO, "tests/support/mps_tenant.py"), encoding="utf-8") as file:
@@ -19,9 +20,9 @@ class Tenant:
 
     def __init__(self, place: Place, launcher: str, driver: str, *words: str, **variables: str) -> None:
         command = place.sliced(launcher, driver, *words)
-        self.process = subprocess.Popen(
-            [*command, "/usr/bin/python3", "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True, env={**CLEAN_ENV, **variables},
+        self.process = started(
+            [*command, "/usr/bin/python3", "-c", PROGRAM], {**CLEAN_ENV, **variables}, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert self.process.stdout is not None
         said = self.process.stdout.readline().split()

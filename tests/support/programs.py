@@ -8,6 +8,7 @@ import subprocess
 
 from . import CLEAN_ENV, PATIENCE
 from .begun import shared
+from .begun_run import started
 
 
 class Programs:
@@ -22,7 +23,7 @@ class Programs:
         """The id of a new program's process, once it runs."""
         command = [*self.command, *words, "--", "sh", "-c", "echo $$; read line"]
         pipe = subprocess.PIPE
-        self.processes.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=CLEAN_ENV))
+        self.processes.append(started(command, CLEAN_ENV, stdin=pipe, stdout=pipe, text=True))
         output = self.processes[-1].stdout
         assert output is not None
         return int(output.readline())

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from . import PATIENCE
+from .begun_run import started
 
 
 class Time(Protocol):
@@ -40,7 +41,7 @@ class RealTime:
         return time.monotonic()
 
     def start(self, words: Sequence[str], env: Mapping[str, str], **options: Any) -> subprocess.Popen[Any]:
-        return subprocess.Popen(words, env=env, **options)
+        return started(words, env, **options)
 
     def wait(self, descriptors: Sequence[Any], seconds: float) -> list[Any]:
         return select.select(descriptors, [], [], seconds)[0]
