@@ -191,3 +191,13 @@ def test_quotas_of_jobs_on_several_devices_share_what_others_leave(had: tuple[in
     found = plan(UUID, force, groups, activity, frozenset("ab"))
     assert [one.quota_ns // MS for one in found.slices[:3]] == wanted[:3]
     assert found.slices[3].quota_ns // MS == 30
+
+
+def test_who_has_stopped_working_has_no_quota() -> None:
+    """The last second still shows the job before."""
+    force = in_force(DevicePolicy(), (demand("a", "weight"), demand("b", "weight")))
+    groups = {"a": (group(1),), "b": (group(2),)}
+    activity = {1: SECOND // 2, 2: SECOND // 2}
+    for resting, wanted in ((frozenset(), 50), (frozenset({1}), 0)):
+        found = plan(UUID, force, groups, activity, frozenset("ab"), resting)
+        assert [one.quota_ns // MS for one in found.slices] == [wanted, wanted]

@@ -78,11 +78,13 @@ def plan_with_strangers(
     strangers: tuple[Group, ...],
     how: str,
     spanning: frozenset[str] = frozenset(),
+    resting: frozenset[int] = frozenset(),
 ) -> DevicePlan:
     """The plan of a device on which processes in no slice have groups, too. `how` is on-stranger."""
     if strangers and how == SLICE:
-        return plan(uuid, with_guest(force, STRANGERS), {**groups, STRANGERS: strangers}, activity, spanning)
-    made = plan(uuid, force, groups, activity, spanning)
+        force, groups = with_guest(force, STRANGERS), {**groups, STRANGERS: strangers}
+        return plan(uuid, force, groups, activity, spanning, resting)
+    made = plan(uuid, force, groups, activity, spanning, resting)
     if strangers and how == STOP:
         made = made.replace(slices=(*made.slices, SlicePlan(STRANGERS, strangers, stopped=True)))
     return made
@@ -94,12 +96,13 @@ def plan(
     groups: Mapping[str, tuple[Group, ...]],
     activity: Mapping[int, int],
     spanning: frozenset[str] = frozenset(),
+    resting: frozenset[int] = frozenset(),
 ) -> DevicePlan:
     """The plan of a device under the policy in force. `spanning`: the slices that use another device, too.
 
     `groups` by the key of the slice; one without groups stays in the plan, since its cap goes on while its
     processes come and go. `activity`: nanoseconds that each process had lately, by its number, of one span of time
-    for all (a second, say).
+    for all (a second, say); `resting`: processes that have stopped working since.
     """
     present = tuple(terms for terms in force.terms if groups.get(terms.key))
     if force.policy.server or not force.policy.timed:
@@ -114,7 +117,7 @@ def plan(
         )
         return DevicePlan(uuid, slices)
     caps = {terms.key: cap_of(terms) for terms in force.terms}
-    caps |= _turns(force, present, groups, activity, spanning)
+    caps |= _turns(force, present, groups, activity, spanning, resting)
     slack = SLACK if _full(present, caps) else 0
     counts = {terms.key: working(groups[terms.key], activity) for terms in present}
     lengths = timeslices(force, present, caps, counts)
@@ -142,6 +145,7 @@ def _turns(
     groups: Mapping[str, tuple[Group, ...]],
     activity: Mapping[int, int],
     spanning: frozenset[str],
+    resting: frozenset[int],
 ) -> dict[str, float]:
     """The parts of the time that slices have as quotas beside a program on several devices, by the slice's key.
 
@@ -152,8 +156,11 @@ def _turns(
     """
     if force.front:
         return {}
-    pids = {terms.key: {group.pid for group in groups[terms.key]} for terms in present}
-    had = {key: sum(activity.get(pid, 0) for pid in pids[key]) / SECOND for key in pids}
+    had = {}
+    for terms in present:
+        pids = {group.pid for group in groups[terms.key]}
+        if not pids <= resting or period_of(terms) > PERIOD:  # a quota of a long period may have ended
+            had[terms.key] = sum(activity.get(pid, 0) for pid in pids) / SECOND
     everybody = frozenset(terms.key for terms in force.terms)
     part = entitlements(force, everybody - {key for key, had_ in had.items() if had_ >= IDLE})
     wanting = {key for key in had if part.get(key) and had[key] >= SATURATED * part[key]}

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from nvc.daemon.keeper.wire import Account
 
 LATELY = 1_000_000_000  # nanoseconds: what a process had in them says whether it works
+RESTS = 200_000_000  # who had nothing in these does not work any more
 
 
 class Books:
@@ -48,6 +49,15 @@ class Books:
             return {}
         old, new = ({pid: had for pid, had, _ in _pids(one, uuid)} for one in (self._past[0], self._past[-1]))
         return {pid: had - old.get(pid, 0) for pid, had in new.items()}
+
+    def resting(self, uuid: str) -> frozenset[int]:
+        """Processes that had time of a GPU once, and nothing of late."""
+        if not self._past:
+            return frozenset()
+        new = self._past[-1]
+        old = next((one for one in reversed(self._past) if new.now - one.now >= RESTS), self._past[0])
+        before = {pid: had for pid, had, _ in _pids(old, uuid)}
+        return frozenset(pid for pid, had, _ in _pids(new, uuid) if before.get(pid) == had)
 
 
 def _pids(account: Account, uuid: str) -> tuple[tuple[int, int, int], ...]:

@@ -153,7 +153,8 @@ class Timing:
         strangers = tuple(one for one in found.pop(STRANGER, ()) if parent_of(one.pid) not in servers)
         self.strangers[uuid] = tuple(sorted({group.pid for group in strangers}))
         return plan_with_strangers(
-            uuid, self.slices.force[raw], found, self.books.lately(uuid), strangers, self.on_stranger, spanning
+            uuid, self.slices.force[raw], found, self.books.lately(uuid), strangers, self.on_stranger, spanning,
+            self.books.resting(uuid),
         )
 
     def _guard(self, keys: dict[int, str]) -> None:
