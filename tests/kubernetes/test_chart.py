@@ -129,7 +129,8 @@ def test_the_configuration_is_one_that_nvc_reads(made: str, scratch: str) -> Non
     with open(path, "w", encoding="utf-8") as out:
         out.write(found["data"]["config.toml"])
     config = load(path)
-    assert config.vgpu_devices == (("small", "10GiB", ("all",), 25, 1, "", "", "", "kernel"),)
+    given = (("memory", "10GiB"), ("cores", "25"), ("isolation", "kernel"))
+    assert config.vgpu_devices == (("small", ("all",), given),)
     assert (config.timeout, config.require_nvcd, config.nvcd_metrics) == (20, True, "0.0.0.0:9394")
 
 
