@@ -90,7 +90,8 @@ def show_command(ctx: click.Context, slice_name: str, form: str) -> None:
         if device.hidden:
             lines.append(("", "hidden: it was not asked for"))
             continue
-        lines.append(("", f"limit {rows.limit_text(device, size_text)} of {memory}, used {used}"))
+        refused = f", {device.refused} requests refused" if device.refused else ""
+        lines.append(("", f"limit {rows.limit_text(device, size_text)} of {memory}, used {used}{refused}"))
         if device.reserved:
             lines.append(("", f"{size_text(device.reserved)} reserved"))
         if keepers := tenant.keepers(device):

@@ -112,7 +112,8 @@ struct vgpu_budget {
     uint64_t charged;  /* GPU time in all */
     uint64_t waited;   /* that launches were held back, by a cap, a pace or a pause, in all */
     uint64_t launches; /* of kernels and graphs */
-    uint64_t reserved[3];
+    uint64_t refused;  /* requests for memory that did not fit, whoever keeps time */
+    uint64_t reserved[2];
 };
 
 struct vgpu_ledger_head {

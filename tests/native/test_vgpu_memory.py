@@ -21,7 +21,7 @@ def test_linear_up_to_the_limit_and_back(vgpu: Slice) -> None:
     granted = codes.count(0)
     assert granted == LEFT // (64 * MIB)
     assert set(codes[granted:]) == {OUT_OF_MEMORY}
-    assert vgpu.agree() == CONTEXT + granted * 64 * MIB
+    assert vgpu.agree() == CONTEXT + granted * 64 * MIB and vgpu.refused() == len(names) - granted
     process.do(*(f"free {name}" for name in names[:granted]))
     assert vgpu.agree() == CONTEXT
 
@@ -144,7 +144,8 @@ def test_a_pool_counts_what_it_keeps(vgpu: Slice) -> None:
     process.do("frompool a 500m p")  # again the same memory
     assert vgpu.agree() == CONTEXT + 512 * MIB
     process.do("freeasync a", "sync", f"alloc z {LEFT - 512 * MIB}", "frompool a 500m p")
-    assert process.code("frompool b 32m p") == OUT_OF_MEMORY
+    assert vgpu.refused() == 0
+    assert process.code("frompool b 32m p") == OUT_OF_MEMORY and vgpu.refused() == 1
     process.do("freeasync a", "sync", "trim p 0")
     assert vgpu.agree() == 2 * GIB - 512 * MIB
     process.do("droppool p", "free z")

@@ -172,6 +172,12 @@ class Slice:
         assert used == taken
         return used
 
+    def refused(self, device: int = 0) -> int:
+        """Requests for memory that did not fit, as the ledger has them."""
+        with open(self.path("nvc/ledger/ledger"), "rb") as file:
+            file.seek(layout.BUDGETS_OFFSET)
+            return ledger.parse_budgets(file.read(), device + 1)[device].refused
+
     def said(self) -> list[str]:
         """What the shim wrote to its log."""
         if not os.path.exists(self.log):

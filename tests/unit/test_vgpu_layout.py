@@ -17,7 +17,7 @@ FIELDS = {
     "vgpu_ledger_head": "magic version size slot_count high_water transfers shares_used reserved",
     "vgpu_slot": "pid generation claimed name reserved",
     "vgpu_amount": "changes taken tentative inherited",
-    "vgpu_budget": "credit refilled charged waited launches reserved",
+    "vgpu_budget": "credit refilled charged waited launches refused reserved",
 }
 SIZES = {"B": 1, "s": 1, "x": 1, "I": 4, "Q": 8, "q": 8}
 FORMATS = {

@@ -2,7 +2,9 @@
 
 #include "process/capture.h"
 #include "gauge.h"
+#include "process/clock.h"
 #include "process/log.h"
+#include "slice/budget.h"
 #include "slice/share.h"
 
 #include <string.h>
@@ -78,6 +80,20 @@ bool target_stream(CUstream stream, struct target *out)
 }
 
 bool charge(int position, uint64_t bytes)
+{
+    bool granted = charge_quietly(position, bytes);
+    if (!granted)
+        charge_refused(position);
+    return granted;
+}
+
+void charge_refused(int position)
+{
+    if (position >= 0 && position < VGPU_DEVICES)
+        __atomic_add_fetch(&budget_of(position, now_ns(CLOCK_MONOTONIC))->refused, 1, __ATOMIC_RELAXED);
+}
+
+bool charge_quietly(int position, uint64_t bytes)
 {
     enum verdict verdict = account_reserve(position, bytes);
     if (verdict == ACCOUNT_FULL && reclaim(position))

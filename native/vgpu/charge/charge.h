@@ -27,6 +27,10 @@ bool target_stream(CUstream stream, struct target *out);
 /* Reserves, after giving back what can be; false: the driver's own CUDA_ERROR_OUT_OF_MEMORY is due. */
 bool charge(int position, uint64_t bytes);
 
+/* The same for who tries again before a program is told; then the refusal is noted for those who look at the slice. */
+bool charge_quietly(int position, uint64_t bytes);
+void charge_refused(int position);
+
 /* Refunds what the driver has freed on its own. True: there was something. */
 bool reclaim(int position);
 

@@ -165,13 +165,15 @@ static bool reserve(struct part *part, CUstream stream)
     if (item->position >= VGPU_DEVICES)
         return false;
     look_into_store(part);
-    if (!part->reserved || charge(item->position, part->reserved))
+    if (!part->reserved || charge_quietly(item->position, part->reserved))
         return true;
     part->reserved = item->other; /* once it is trimmed, the store has nothing for it */
     do {
-        if (cuDeviceGraphMemTrim(item->ordinal) == CUDA_SUCCESS && charge(item->position, part->reserved))
+        if (cuDeviceGraphMemTrim(item->ordinal) == CUDA_SUCCESS &&
+            charge_quietly(item->position, part->reserved))
             return true;
     } while (wait_a_little(stream, since));
+    charge_refused(item->position);
     part->reserved = 0;
     return false;
 }

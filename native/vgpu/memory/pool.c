@@ -4,7 +4,6 @@
 #include "charge/charge.h"
 #include "charge/gauge.h"
 #include "charge/holes.h"
-#include "charge/resident.h"
 
 static uint64_t key_of(CUmemoryPool pool)
 {
@@ -44,7 +43,7 @@ static CUresult undo(CUdeviceptr address, const struct request *request, CUmemor
 {
     int mode = capture_leave();
     REAL_IN(request->per_thread, cuMemFreeAsync)(address, request->stream);
-    RESIDENT_IN(request->per_thread, cuStreamSynchronize)(request->stream);
+    REAL_IN(request->per_thread, cuStreamSynchronize)(request->stream);
     REAL(cuMemPoolTrimTo)(pool, 0);
     gauge_read(ITEM_POOL, key_of(pool));
     capture_return(mode);
@@ -55,7 +54,7 @@ static CUresult undo(CUdeviceptr address, const struct request *request, CUmemor
 static bool is_idle(const struct request *request)
 {
     int mode = capture_leave();
-    CUresult result = RESIDENT_IN(request->per_thread, cuStreamQuery)(request->stream);
+    CUresult result = REAL_IN(request->per_thread, cuStreamQuery)(request->stream);
     capture_return(mode);
     return result == CUDA_SUCCESS;
 }
@@ -111,16 +110,20 @@ static CUresult allocate_unknown(CUdeviceptr *out, const struct request *request
 /* What pools keep for later is given back before anything is refused, as the driver does. */
 static bool charge_or_trim(const struct target *to, CUmemoryPool pool, uint64_t bytes)
 {
-    if (charge(to->position, bytes))
+    if (charge_quietly(to->position, bytes))
         return true;
-    if (to->position == NO_POSITION || attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) ==
-                                           attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT))
-        return false;
-    int mode = capture_leave();
-    bool trimmed =
-        REAL(cuMemPoolTrimTo)(pool, attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT)) == CUDA_SUCCESS;
-    capture_return(mode);
-    return trimmed && charge(to->position, bytes);
+    bool trimmed = to->position != NO_POSITION && attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) !=
+                                                      attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
+    if (trimmed) {
+        int mode = capture_leave();
+        trimmed =
+            REAL(cuMemPoolTrimTo)(pool, attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT)) == CUDA_SUCCESS;
+        capture_return(mode);
+    }
+    if (trimmed)
+        return charge(to->position, bytes);
+    charge_refused(to->position);
+    return false;
 }
 
 static bool is_watched(CUmemoryPool pool, struct target *to)

@@ -66,8 +66,8 @@ AMOUNTS_OFFSET = LEDGER_HEADER.size + SLOTS * SLOT_HEADER.size
 SHARE = struct.Struct("<64sQIIII64s")
 SHARE_SIZE = SHARE.size
 SHARES_OFFSET = AMOUNTS_OFFSET + DEVICES * SLOTS * AMOUNT.size
-#: credit, refilled, charged, waited, launches; times in nanoseconds.
-BUDGET = struct.Struct("<qQQQQ24x")
+#: credit, refilled, charged, waited, launches, refused requests for memory; times in nanoseconds.
+BUDGET = struct.Struct("<qQQQQQ16x")
 BUDGETS_OFFSET = SHARES_OFFSET + SHARES * SHARE_SIZE
 LEDGER_SIZE = BUDGETS_OFFSET + DEVICES * BUDGET.size
 

@@ -40,6 +40,7 @@ class Budget(Value):
     waited: int = 0  # that launches were held back, or the slice was stopped
     launches: int = 0  # 0 where the driver's log tells
     at: int = 0  # of the host's CLOCK_MONOTONIC, when it was so; 0: when it was read
+    refused: int = 0  # requests for memory that did not fit, as the processes say
 
 
 def header() -> bytes:
@@ -126,8 +127,8 @@ def parse_budgets(data: bytes, devices: int) -> tuple[Budget, ...]:
         raise LedgerError("read ledger", "", f"no budgets of {devices} devices")
     found = []
     for device in range(devices):
-        _, _, *totals = layout.BUDGET.unpack_from(data, device * layout.BUDGET.size)
-        found.append(Budget(*totals))
+        _, _, charged, waited, launches, refused = layout.BUDGET.unpack_from(data, device * layout.BUDGET.size)
+        found.append(Budget(charged, waited, launches, 0, refused))
     return tuple(found)
 
 

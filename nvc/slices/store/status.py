@@ -54,6 +54,7 @@ class SliceDeviceStatus(Timing):
     reserved: int = 0  # that no other slice can reserve
     pace: int | None = None  # percent of the time for which it may have work beside others; None: not measured
     kept: bool = False  # nvcd keeps its time by the driver's scheduler; otherwise the shim does
+    refused: int | None = None  # requests for memory that did not fit; None: not known
 
     @property
     def hidden(self) -> bool:
@@ -257,7 +258,8 @@ def _slice_status(
         SliceDeviceStatus(
             device.uuid, device.index, device.name, device.memory, limit.memory_limit, used,
             bool(limit.flags & PAUSED), bool(limit.flags & DENIED), limit.kept(at) or budget,
-            reserved=device.reserved, pace=limit.paced(at), kept=limit.kept(at) is not None, **limit.only(Timing),
+            reserved=device.reserved, pace=limit.paced(at), kept=limit.kept(at) is not None,
+            refused=budget.refused if budget else None, **limit.only(Timing),
         )
         for device, limit, used, budget in zip(entry.devices, now, totals, budgets)
     )  # fmt: skip
@@ -339,6 +341,7 @@ def document(tenant: SliceStatus) -> dict[str, Any]:
                 "denied": device.denied,
                 "time": _time(device),
                 "used": None if tenant.problem or not tenant.alive else device.used,
+                "refused": device.refused,
             }
             for device in tenant.devices
         ],
