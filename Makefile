@@ -138,11 +138,12 @@ nightly: $(BUILD)/.packages-test stage ## what takes long or measures wall time:
 nightly-shares: $(BUILD)/.packages-test stage
 	$(PYTEST) -m nightly tests/adversary tests/native tests/kernel tests/unit
 
-# Other compilers' warnings, what `make install` makes, `bench together`, and cases under sanitizers that `make test` has
-# without. They find nothing in most changes, and take processors.
-nightly-builds: $(BUILD)/.packages-test stage
+# Other compilers' warnings, what `make install` makes, `bench together`, nvcd's page in a browser, and cases under
+# sanitizers that `make test` has without. They find nothing in most changes, and take processors.
+nightly-builds: $(BUILD)/.packages-test $(BUILD)/.packages-browser stage
 	$(PYTEST) -n $(JOBS) --dist loadfile -m nightly tests/unit/test_lint.py tests/native/test_vgpu_build.py \
 	    tests/native/test_install.py tests/native/test_uninstall.py tests/kernel/test_bench_together.py \
+	    tests/kernel/test_nvcd_page_browser.py \
 	    tests/native/test_simdriver_cases.py tests/native/test_simrm_calls.py tests/native/test_vgpu_hostile.py \
 	    tests/native/test_vgpu_memory.py tests/native/test_vgpu_pacer.py tests/adversary/test_memory.py
 

@@ -11,10 +11,15 @@ from nvc.base.program import say, show_as
 from nvc_cli.boot import configuration
 from nvc_cli.resident import stay
 
-STATE_TIME = 5.0  # seconds
-PATHS = ("config", "root")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.request.config import Config
 
-USAGE = """Usage: nvcd [--config FILE] [--root DIR] [--wait]
+STATE_TIME = 5.0  # seconds
+PATHS, FLAGS = ("config", "root"), ("state", "stop", "wait", "web")
+WEB = "127.0.0.1:9395"
+
+USAGE = """Usage: nvcd [--config FILE] [--root DIR] [--wait] [--web [ADDR]]
        nvcd --state
        nvcd --stop
 
@@ -25,6 +30,8 @@ limits. Runs in the foreground, as root; SIGTERM ends it. See docs/daemon.md.
                  /etc/nvidia-container-runtime/config.toml
   --root DIR     driver root; default: as configured
   --wait         if another nvcd runs, wait until it ends
+  --web [ADDR]   show GPUs, slices and processes to a browser that has the
+                 token, at 127.0.0.1:9395 or another address:port
   --state        print the state of the running nvcd, as JSON
   --stop         end the running nvcd, and wait until it has ended; slices go on
   --version      print the version
@@ -34,7 +41,7 @@ limits. Runs in the foreground, as root; SIGTERM ends it. See docs/daemon.md.
 
 def main(program: str = "nvcd") -> NoReturn:
     """Run until a signal ends it; the exit code is 0 then."""
-    stay(program, USAGE, (PATHS, PATHS, ("state", "stop", "wait")), lambda values: _run(program, values))
+    stay(program, USAGE, ((*PATHS, "web"), PATHS, FLAGS), lambda values: _run(program, values))
 
 
 def _run(program: str, values: dict[str, str]) -> None:
@@ -57,7 +64,20 @@ def _run(program: str, values: dict[str, str]) -> None:
         from nvc.daemon.main import run
 
         show_as(program, sys.argv[1:])
-        run(configuration(values.get("config", ""), values.get("root", "")), "wait" in values)
+        run(_configured(values), "wait" in values)
+
+
+def _configured(values: dict[str, str]) -> Config:
+    """The settings. Raises ConfigError, InputError."""
+    from nvc.request.config.file import is_address
+
+    config = configuration(values.get("config", ""), values.get("root", ""))
+    web = values.get("web", config.nvcd_web)
+    if web == "yes":
+        web = WEB
+    elif web and not is_address(web):
+        raise InputError("--web", web, "want address:port", f"the default is {WEB}")
+    return config.replace(nvcd_web=web)
 
 
 def _check_root(step: str) -> None:

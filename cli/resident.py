@@ -57,7 +57,7 @@ def parsed(
 ) -> dict[str, str]:
     """Options by name, without dashes: `options` take a value, in `paths` an absolute path; `flags` get "yes".
 
-    Raises InputError.
+    Those that are both can have a value. Raises InputError.
     """
     values: dict[str, str] = {}
     rest = list(words)
@@ -65,7 +65,8 @@ def parsed(
         word = rest.pop(0)
         name, equals, value = word.removeprefix("--").partition("=")
         dashed = word.startswith("--")
-        if dashed and name in flags and not equals:
+        alone = name not in options or not rest or rest[0].startswith("-")
+        if dashed and name in flags and not equals and alone:
             values[name] = "yes"
             continue
         if not dashed or name not in options:

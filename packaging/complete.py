@@ -6,8 +6,8 @@ import re
 
 #: `  -m, --memory SIZE     text`, as usage texts and argparse have it; a text may begin in the next line.
 OPTION = re.compile(
-    r"^  (?:-(?P<letter>\w)(?: [A-Z_]+)?, )?(?P<long>--[a-z-]+)(?:[ =](?P<value>[A-Z_]+))?(?:, -(?P<after>\w))?"
-    r"(?: {2,}(?P<text>\S.*))?$",
+    r"^  (?:-(?P<letter>\w)(?: [A-Z_]+)?, )?(?P<long>--[a-z-]+)(?:[ =](?P<value>[A-Z_]+)| \[[A-Z]+\])?"
+    r"(?:, -(?P<after>\w))?(?: {2,}(?P<text>\S.*))?$",
     re.MULTILINE,
 )
 FILES = ("FILE", "DIR", "PROGRAM")

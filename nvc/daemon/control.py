@@ -139,6 +139,7 @@ def state(daemon: Daemon, now: int) -> dict[str, Any]:
                 "limit": None if one.limit == NO_LIMIT else one.limit,
                 "model": one.model,
                 "truth": None if one.truth < 0 else one.truth,
+                "peak": daemon.accountant.peaks[one.key, one.uuid],
                 "pids": list(one.pids),
             }
             for one in daemon.accountant.balances
@@ -167,6 +168,7 @@ def state(daemon: Daemon, now: int) -> dict[str, Any]:
             "devices": len(daemon.accountant.devices),
         },
         "timekeeper": timekeeper(daemon.timing, now),
+        "page": {**daemon.page} or None,
         "watching": "polling" if daemon.polls else "netlink",
         "processor": time.process_time_ns(),
     }
@@ -211,15 +213,20 @@ def device(daemon: Daemon, raw: bytes, now: int) -> dict[str, Any]:
     }
 
 
+def kept_by(timing: Timing, uuid: str, now: int) -> str:
+    """Who keeps the time of a device, for people."""
+    why = timing.keeper_of(uuid, now)
+    return f"by the shim, because {why}" if why else "by the driver"
+
+
 def keeping(timing: Timing, uuid: str, now: int) -> dict[str, Any]:
     """Who keeps the time of a device, and what the driver's log has of it."""
-    why = timing.keeper_of(uuid, now)
     account = timing.books.account
     seen = next((one for one in account.devices if one.uuid == uuid), None) if account is not None else None
     plan = next((one for one in timing.client.plan.devices if one.uuid == uuid), None)
     lengths = {one.key: one.timeslice_us for one in plan.slices} if plan is not None else {}
     return {
-        "time": f"by the shim, because {why}" if why else "by the driver",
+        "time": kept_by(timing, uuid, now),
         "strangers": list(timing.strangers.get(uuid, ())),
         "had": [
             {"key": key, "hadNs": had, "stoppedNs": stopped, "timesliceUs": lengths.get(key) or None}

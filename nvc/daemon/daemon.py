@@ -68,6 +68,8 @@ class Daemon:
         self._soon = False
         self._problem = ""
         self._unheld = ""
+        self.closing: list[Callable[[], None]] = []  # what else is to be ended with it
+        self.page: dict[str, str] = {}  # where the live page is, and the file of its token
         self.driver = ""  # its version, "" while it was not found
 
     def watch(self, pid: int, channel: socket.socket) -> None:
@@ -215,3 +217,5 @@ class Daemon:
         self._guarded(self.verifier.release)
         self.nvml.close()
         self.held.close()
+        for close in self.closing:
+            close()

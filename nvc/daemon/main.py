@@ -49,7 +49,7 @@ def run(config: Config, wait: bool = False) -> None:
             f"{own_directory()}/{CONTROL_SOCKET}",
             lambda pid: log(f"waits until the nvcd of process {pid} has ended", INFORMATION),
         )
-    places = Places(sockets, config.nvcd_metrics)
+    places = Places(sockets, config.nvcd_metrics, config.nvcd_web)
     watching = watch.start(kernel)
     now = time.monotonic_ns()
     daemon = Daemon(config, kernel, now, log)
@@ -112,7 +112,9 @@ def begun(daemon: Daemon, control_socket: str) -> tuple[tuple[str, int], ...]:
         f"on-bypass {config.nvcd_on_bypass}, on-excess {config.nvcd_on_excess}, "
         f"metrics {config.nvcd_metrics or 'off'}"
     )
-    told = ((runs, INFORMATION), (defaults, INFORMATION))
+    told = [(runs, INFORMATION), (defaults, INFORMATION)]
+    if daemon.page:
+        told.append((f"live page {daemon.page['address']}, its token in {daemon.page['token']}", INFORMATION))
     return (*told, *((text, WARNING) for text in config.warnings))
 
 

@@ -91,6 +91,8 @@ class Exporter:
     def _memory(self) -> Iterator[Metric]:
         used = GaugeMetricFamily("nvc_slice_memory_bytes", "Memory that a slice has, by NVML or by its ledger",
                                  labels=(*SLICE, "source"))  # fmt: skip
+        peak = GaugeMetricFamily("nvc_slice_memory_peak_bytes", "The most that it was seen to have", labels=SLICE)
+        refused = CounterMetricFamily("nvc_slice_refused", "Requests for memory that did not fit", labels=SLICE)
         limit = GaugeMetricFamily("nvc_slice_memory_limit_bytes", "Memory that it may have", labels=SLICE)
         theirs = {
             name: GaugeMetricFamily(name, text, labels=VGPU)
@@ -104,16 +106,20 @@ class Exporter:
             named = self._named(balance.key)
             labels = (balance.key, *named, balance.uuid)
             vgpu = (*named, balance.index, balance.uuid)
-            most = max(balance.truth, balance.model)
+            most = balance.used
             used.add_metric((*labels, "ledger"), balance.model)
             if balance.truth >= 0:
                 used.add_metric((*labels, "nvml"), balance.truth)
+            peak.add_metric(labels, self.daemon.accountant.peaks[balance.key, balance.uuid])
+            told = self.daemon.accountant.refused(balance.key).get(balance.uuid)
+            if told is not None:
+                refused.add_metric(labels, told)
             theirs["hami_vgpu_memory_used_bytes"].add_metric(vgpu, most)
             theirs["hami_container_device_memory_bytes"].add_metric(vgpu, most)
             if balance.limit != NO_LIMIT:
                 limit.add_metric(labels, balance.limit)
                 theirs["hami_vgpu_memory_limit_bytes"].add_metric(vgpu, balance.limit)
-        yield from (used, limit, *theirs.values())
+        yield from (used, peak, refused, limit, *theirs.values())
 
     def _use(self) -> Iterator[Metric]:
         ours = GaugeMetricFamily("nvc_slice_use_ratio", "Part of the time with kernels of a slice, by NVML",

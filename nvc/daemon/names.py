@@ -7,6 +7,7 @@ from nvc.discovery.containers import ContainerName
 from nvc.discovery.containers.lookup import Lookup
 from nvc.slices.store.status import container_of
 
+UNNAMED = ContainerName()
 AGAIN = 60_000_000_000  # nanoseconds until files are read again for slices without a name
 
 
@@ -26,7 +27,7 @@ class Names:
             self._known = {key: name for key, name in self._known.items() if name.name and key in found}
         if key not in self._known and key in self.slices.by_key:
             self._known[key] = container_of(self.slices.by_key[key].entry, Lookup())
-        return self._known.get(key, ContainerName())
+        return self._known.get(key, UNNAMED)
 
     def label(self, key: str, now: int) -> str:
         """What people call a slice: NAMESPACE/POD/NAME in Kubernetes, else its container or program; "" unknown."""

@@ -18,6 +18,7 @@ from nvc.daemon import control
 from nvc.daemon.daemon import Daemon
 from nvc.daemon.io.services import Service
 from nvc.daemon.io.sockets import CONTROL, listen, listen_at
+from nvc.daemon.web.page import Page
 from nvc.slices.policy import policies
 from nvc.slices.store import registry
 
@@ -28,9 +29,13 @@ CHANGES = fcntl.DN_CREATE | fcntl.DN_DELETE | fcntl.DN_RENAME | fcntl.DN_ATTRIB 
 class Places:
     """Opens the sockets, and opens them again where their names are gone."""
 
-    def __init__(self, passed: dict[str, socket.socket], metrics: str) -> None:
-        """`passed` are the sockets of systemd, `metrics` where scrapers ask. Raises InitializationError."""
+    def __init__(self, passed: dict[str, socket.socket], metrics: str, web: str) -> None:
+        """`passed` are the sockets of systemd, `metrics` where scrapers ask, `web` where browsers do.
+
+        Raises InitializationError.
+        """
         self.metrics = metrics
+        self.page = listen_at(web, "web") if web else None
         self.control = f"{own_directory()}/{CONTROL_SOCKET}"
         self.problem: NvcError | None = None  # for which the daemon ends
         self._sockets: dict[str, socket.socket] = {}
@@ -47,12 +52,14 @@ class Places:
         if CONTROL not in self._sockets:
             self._sockets[CONTROL] = listen(self.control, socket.SOCK_STREAM, 0o600)
         if self.metrics and self.metrics not in self._sockets:
-            self._sockets[self.metrics] = listen_at(self.metrics)
+            self._sockets[self.metrics] = listen_at(self.metrics, "metrics")
 
     def serve(self, daemon: Daemon) -> None:
         """Take connections at all of them."""
         for name in self._sockets:
             self._serve(daemon, name)
+        if self.page is not None:
+            daemon.closing.append(Page(daemon, self.page, own_directory(), daemon.log).close)
 
     def _serve(self, daemon: Daemon, name: str) -> None:
         listener = self._sockets[name]

@@ -105,6 +105,7 @@ def settings(text: str) -> dict[str, Any]:
         ('[nvc]\nvgpu-period = "50ms"', {"vgpu_period": "50ms"}),
         ('[nvc]\nvgpu-policy = "4"', {"vgpu_policy": "4"}),
         ('[nvc]\nvgpu-isolation = "kernel"', {"vgpu_isolation": "kernel"}),
+        ('[nvcd]\nweb = "127.0.0.1:9395"', {"nvcd_web": "127.0.0.1:9395"}),
         ('[nvcd]\nmetrics = "unix:/run/metrics"', {"nvcd_metrics": "unix:/run/metrics"}),
         (
             '[nvcd]\nmetrics = "[::1]:9394"\non-bypass = "stop"\non-excess = "stop"',

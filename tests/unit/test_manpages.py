@@ -78,7 +78,7 @@ def test_exit_codes_are_those_of_the_documentation(made: str) -> None:
 
 
 WORDS = {
-    "nvcd": ("--config", "--root", "--wait", "--state", "--stop", "--version", "--help", "-h"),
+    "nvcd": ("--config", "--root", "--wait", "--web", "--state", "--stop", "--version", "--help", "-h"),
     "nvc-spin": (
         "--memory", "-m", "--kernel", "-k", "--load", "-l", "--seconds", "-s", "--device", "-d", "--help", "-h",
     ),

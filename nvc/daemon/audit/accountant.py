@@ -49,6 +49,11 @@ class Balance(Value):
     truth: int  # as NVML says; -1: not told
     pids: tuple[int, ...]
 
+    @property
+    def used(self) -> int:
+        """The larger of the two."""
+        return max(self.truth, self.model)
+
 
 class ProcessUse(Value):
     """The percentage of the time with kernels of a process on a device."""
@@ -84,6 +89,8 @@ class Accountant:
         self.devices: tuple[DeviceSeen, ...] = ()
         self.users: tuple[User, ...] = ()
         self.balances: tuple[Balance, ...] = ()
+        #: The most that each slice was seen to have of each device, by key and UUID, since nvcd began.
+        self.peaks: dict[tuple[str, str], int] = {}
         self.use: tuple[ProcessUse, ...] = ()  # since it was told the time before
         self.sampled: dict[str, int] = {}  # by UUID in lower case: 0, that was told, or NVML's error
         self._ending: dict[tuple[int, int], int] = {}  # since when, of processes: number and start
@@ -136,6 +143,9 @@ class Accountant:
         # Asked last: whose account is not in the ledgers any more has begun to end by now.
         self.users = tuple(user for user in self.users if not self._ends(user))
         self.balances = self._balances(after)
+        self.peaks = {
+            (one.key, one.uuid): max(one.used, self.peaks.get((one.key, one.uuid), 0)) for one in self.balances
+        }
         self._correct()
 
     def _take_use(self, devices: tuple[DeviceSeen, ...]) -> None:
@@ -229,11 +239,19 @@ class Accountant:
         if fd < 0:
             return ()
         try:
-            data = os.pread(fd, layout.BUDGET.size * layout.DEVICES, layout.BUDGETS_OFFSET)
-            return ledger.parse_budgets(data, len(self.slices.by_key[key].devices))
+            count = len(self.slices.by_key[key].devices)
+            data = os.pread(fd, layout.BUDGET.size * count, layout.BUDGETS_OFFSET)
+            return ledger.parse_budgets(data, count)
         except (OSError, LedgerError):
             self.forget(key)
             return ()
+
+    def refused(self, key: str) -> dict[str, int]:
+        """Requests for memory that the slice's ledger says did not fit, by UUID; {} if unknown."""
+        known = self.slices.by_key.get(key)
+        if known is None:
+            return {}
+        return {device.uuid: one.refused for device, one in zip(known.devices, self.budgets(key))}
 
     def _model(self, known: IndexedSlice) -> tuple[int, ...]:
         """The bytes that the slice's ledger records, by position of the device; zeros if it cannot be read."""

@@ -99,8 +99,11 @@ def listen(path: str, kind: int, mode: int) -> socket.socket:
     return made
 
 
-def listen_at(text: str) -> socket.socket:
-    """A listening stream socket at `unix:/path` or `address:port`. Raises InitializationError."""
+def listen_at(text: str, key: str) -> socket.socket:
+    """A listening stream socket at `unix:/path` or `address:port`, which `key` of config.toml gives.
+
+    Raises InitializationError.
+    """
     if text.startswith("unix:"):
         return listen(text[5:], socket.SOCK_STREAM, 0o600)
     address, _, port = text.rpartition(":")
@@ -113,7 +116,7 @@ def listen_at(text: str) -> socket.socket:
         made.listen(16)
     except OSError as error:
         made.close()
-        raise InitializationError.of("listen", text, error, "see [nvcd] metrics in config.toml") from None
+        raise InitializationError.of("listen", text, error, f"see [nvcd] {key} in config.toml") from None
     return made
 
 

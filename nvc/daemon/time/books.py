@@ -22,7 +22,7 @@ class Books:
     def take(self, account: Account) -> None:
         """The newest account."""
         if self.account is not None and account.began != self.account.began:
-            self._before = dict(self._totals())
+            self._before = self.totals()
             self._past.clear()
         self.account = account
         self._past.append(account)
@@ -31,17 +31,18 @@ class Books:
 
     def slices(self, uuid: str) -> Iterator[tuple[str, int, int]]:
         """The slices on a GPU, each with its key, what it had and for how long it was stopped, in nanoseconds."""
-        for (place, key), (had, waited) in self._totals():
+        for (place, key), (had, waited) in self.totals().items():
             if place == uuid:
                 yield key, had, waited
 
-    def _totals(self) -> Iterator[tuple[tuple[str, str], tuple[int, int]]]:
+    def totals(self) -> dict[tuple[str, str], tuple[int, int]]:
+        """What slices had of all GPUs and for how long they were stopped, nanoseconds, by UUID and key."""
         found = dict(self._before)
         for device in self.account.devices if self.account is not None else ():
             for one in device.slices:
                 had, waited = self._before.get((device.uuid, one.key), (0, 0))
                 found[device.uuid, one.key] = had + one.had_ns, waited + one.stopped_ns
-        yield from found.items()
+        return found
 
     def lately(self, uuid: str) -> dict[int, int]:
         """What each process had of a GPU in the last second, or since there are accounts."""

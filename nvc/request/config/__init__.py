@@ -105,6 +105,7 @@ class Config(Value):
     vgpu_isolation: str = ""  # kernel: the driver limits the cgroup of every container that has a size
     vgpu_uncounted: bool = False
     require_nvcd: bool = False  # refuse slices whose policy only nvcd enforces, where it does not run
+    nvcd_web: str = ""  # where nvcd's live page is: address:port; "": nowhere
     nvcd_metrics: str = ""  # where nvcd's metrics are had: unix:/path or address:port; "": nowhere
     nvcd_on_bypass: str = "report"  # or deny, stop
     nvcd_on_excess: str = "deny"  # or report, stop

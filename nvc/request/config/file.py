@@ -260,13 +260,22 @@ def _vgpus(value: Any) -> tuple[tuple[Any, ...], ...]:
         raise _Bad(one_line(error)) from None
 
 
+def is_address(value: str) -> bool:
+    """Whether it is `address:port`."""
+    place, _, port = value.rpartition(":")
+    number = int(port) if port.isascii() and port.isdigit() and len(port) < 6 else 0
+    return 0 < number < 65536 and 0 < len(place) < 64 and place.isascii()
+
+
 def _endpoint(value: Any) -> str:
-    if _text(value):
-        place, _, port = value.rpartition(":")
-        number = int(port) if port.isascii() and port.isdigit() and len(port) < 6 else 0
-        address = 0 < number < 65536 and 0 < len(place) < 64 and place.isascii()
-        if not (value.startswith("unix:/") or address):
-            raise _Bad("want unix:/path or address:port")
+    if _text(value) and not (value.startswith("unix:/") or is_address(value)):
+        raise _Bad("want unix:/path or address:port")
+    return str(value)
+
+
+def _address(value: Any) -> str:
+    if _text(value) and (value.startswith("unix:") or not is_address(value)):
+        raise _Bad("want address:port")
     return str(value)
 
 
@@ -331,6 +340,7 @@ _KINDS: dict[str, Callable[[Any], Any]] = {
     "policy": _asked("policy"),
     "vgpus": _vgpus,
     "endpoint": _endpoint,
+    "address": _address,
     "verdict": _one_of(*VERDICTS),
     "stranger": _one_of(*STRANGERS),
 }

@@ -91,6 +91,7 @@ KEYS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "nvcd": {
         "metrics": ("nvcd_metrics", "endpoint"),
+        "web": ("nvcd_web", "address"),
         "on-bypass": ("nvcd_on_bypass", "verdict"),
         "on-excess": ("nvcd_on_excess", "verdict"),
         "on-stranger": ("nvcd_on_stranger", "stranger"),

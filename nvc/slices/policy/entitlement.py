@@ -114,6 +114,15 @@ def with_guest(force: InForce, key: str) -> InForce:
     return force.replace(terms=(*slices, guest))
 
 
+def holds(force: InForce) -> dict[str, tuple[int, float | None]]:
+    """For each slice on the device, by key: the number of its policy, and its entitlement if it has one."""
+    entitled = entitlements(force)
+    return {
+        terms.key: (force.policy.number if terms.timed else terms.demand.policy, entitled.get(terms.key))
+        for terms in force.terms
+    }
+
+
 def entitlements(force: InForce, idle: frozenset[str] = frozenset()) -> dict[str, float]:
     """The part of the device's time, by key, that each slice gets. All but `idle` and paused ones have work.
 

@@ -25,7 +25,7 @@ from nvc.model.slices.quota import QuotaDevice
 from nvc.model.slices.suspension import Suspension, suspensions
 from nvc.slices.client.nvcd import silence
 from nvc.slices.policy import policies
-from nvc.slices.policy.entitlement import Demand, entitlements, in_force
+from nvc.slices.policy.entitlement import Demand, holds, in_force
 from nvc.slices.store.host_pids import with_host_pids
 from nvc.slices.store.limits import demand_of
 from nvc.slices.store.liveness import Life, use_of
@@ -167,7 +167,7 @@ def enforced(found: tuple[SliceStatus, ...], known: Snapshot) -> tuple[tuple[Sli
             if tenant.alive and not device.hidden:
                 stopped = device.paused or device.denied
                 demands.setdefault(device.uuid, []).append(demand_of(tenant.entry, device, stopped))
-    holds: dict[tuple[str, str], tuple[int, float | None]] = {}
+    held: dict[tuple[str, str], tuple[int, float | None]] = {}
     warnings = []
     for uuid, sharing in demands.items():
         try:
@@ -177,13 +177,10 @@ def enforced(found: tuple[SliceStatus, ...], known: Snapshot) -> tuple[tuple[Sli
         except NvcError as error:
             warnings.append(str(error))
             continue
-        entitled = entitlements(force)
-        for terms in force.terms:
-            policy = force.policy.number if terms.timed else terms.demand.policy
-            holds[terms.key, uuid] = policy, entitled.get(terms.key)
+        held.update(((key, uuid), terms) for key, terms in holds(force).items())
 
     def of(tenant: SliceStatus, device: SliceDeviceStatus) -> SliceDeviceStatus:
-        policy, entitlement = holds.get((tenant.entry.key, device.uuid), (device.policy, None))
+        policy, entitlement = held.get((tenant.entry.key, device.uuid), (device.policy, None))
         return device.replace(policy=policy, entitlement=entitlement)
 
     made = (one.replace(devices=tuple(of(one, device) for device in one.devices)) for one in found)
@@ -213,17 +210,20 @@ def with_enforcement(found: tuple[SliceStatus, ...]) -> tuple[SliceStatus, ...]:
     needing = any(_needs(tenant, device) for tenant in found for device in tenant.devices)
     cause = (silence() or SHIM) if needing else ""
 
-    def of(tenant: SliceStatus, device: SliceDeviceStatus) -> SliceDeviceStatus:
-        if not _needs(tenant, device):
-            return device
-        changed = device.replace(not_enforced=cause, entitlement=None)
-        return changed if changed.timed else changed.replace(budget=None)
-
     if not cause:
         return found
     return tuple(
-        tenant.replace(devices=tuple(of(tenant, device) for device in tenant.devices)) for tenant in found
+        tenant.replace(devices=tuple(judged(tenant, device, cause) for device in tenant.devices))
+        for tenant in found
     )
+
+
+def judged(tenant: SliceStatus, device: SliceDeviceStatus, cause: str) -> SliceDeviceStatus:
+    """The device as it is for the slice if policies that need nvcd are not enforced, because of `cause`."""
+    if not _needs(tenant, device):
+        return device
+    changed = device.replace(not_enforced=cause, entitlement=None)
+    return changed if changed.timed else changed.replace(budget=None)
 
 
 def _needs(tenant: SliceStatus, device: SliceDeviceStatus) -> bool:
