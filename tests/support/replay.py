@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from .bundle import Bundle
@@ -55,13 +56,23 @@ class Starts:
             with open(f"/proc/{container.pid}/root{PARAMS}", encoding="ascii") as params:
                 return sorted(lines), snapshot(bundle.rootfs), params.read()
 
-    def refused(self, words: tuple[str, ...] = WORDS, bundle: Bundle | None = None, **more: Any) -> None:
+    def refused(self, words: tuple[str, ...] = WORDS, bundle: Bundle | None = None) -> None:
         """Without Python a container gets nothing."""
+        with self.refusing(bundle) as refused:
+            refused(words)
+
+    @contextlib.contextmanager
+    def refusing(self, bundle: Bundle | None = None) -> Iterator[Callable[..., None]]:
+        """`refused(words, env)`, again and again: without Python a container of a fresh image gets nothing."""
         bundle = bundle or self.image()
         with bundle.created("runc") as container:
             before = mounts(container.pid), snapshot(bundle.rootfs)
-            assert NO_PYTHON in self.alone.refusal(container.pid, bundle.rootfs, words, **more)
-            assert (mounts(container.pid), snapshot(bundle.rootfs)) == before
+
+            def refused(words: tuple[str, ...] = WORDS, **more: Any) -> None:
+                assert NO_PYTHON in self.alone.refusal(container.pid, bundle.rootfs, words, **more)
+                assert (mounts(container.pid), snapshot(bundle.rootfs)) == before
+
+            yield refused
 
     def hooked(
         self, which: str, script: str = "nvidia-smi -L | wc -l", check: bool = True, **changes: Any
