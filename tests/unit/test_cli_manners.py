@@ -133,13 +133,13 @@ def resolved(words: list[str]) -> click.Command:
     return command
 
 
-@pytest.mark.parametrize(("group", "word", "ours"), flat(COMMANDS))
-def test_a_foreign_command(call: Call, group: str, word: str, ours: str) -> None:
+def test_a_foreign_command(call: Call) -> None:
     """It is no command of ours, and what is suggested in its place is one."""
-    code, out, err = call(f"{group} {word}")
-    assert (code, out) == (1, "")
-    assert f"unknown command: {f'{group} {word}'.strip()}; did you mean `nvc-cli {ours}`? [" in err
-    assert not isinstance(resolved(ours.split()), click.Group)
+    for group, word, ours in flat(COMMANDS):
+        code, out, err = call(f"{group} {word}")
+        assert (code, out) == (1, ""), word
+        assert f"unknown command: {f'{group} {word}'.strip()}; did you mean `nvc-cli {ours}`? [" in err, word
+        assert not isinstance(resolved(ours.split()), click.Group), ours
 
 
 @pytest.mark.parametrize("group", ["", "vgpu "])
@@ -151,16 +151,16 @@ def test_what_is_done_elsewhere(call: Call, group: str, word: str) -> None:
     assert f"unknown command: {group}{word}; {ELSEWHERE[word]} [" in err
 
 
-@pytest.mark.parametrize(("command", "word", "ours"), flat(OPTIONS))
-def test_a_foreign_option(call: Call, command: str, word: str, ours: str) -> None:
-    code, out, err = call(f"{command} {word}")
-    assert (code, out) == (1, "")
-    assert f"option {'-- ' if word[1] != '-' and command in ('', *HOT) else ''}'" in err
-    assert f"; did you mean `{ours}`? [" in err
-    if ours.startswith("nvc-cli "):
-        assert not isinstance(resolved(ours.split()[1:]), click.Group)
-    else:
-        resolved([*command.split(), ours.partition(" ")[0]])
+def test_a_foreign_option(call: Call) -> None:
+    for command, word, ours in flat(OPTIONS):
+        code, out, err = call(f"{command} {word}")
+        assert (code, out) == (1, ""), (command, word)
+        assert f"option {'-- ' if word[1] != '-' and command in ('', *HOT) else ''}'" in err, (command, word)
+        assert f"; did you mean `{ours}`? [" in err, (command, word)
+        if ours.startswith("nvc-cli "):
+            assert not isinstance(resolved(ours.split()[1:]), click.Group)
+        else:
+            resolved([*command.split(), ours.partition(" ")[0]])
 
 
 @pytest.mark.parametrize(

@@ -56,18 +56,18 @@ def commands(command: click.Command = tree, path: tuple[str, ...] = ()) -> Itera
 EVERY = list(commands())
 
 
-@pytest.mark.parametrize("path", EVERY, ids=" ".join)
-def test_every_help(path: tuple[str, ...], capfd: pytest.CaptureFixture[str]) -> None:
+def test_every_help(capfd: pytest.CaptureFixture[str]) -> None:
     """Both --help and --usage where there is one; -h is the same as --help."""
-    assert boot.run("nvc-cli", [*path, "--help"]) == 0
-    shown = capfd.readouterr()
-    assert shown.err == "" and shown.out.startswith("Usage: nvc-cli")
-    assert [line for line in shown.out.splitlines() if len(line) > WIDTH] == []
-    titles = [line for line in shown.out.splitlines() if re.match(r" *Examples?:", line)]
-    assert titles in ([], ["Example:"], ["Examples:"]), "all titles begin at the left"
-    for short in ("-h", "-?"):
-        assert boot.run("nvc-cli", [*path, short]) == 0
-        assert capfd.readouterr() == shown
+    for path in EVERY:
+        assert boot.run("nvc-cli", [*path, "--help"]) == 0
+        shown = capfd.readouterr()
+        assert shown.err == "" and shown.out.startswith("Usage: nvc-cli"), path
+        assert [line for line in shown.out.splitlines() if len(line) > WIDTH] == [], path
+        titles = [line for line in shown.out.splitlines() if re.match(r" *Examples?:", line)]
+        assert titles in ([], ["Example:"], ["Examples:"]), "all titles begin at the left"
+        for short in ("-h", "-?"):
+            assert boot.run("nvc-cli", [*path, short]) == 0
+            assert capfd.readouterr() == shown
 
 
 def test_help_begins_with_what_is_used_first(capfd: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,6 @@ import functools
 import os
 import re
 
-import pytest
 from support import REPO
 from support.sources import read, sources, tree
 
@@ -103,11 +102,11 @@ def test_imports_go_down() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("name", [name for name in PYTHON if module_of(name).startswith(PURE_GROUPS)])
-def test_pure_modules_have_no_effects(name: str) -> None:
-    for imported in imports(name):
-        own = imported.startswith(("nvc.", "typing_extensions")) and not imported.startswith("nvc.kernel")
-        assert own or imported in PURE, f"{name} imports {imported}"
+def test_pure_modules_have_no_effects() -> None:
+    for name in (name for name in PYTHON if module_of(name).startswith(PURE_GROUPS)):
+        for imported in imports(name):
+            own = imported.startswith(("nvc.", "typing_extensions")) and not imported.startswith("nvc.kernel")
+            assert own or imported in PURE, f"{name} imports {imported}"
 
 
 def test_one_door_to_the_kernel() -> None:
@@ -161,9 +160,9 @@ def circles(parts: dict[str, set[str]]) -> str:
 FOLDERS_OF_PYTHON = sorted({os.path.dirname(name) for name in PYTHON})
 
 
-@pytest.mark.parametrize("folder", FOLDERS_OF_PYTHON)
-def test_no_circle_of_imports(folder: str) -> None:
-    assert circles(parts_of(folder)) == CIRCLES.get(folder, "")
+def test_no_circle_of_imports() -> None:
+    for folder in FOLDERS_OF_PYTHON:
+        assert circles(parts_of(folder)) == CIRCLES.get(folder, ""), folder
 
 
 def test_what_a_circle_is() -> None:
@@ -203,9 +202,9 @@ def test_no_folder_is_taken_for_output() -> None:
     assert not folders & {"build", "dist", "out", "target"}
 
 
-@pytest.mark.parametrize("package", [folder for folder in FOLDERS_OF_PYTHON if folder.startswith("nvc/")])
-def test_packages_say_what_they_hold(package: str) -> None:
-    assert ast.get_docstring(tree(f"{package}/__init__.py"))
+def test_packages_say_what_they_hold() -> None:
+    for package in (folder for folder in FOLDERS_OF_PYTHON if folder.startswith("nvc/")):
+        assert ast.get_docstring(tree(f"{package}/__init__.py")), package
 
 
 HOSTS = r"pypi[.]org|pythonhosted[.]org|registry[.]npmjs|deb[.]debian[.]org|proxy[.]golang"
