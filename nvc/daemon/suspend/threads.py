@@ -32,7 +32,7 @@ _LIBRARY = "libcuda.so"
 
 
 class Threads:
-    """Those of any process. Raises OSError where /proc cannot be opened."""
+    """Tells what the threads of a process are at. Raises OSError where /proc cannot be opened."""
 
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = os.open(proc, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)  # a chroot may have none
