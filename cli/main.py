@@ -149,24 +149,25 @@ class _Group(Examples, click.Group):
         first = [name for name in self.order if name in self.commands]
         return first + [name for name in super().list_commands(ctx) if name not in first]
 
+    def summary(self, ctx: click.Context, name: str) -> str:
+        """The line of a command in the help."""
+        raise NotImplementedError
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        self.format_commands(ctx, formatter)
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, self.summary(ctx, name)) for name in self.list_commands(ctx)])
         click.Command.format_options(self, ctx, formatter)
 
 
 class Commands(_Group):
     """A group in whose help each command has its first sentence, however long: click would cut it off."""
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands in their groups."""
-        rows = []
-        for name in self.list_commands(ctx):
-            command = self.get_command(ctx, name)
-            assert command is not None and command.help is not None
-            text = " ".join(command.help.partition("\n\n")[0].split())
-            rows.append((name, text.partition(". ")[0].rstrip(".")))
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+    def summary(self, ctx: click.Context, name: str) -> str:
+        """The first sentence of a command."""
+        command = self.get_command(ctx, name)
+        assert command is not None and command.help is not None
+        text = " ".join(command.help.partition("\n\n")[0].split())
+        return text.partition(". ")[0].rstrip(".")
 
 
 class _ReaderGone(Exception):
@@ -200,20 +201,16 @@ class LazyGroup(_Group):
         module, name, _ = self.lazy[cmd_name]
         return getattr(importlib.import_module(module), name)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, self.summary(name)) for name in self.list_commands(ctx)])
-
-    def summary(self, name: str) -> str:
-        """The line of a command in the help."""
+    def summary(self, ctx: click.Context, name: str) -> str:
+        """What the table of commands says of one."""
         return self.lazy[name][2]
 
 
 class _Tree(LazyGroup):
     lazy = LAZY
 
-    def summary(self, name: str) -> str:
-        return HOT[name][2] if name in HOT else super().summary(name)
+    def summary(self, ctx: click.Context, name: str) -> str:
+        return HOT[name][2] if name in HOT else super().summary(ctx, name)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*HOT, *LAZY]
