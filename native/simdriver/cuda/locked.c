@@ -52,6 +52,8 @@ void locked_leave(struct driver *in)
 bool locked_is_away(void)
 {
     struct driver *in = driver();
+    if (!in) /* no cuInit yet */
+        return false;
     pthread_mutex_lock(&in->lock);
     const struct sim_slot *slot = own_slot(in);
     uint32_t state = slot ? atomic_load(&slot->process) : CU_PROCESS_STATE_RUNNING;
