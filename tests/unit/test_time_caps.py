@@ -125,3 +125,46 @@ def test_another_phase_gives_and_takes_nothing() -> None:
         cap.change(10 * MS, 100 * MS, 0, 0, now, chosen.randrange(100 * MS))
         after = cap.left + cap.quota * (now - cap.next) // cap.period
         assert abs(after - before) <= 2 and cap.next > now
+
+
+def side_by_side(in_turn: bool) -> int:
+    """Milliseconds of a second in which both of two caps of a half let their slices run, after a while."""
+    caps = [Cap(50 * MS, 100 * MS, 50 * MS, 0, 0, phase, in_turn) for phase in (0, 50 * MS)]
+    both, last = 0, [0, 0]
+    had = [0.0, 0.0]
+    for now in range(0, 3000 * MS, MS // 4):
+        running = [cap for cap in caps if cap.runs]
+        for place, cap in enumerate(caps):
+            cap.renew(now)
+            if cap.look_at <= now:
+                cap.had(int(had[place]) - last[place], now, cap.runs)
+                last[place] = int(had[place])
+            if cap.ends(now):
+                cap.stopped(now, True, 0)
+            elif cap.begins(now):
+                cap.started(now, True)
+            had[place] += MS / 4 / len(running) if cap in running else 0
+        if now >= 2000 * MS:
+            both += len([cap for cap in caps if cap.runs]) == 2
+    assert all(abs(one - 1500 * MS) < 100 * MS for one in had)
+    return both // 4
+
+
+def test_slices_that_run_in_turn_never_run_at_once() -> None:
+    """With quotas alone, half of the time each is what both have, and nobody is ever stopped."""
+    assert side_by_side(False) > 900
+    assert side_by_side(True) == 0
+
+
+def test_who_runs_in_turn_does_not_begin_when_its_turn_is_nearly_over() -> None:
+    cap = Cap(40 * MS, 100 * MS, 40 * MS, 0, 0, 0, True)
+    cap.had(0, 0, True)
+    assert cap.due < 40 * MS and not cap.ends(39 * MS) and cap.ends(40 * MS)
+    cap.stopped(40 * MS, True, 0)
+    assert not cap.begins(41 * MS) and cap.due <= 41 * MS
+    cap.had(20 * MS, 41 * MS, False)
+    assert cap.due == 100 * MS and not cap.begins(99 * MS)
+    cap.renew(135 * MS)
+    assert not cap.begins(135 * MS) and cap.begins(120 * MS)
+    cap.change(40 * MS, 100 * MS, 40 * MS, 0, 150 * MS, 0, False)
+    assert cap.begins(150 * MS)

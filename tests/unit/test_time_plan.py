@@ -200,4 +200,12 @@ def test_who_has_stopped_working_has_no_quota() -> None:
     activity = {1: SECOND // 2, 2: SECOND // 2}
     for resting, wanted in ((frozenset(), 50), (frozenset({1}), 0)):
         found = plan(UUID, force, groups, activity, frozenset("ab"), resting)
-        assert [one.quota_ns // MS for one in found.slices] == [wanted, wanted]
+        assert [(one.quota_ns // MS, one.in_turn) for one in found.slices] == [(wanted, bool(wanted))] * 2
+
+
+def test_turns_lie_one_behind_the_other_whatever_caps_there_are() -> None:
+    cap = SlicePlan("a", (), quota_ns=70 * MS)
+    turns = [SlicePlan(key, (), quota_ns=50 * MS, in_turn=True) for key in "bc"]
+    both = Plan(tuple(DevicePlan(uuid, (cap, *turns)) for uuid in ("GPU-0", "GPU-1")))
+    found = phases(both)
+    assert (found["b"], found["c"]) == (0, 50 * MS)

@@ -26,12 +26,15 @@ class Cap:
 
     __slots__ = (
         "phase", "quota", "period", "burst", "slack", "left", "next", "runs", "look_at", "tail", "rate", "since",
-        "tried", "epoch", "stops", "settled",
+        "tried", "epoch", "stops", "settled", "in_turn",
     )  # fmt: skip
 
-    def __init__(self, quota: int, period: int, burst: int, slack: int, now: int, phase: int = 0) -> None:
-        """`phase`: a moment at which a period begins."""
+    def __init__(
+        self, quota: int, period: int, burst: int, slack: int, now: int, phase: int = 0, in_turn: bool = False
+    ) -> None:
+        """`phase`: a moment at which a period begins. `in_turn`: it runs only for its quota from there on."""
         self.quota, self.period, self.burst, self.slack, self.phase = quota, period, burst, slack, phase
+        self.in_turn = in_turn
         self.next = self._boundary(now)  # when a period begins
         self.left = quota * (self.next - now) // period  # of the quota; below zero: it had more
         self.runs = True  # not stopped by this
@@ -44,8 +47,11 @@ class Cap:
         self.stops = 0
         self.settled = True  # what it had after the last stop is counted
 
-    def change(self, quota: int, period: int, burst: int, slack: int, now: int, phase: int = 0) -> None:
+    def change(
+        self, quota: int, period: int, burst: int, slack: int, now: int, phase: int = 0, in_turn: bool = False
+    ) -> None:
         """Other terms. What it had in this period counts."""
+        self.in_turn = in_turn
         if (quota, period, burst, slack) != (self.quota, self.period, self.burst, self.slack):
             self.left = min(self.left + quota - self.quota, quota + burst)
             other = period != self.period
@@ -101,18 +107,27 @@ class Cap:
         if now < self.next:
             return
         periods = (now - self.next) // self.period + 1
-        self.left = min(self.left + periods * self.quota, self.quota + self.burst)
+        if self.in_turn:  # nothing is kept for later, or owed for long: the turns of the others lie there
+            self.left = max(self.left, -self.quota // DEBT)
+        self.left = min(self.left + periods * self.quota, self.quota + (0 if self.in_turn else self.burst))
         self.next += periods * self.period
         if self.runs:
             self.look_at = max(self.look_at, self.since + self._wait())
 
     def ends(self, now: int) -> bool:
         """Whether it is to be stopped now, straight after a look."""
-        return self.runs and now >= self.tried and self.left + self.slack - self.tail <= self._close()
+        over = self.left + self.slack - self.tail <= self._close() or self.in_turn and now >= self._end
+        return self.runs and now >= self.tried and over
 
     def begins(self, now: int) -> bool:
         """Whether it is to be started now."""
-        return not self.runs and now >= self.tried and self._ready()
+        late = self.in_turn and now >= self._end - self.quota // 4
+        return not self.runs and now >= self.tried and self._ready() and not late
+
+    @property
+    def _end(self) -> int:
+        """When its turn ends, so that it has left the device when the next one begins."""
+        return self.next - self.period + self.quota - self.tail
 
     def _ready(self) -> bool:
         return self.left - (0 if self.settled else self.tail) >= self.quota // 4
@@ -142,5 +157,8 @@ class Cap:
     @property
     def due(self) -> int:
         """When it is next to be thought of."""
-        change = self.next if self.runs or not self._ready() else self.tried
+        if self.in_turn:
+            change = max(self._end, self.tried) if self.runs else self.next
+        else:
+            change = self.next if self.runs or not self._ready() else self.tried
         return min(self.look_at, change)

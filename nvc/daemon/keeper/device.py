@@ -219,9 +219,11 @@ class DeviceKeeper:
         if not plan.quota_ns:
             known.cap = None
         elif known.cap is None:
-            known.cap = Cap(plan.quota_ns, plan.period_ns, plan.burst_ns, plan.slack_ns, now, phase)
+            known.cap = Cap(plan.quota_ns, plan.period_ns, plan.burst_ns, plan.slack_ns, now, phase, plan.in_turn)
         else:
-            known.cap.change(plan.quota_ns, plan.period_ns, plan.burst_ns, plan.slack_ns, now, phase)
+            known.cap.change(
+                plan.quota_ns, plan.period_ns, plan.burst_ns, plan.slack_ns, now, phase, plan.in_turn
+            )
 
     def _hold(self, known: _Slice, now: int) -> None:
         """Stop or start a slice as its plan and its cap have it; also channels that it made meanwhile."""

@@ -55,6 +55,7 @@ class SlicePlan(Value):
     period_ns: int = PERIOD
     burst_ns: int = 0  # of unused quota, what is kept for later
     slack_ns: int = 0  # what it may have above its quota, and pay back later, before it is stopped
+    in_turn: bool = False  # it has its quota at the beginning of its period, and does not run in the rest
 
 
 class DevicePlan(Value):
@@ -117,7 +118,8 @@ def plan(
         )
         return DevicePlan(uuid, slices)
     caps = {terms.key: cap_of(terms) for terms in force.terms}
-    caps |= _turns(force, present, groups, activity, spanning, resting)
+    turns = _turns(force, present, groups, activity, spanning, resting)
+    caps |= turns
     slack = SLACK if _full(present, caps) else 0
     counts = {terms.key: working(groups[terms.key], activity) for terms in present}
     lengths = timeslices(force, present, caps, counts)
@@ -133,6 +135,7 @@ def plan(
                 period_of(terms),
                 quota,
                 quota // slack if slack else 0,
+                terms.key in turns,
             )
             for terms in force.terms
         ),
@@ -150,9 +153,10 @@ def _turns(
     """The parts of the time that slices have as quotas beside a program on several devices, by the slice's key.
 
     Devices do not agree on whose turn it is. Of two such programs each may run on one device and wait there for its
-    other half, for ever: on two H200s two jobs of tensor parallel decoding did 1 % each. Quotas begin at the same
-    moment on all devices. Only slices that use all that they are entitled to have them, and they share what the
-    others have not used.
+    other half, for ever: on two H200s two jobs of tensor parallel decoding did 1 % each. Both have half of each
+    device's time then, so quotas of a half would stop neither. So each has its quota at one moment on all devices,
+    while the others are stopped. Only slices that use all that they are entitled to take turns, and they share what
+    the others have not used. Those with a period of another length do not.
     """
     if force.front:
         return {}
@@ -161,9 +165,10 @@ def _turns(
         pids = {group.pid for group in groups[terms.key]}
         if not pids <= resting or period_of(terms) > PERIOD:  # a quota of a long period may have ended
             had[terms.key] = sum(activity.get(pid, 0) for pid in pids) / SECOND
+    usual = {terms.key for terms in present if period_of(terms) == PERIOD}
     everybody = frozenset(terms.key for terms in force.terms)
     part = entitlements(force, everybody - {key for key, had_ in had.items() if had_ >= IDLE})
-    wanting = {key for key in had if part.get(key) and had[key] >= SATURATED * part[key]}
+    wanting = {key for key in had if key in usual and part.get(key) and had[key] >= SATURATED * part[key]}
     if len(wanting) < 2 or wanting.isdisjoint(spanning):
         return {}
     left = max(1.0 - sum(had[key] for key in had.keys() - wanting), 0.0)
@@ -191,7 +196,7 @@ def phases(plan: Plan) -> dict[str, int]:
                 places.setdefault(one.key, []).append(device.uuid)
     found: dict[str, int] = {}
     ends: dict[tuple[str, int], int] = {}  # of the quotas before, by device and period
-    for key in sorted(capped, key=lambda key: (-len(places[key]), key)):
+    for key in sorted(capped, key=lambda key: (not capped[key].in_turn, -len(places[key]), key)):
         quota, period = capped[key].quota_ns, capped[key].period_ns
         begin = max(ends.get((uuid, period), 0) for uuid in places[key])
         found[key] = begin % period

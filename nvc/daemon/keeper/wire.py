@@ -140,10 +140,10 @@ def _device_plan(value: object) -> DevicePlan:
 
 
 def _slice_plan(value: object) -> SlicePlan:
-    key, groups, length, stopped, quota, period, burst, slack = _list(value, 8)
+    key, groups, length, stopped, quota, period, burst, slack, in_turn = _list(value, 9)
     return SlicePlan(
         _text(key), tuple(_group(one) for one in _list(groups)), _number(length, 0, WORD), _flag(stopped),
-        _number(quota), _number(period, 1), _number(burst), _number(slack),
+        _number(quota), _number(period, 1), _number(burst), _number(slack), _flag(in_turn),
     )  # fmt: skip
 
 
