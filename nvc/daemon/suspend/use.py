@@ -25,7 +25,7 @@ class Use:
         self.suspender, self.slices, self.accountant, self.timing = suspender, slices, accountant, timing
         self.log = log
         self.idle = Idle()
-        self._threads: Threads | None = None
+        self.threads = Threads()
         self._said: dict[str, str] = {}
         self._had: dict[tuple[str, str], tuple[int, int]] = {}  # by UUID and slice: time by the log, and work
 
@@ -33,10 +33,13 @@ class Use:
         """Ask for what is due. Raises OSError."""
         if not any(own.idle_s for own in self.slices.device_policy.values()):
             return
-        self._threads = self._threads or Threads()
         for uuid, own in self.slices.device_policy.items():
             self._say(uuid, self.timing.keeper_of(uuid, now) if own.idle_s else "")
         for key, leave in self.idle.plan(tuple(self._tenants(now)), now):
+            problem = self.unseen(key) if leave else ""
+            if problem:
+                self.log(f"slice {key}: it is idle, and not suspended: {problem}")
+                continue
             if leave:
                 self.log(f"slice {key}: it is suspended until it is used: idle-suspend")
             else:
@@ -94,5 +97,18 @@ class Use:
         served = known.entry.isolation == MPS or known.entry.server
         return not stopped and not served and not any(self.timing.keeper_of(uuid, now) for uuid in uuids)
 
+    def unseen(self, key: str) -> str:
+        """Why nvcd could not see that a slice is wanted; "": it could."""
+        try:
+            for user in self.accountant.users:
+                if user.key == key:
+                    self.threads.calls(user.pid)
+        except OSError as error:
+            return f"{error.filename or '/proc'}: the threads of its processes cannot be watched: {error.strerror}"
+        return ""
+
     def _is_wanted(self, pids: tuple[int, ...]) -> bool:
-        return self._threads is not None and any(map(self._threads.wait_for_driver, pids))
+        try:
+            return any(map(self.threads.wait_for_driver, pids))
+        except OSError:  # nobody else would bring it back
+            return True
