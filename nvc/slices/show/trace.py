@@ -21,9 +21,9 @@ def document(
 ) -> dict[str, Any]:
     """The trace.
 
-    `records`: the GPU's UUID, nanoseconds of its timer, kind and process, the oldest first. `names` and `slices` by
-    process, `indices` of GPUs by UUID. A process is a row of its GPU; who is on it at the end has a region until
-    then.
+    `records`: the GPU's UUID, nanoseconds of its timer, kind and process, in the order of the log. `names` and
+    `slices` by process, `indices` of GPUs by UUID. A process is a row of its GPU; who is on it at the end has a
+    region until then.
     """
     events: list[dict[str, Any]] = []
     rows: dict[str, int] = {}
@@ -34,7 +34,7 @@ def document(
     for uuid, time, kind, pid in records:
         row = rows.setdefault(uuid, len(rows) + 1)
         begin = first.setdefault(uuid, time)
-        last[uuid] = max(last.get(uuid, time), time)
+        time = last[uuid] = max(last.get(uuid, time), time)  # as accounts.py counts a record that comes late
         if uuid in on:
             who, since = on.pop(uuid)
             events.append(_region(row, who, since - begin, time - begin, names, slices))
