@@ -26,7 +26,7 @@ def test_every_command(place: Place, driver: str, launcher: str, scratch: str) -
     started(place, driver)
     os.mkdir(f"{scratch}/bin")
     with open(f"{scratch}/bin/nvc-cli", "w", encoding="ascii") as out:
-        out.write(f'#!/bin/sh\nexec {launcher} --root={driver} "$@"\n')
+        out.write(f'#!/bin/sh\nexec "{launcher}" --root={driver} "$@"\n')
     os.chmod(f"{scratch}/bin/nvc-cli", 0o755)
     env = {**CLEAN_ENV, "PATH": f"{scratch}/bin:{CLEAN_ENV['PATH']}"}
     words = place.sliced(launcher, driver, "--memory=4GiB", "--name=web")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from nvc.base.errors import DeviceError
 from nvc.frontends import configure as pipeline
-from nvc.kernel import LinuxKernel, probe
-from nvc.model.request import DriverOptions, Request
+from nvc.kernel import probe
 
 
 def ending() -> tuple[int, int]:
@@ -60,7 +59,7 @@ def test_configure_reaps_the_probe_also_after_a_failure(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(pipeline, "_configure", failing)
     monkeypatch.setattr(pipeline, "_PROBE_END", 30)
-    call: Callable[..., object] = pipeline.configure
+    run: Any = None
     with pytest.raises(DeviceError):
-        call(LinuxKernel(), DriverOptions(), Request(), 1, "/x", None)
+        pipeline.configure(run)
     assert is_reaped(pid)
