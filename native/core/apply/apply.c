@@ -267,7 +267,7 @@ static int receive(int in, pid_t pid, int timeout_ms, struct nvc_report *report,
     if (result == -ECHILD && WIFEXITED(status) && WEXITSTATUS(status) == 0)
         return 0;
     /* A child that had just reported has committed, and its journal is empty. */
-    return result == -ETIMEDOUT && read_report(in, 0, report) == 0 ? 0 : result;
+    return result < 0 && read_report(in, 0, report) == 0 ? 0 : result;
 }
 
 /* In a process of its own. `killed`: after it had said that all is done. */
