@@ -69,6 +69,20 @@ def test_a_thread_that_has_just_begun_is_not_waited_for(tmp_path: Path) -> None:
     assert left(tmp_path, change) == (True, 2)
 
 
+def test_of_whom_nothing_is_known_is_waited_for(tmp_path: Path) -> None:
+    """A kernel without schedstat."""
+    thread(tmp_path, 100, "R", 5)
+    (tmp_path / f"{PID}/task/100/schedstat").unlink()
+    assert left(tmp_path)[0] is False
+
+
+def test_a_process_whose_threads_cannot_be_listed(tmp_path: Path) -> None:
+    (tmp_path / str(PID)).mkdir()
+    (tmp_path / f"{PID}/task").write_text("")
+    with pytest.raises(NotADirectoryError):
+        left(tmp_path)
+
+
 def test_a_process_that_has_ended(tmp_path: Path) -> None:
     assert left(tmp_path) == (True, 1)
 

@@ -55,8 +55,8 @@ class Threads:
         for tid in self._list(pid):
             state = self._text(f"{pid}/task/{tid}/stat").rpartition(")")[2].split(" ")[1:2]
             ran = self._text(f"{pid}/task/{tid}/schedstat").split(" ")[0]
-            if state == ["R"] and ran.isdigit():
-                found[tid] = int(ran)
+            if state == ["R"]:  # of which nothing is known, it has not run
+                found[tid] = int(ran) if ran.isdigit() else 0
         return found
 
     def calls(self, pid: int) -> dict[int, str]:
@@ -86,7 +86,9 @@ class Threads:
         try:
             with closing(self._open(f"{pid}/mem")) as fd:
                 data = os.pread(fd, _NEAR, stack)
-        except OSError:  # it has ended, or it is not ours to look at
+        except PermissionError:
+            raise  # who cannot be watched is not taken for idle
+        except OSError:  # it has ended, or has no stack there
             data = b""
         return (here, *struct.unpack_from(f"<{len(data) // 8}Q", data))
 
@@ -97,8 +99,10 @@ class Threads:
         try:
             with closing(self._open(f"{pid}/task", os.O_DIRECTORY)) as fd:
                 return [int(name) for name in os.listdir(fd) if name.isdigit()]
-        except OSError:
-            return []
+        except OSError as error:
+            if error.errno in ENDED:
+                return []
+            raise
 
     def _text(self, path: str) -> str:
         """What a file of /proc says, "" where its process has ended. Raises OSError."""
