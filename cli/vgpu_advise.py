@@ -31,11 +31,10 @@ def _state() -> tuple[dict[str, Any], tuple[str, ...]]:
 @FORMAT
 @click.pass_context
 def advise_command(ctx: click.Context, gpu: str, trusted: bool, seconds: float, form: str) -> None:
-    """Measure what slices do. Say which policy fits, and what each would give.
+    """Measure what slices do, and say which policy fits.
 
     GPU is an index or UUID; without it, every GPU with slices. UTILIZED is the part of the GPU's time that a slice
     used. STEP is how long it has the GPU until it has nothing to run, where that is less than its timeslice.
-    Figures are of runs on the same kind of GPU; for others, rules say what a policy gives.
     """
     from nvc.slices.policy.advice import advise
     from nvc.slices.show.advice import document, situations, text

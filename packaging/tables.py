@@ -1,7 +1,7 @@
 """Writes what pages have of tables in the code.
 
-Variables go to docs/hooks.md, policies to docs/sharing.md, what was measured of them to docs/choose-policy.md, and
-how a slice is asked for to docs/cli.md. The schema of the chart's values has the last, and keys of config.toml.
+Variables go to docs/hooks.md, policies to docs/sharing.md, and how a slice is asked for to docs/cli.md. The schema
+of the chart's values has the last, and keys of config.toml.
 
 Needs `make native`.
 """
@@ -23,7 +23,6 @@ from nvc.model.slices import isolation, policy, time_settings  # noqa: E402
 from nvc.request.config import file  # noqa: E402
 from nvc.request.config.keys import KEYS  # noqa: E402
 from nvc.request.environment import VARIABLES  # noqa: E402
-from nvc.slices.policy import effects  # noqa: E402
 
 FIELDS_HEAD = "| option for a slice | | also |\n| --- | --- | --- |\n"
 VARIABLES_HEAD = "| variable | meaning |\n| --- | --- |\n"
@@ -58,7 +57,6 @@ WRITTEN = ("vgpu", "metrics")
 def main() -> None:
     """All of them, in place."""
     replace_table("docs/sharing.md", policy.HEAD, policy.table())
-    replace_table("docs/choose-policy.md", effects.HEAD, effects.table())
     replace_table("docs/hooks.md", VARIABLES_HEAD, variables())
     replace_table("docs/cli.md", FIELDS_HEAD, fields())
     path = os.path.join(REPO, SCHEMA)

@@ -2,7 +2,7 @@
 
     python3 tests/bench/together.py [--bin DIR] [--root DRIVER_ROOT] [--device ID] [--only GROUP ...]
         [--seconds 5] [--rounds 3] [--minutes 30] [--kill 100] [--peer-shim /path/libvgpu.so] [--report FILE]
-        [-o json|effects]
+        [-o json]
 
 As root. The tenants are programs of our own (tests/native/vgpu_steps.c): decode loops whose step of 2 ms is a
 CUDA graph, the same launched one by one (`eager`), training steps of 15 ms (`train`), and a mix of all. The ways:
@@ -11,7 +11,7 @@ that is started here (`mps`), and another shim (`peer`), set up by the variables
 
 Groups run in their order, most important first, until the minutes are over. The report, in Markdown, is written
 anew after each run, and ends with what did not run. A run that hangs is ended and reported. Without a GPU, only the
-first group runs, on a simulated one. `-o effects` prints rows for nvc/slices/policy/effects.py.
+first group runs, on a simulated one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(1, os.path.dirname(sys.path[0]))
 
 from support import REPO, STAGE
-from support.together import EIGHT, TENANTS_OF_NVCD, Case, Kills, Sample, effects, equal, goals, report, rows
+from support.together import EIGHT, TENANTS_OF_NVCD, Case, Kills, Sample, equal, goals, report, rows
 from tenants import Gpu
 from together_kill import kill
 from together_run import Failed, Machine
@@ -166,12 +166,6 @@ class Run:
         """The report, in Markdown."""
         return report(self.head, rows(self.samples), self.kills, list(self.not_run.items()))
 
-    def effects(self) -> str:
-        """Rows for the table of `nvc-cli vgpu advise`."""
-        about = dict(self.head)
-        when = f"driver {about['driver']}, {about['date']}"
-        return effects(rows(self.samples), self.machine.gpu.name, when)
-
     def write(self) -> None:
         """Keep what there is: a run that is ended from outside loses nothing but its last case."""
         if self.options.report:
@@ -236,7 +230,7 @@ def arguments() -> argparse.Namespace:
         "--peer-shim", default=os.environ.get("PEER_SHIM", ""), help="another shim to preload"
     )
     parser.add_argument("--report", default="", help="keep the report in this file, in Markdown")
-    parser.add_argument("-o", "--output", choices=("markdown", "json", "effects"), default="markdown")
+    parser.add_argument("-o", "--output", choices=("markdown", "json"), default="markdown")
     options = parser.parse_args()
     options.only = [name for words in options.only or () for name in words.split(",")]
     unknown = set(options.only) - set(plan())
@@ -278,8 +272,7 @@ def main() -> None:
             run.all()
         except Failed as error:
             raise SystemExit(f"bench: {error}") from None
-        forms = {"markdown": run.text, "json": lambda: json.dumps(run.json()), "effects": run.effects}
-        print(forms[options.output]())
+        print(json.dumps(run.json()) if options.output == "json" else run.text())
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 

@@ -10,7 +10,6 @@ from support import CLEAN_ENV, REPO, need, run
 from support.vgpu import ensure_shim
 
 from nvc.model.slices.policy import table
-from nvc.slices.policy import effects
 
 PAGES = ("choose-policy", "sharing", "isolation")
 
@@ -64,9 +63,3 @@ def test_every_policy_and_state_is_explained() -> None:
     assert table() in TEXT, "run make tables"
     for word in ("busy", "idle", "capped", "waiting", "paused", "denied", "gone"):
         assert f"`{word}`" in TEXT
-
-
-def test_the_figures_are_those_that_advise_prints() -> None:
-    assert effects.table() in read("choose-policy"), "run make tables"
-    changed = effects.MEASURED[0].replace(speed=9.87)
-    assert "9.87" in effects.table((changed, *effects.MEASURED[1:]))

@@ -10,8 +10,6 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from nvc.model.slices.policy import POLICIES
-
 ALONE = "native"  # the way without nvc; with one tenant, what all else is compared with
 WAITS = ("decode", "eager")  # kinds whose host waits for each step
 TENANTS_OF_NVCD = 16
@@ -285,20 +283,6 @@ def table_of_rows(found: Iterable[Row]) -> list[str]:
         )  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     return lines
-
-
-def effects(found: Mapping[Case, Row], model: str, when: str) -> str:
-    """Rows for nvc/slices/policy/effects.py: policies, as multiples of one alone."""
-    lines = []
-    for case, one in found.items():
-        alone = found.get(equal(ALONE, 1, case.load))
-        if one.speed is None or len(case.weights) < 2 or case.way not in POLICIES:
-            continue
-        uneven = f', "weights {":".join(map(str, case.weights))}", True' if set(case.weights) != {1} else ""
-        late = f"{one.p99 / alone.p99:.1f}" if alone and case.load in WAITS else "None"
-        about = f'"{model}", "{case.load}", {len(case.weights)}, "{case.way}"'
-        lines.append(f'    Effect({about}, {one.speed:.2f}, {late}, "{when}"{uneven}),\n')
-    return "".join(lines)
 
 
 def report(

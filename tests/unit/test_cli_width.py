@@ -124,11 +124,11 @@ def shared_devices() -> tuple[SharedDevice, ...]:
 
 
 def shares() -> tuple[Situation, ...]:
-    """A crowd with long names, on a GPU that was measured and on one that was not."""
+    """A crowd with long names and caps, and one without caps."""
     loads = (Load(LONG * 2, 0.999, 9.9, 0.0099, 99, 65536, 143771 << 20, 64),) * 3
     long = Load(LONG, 0.999, 9.9, None, 99, 65536, 143771 << 20, 64)
     one = Situation("GPU-0", "0:6", LONG, 2, (*loads, long), 0.04, 100, 143771 << 20)
-    return one, one.replace(model="NVIDIA H200", loads=tuple(load.replace(cores=0) for load in loads))
+    return one, one.replace(loads=tuple(load.replace(cores=0) for load in loads))
 
 
 def tenants() -> tuple[SliceStatus, ...]:

@@ -1,11 +1,10 @@
 """The policies by which slices share a GPU's time, one row each. Pure.
 
 Parsing, nvcd's plan, entitlements, help, shell completion and docs/sharing.md (packaging/tables.py) follow this
-table. Other places know some policies by name. `nvc/slices/policy/advice.py` says which one to choose, and
-`effects.py` beside it what was measured. Those that are not timed, `native` and `concurrent`, are in
-`native/vgpu/layout.h`, whose names `time/window.c` and `view/mps.c` there use, and in
-`nvc/model/slices/layout.py`. Timeslices under `first` are also in `nvc/daemon/keeper/plan.py`. A row's number is
-its place.
+table. Other places know some policies by name. `nvc/slices/policy/advice.py` says which one to choose. Those that
+are not timed, `native` and `concurrent`, are in `native/vgpu/layout.h`, whose names `time/window.c` and
+`view/mps.c` there use, and in `nvc/model/slices/layout.py`. Timeslices under `first` are also in
+`nvc/daemon/keeper/plan.py`. A row's number is its place.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ class Policy(Value):
     number: int  # in quotas, and for people who know cGPU's
     name: str
     text: str  # who gets what, for the documentation
-    rule: str  # the same for `vgpu advise`, where nothing was measured
     bound: str = NOTHING  # nvcd gives nobody more, also while the device is idle
     weighs: bool = False  # the time is divided by weight; otherwise equally
     timed: bool = True  # nvcd sets timeslices and stops slices at their caps; otherwise the driver shares alone
@@ -42,22 +40,15 @@ class Policy(Value):
 
 
 TABLE = (
-    Policy(0, "fair", "an equal part, also while others are idle. --max-instances says of how many",
-           "equal parts; what one leaves stays unused", EQUAL),
+    Policy(0, "fair", "an equal part, also while others are idle. --max-instances says of how many", EQUAL),
     Policy(1, "first", "a slice that asks for this policy goes before the others, which get what it leaves."
-           " Several have equal parts",
-           "a slice that asks for it goes before the others, which get what it leaves"),
-    Policy(2, "weight", "by weight, for the slices that have work",
-           "parts by weight for slices with work; a step waits for a timeslice of each", weighs=True),
-    Policy(3, "fixed", "at most its cap, even if the GPU is idle; slices without a cap share the rest",
-           "at most its cap for each; what one leaves stays unused", CAP),
-    Policy(4, "soft", "by weight, in longer timeslices: fewer changes, longer waits",
-           "parts by weight; timeslices and waits up to four times as long", weighs=True, quanta=4),
-    Policy(5, "native", "the driver schedules processes; caps and weights do not hold",
-           "parts as the driver gives them; caps and weights do not count", timed=False),
+           " Several have equal parts"),
+    Policy(2, "weight", "by weight, for the slices that have work", weighs=True),
+    Policy(3, "fixed", "at most its cap, even if the GPU is idle; slices without a cap share the rest", CAP),
+    Policy(4, "soft", "by weight, in longer timeslices: fewer changes, longer waits", weighs=True, quanta=4),
+    Policy(5, "native", "the driver schedules processes; caps and weights do not hold", timed=False),
     Policy(6, "concurrent", "kernels of all slices run at the same time, under one MPS server; slices with less"
-           " weight pause between launches. For tenants who trust each other",
-           "kernels side by side: most where each leaves much of the GPU unused", weighs=True, timed=False,
+           " weight pause between launches. For tenants who trust each other", weighs=True, timed=False,
            server=True),
 )  # fmt: skip
 MPS_CLIENTS = 60  # of one server, as the driver has it; each slice is at least one
@@ -77,7 +68,7 @@ def policy_of(number: int) -> Policy:
     A number that only a newer version of nvc knows names itself, and nvcd gives its slices equal parts. A device
     policy that is not in the table cannot be read: nvc/slices/policy/policies.py raises PolicyError.
     """
-    return TABLE[number] if number < len(TABLE) else Policy(number, str(number), "", "")
+    return TABLE[number] if number < len(TABLE) else Policy(number, str(number), "")
 
 
 HEAD = (

@@ -8,8 +8,7 @@ say.
 from __future__ import annotations
 
 from nvc.base.value import Value
-from nvc.model.slices.policy import MPS_CLIENTS, POLICIES, TABLE, policy_of
-from nvc.slices.policy.effects import DECODE, MEASURED, MIX, TRAIN, Effect, effect
+from nvc.model.slices.policy import MPS_CLIENTS, POLICIES, policy_of
 
 SHORT = 0.010  # seconds: who waits for a step of this length notices what others' timeslices add to it
 IDLE = 0.01  # of the time
@@ -57,29 +56,6 @@ class Situation(Value):
         """The slices that did something, or may have."""
         return tuple(one for one in self.loads if one.kind != IDLING)
 
-    @property
-    def uneven(self) -> bool:
-        """Whether the weights of the active slices differ."""
-        return len({one.weight for one in self.active}) > 1
-
-    @property
-    def load(self) -> str:
-        """The measured load that is most like what the slices do; "" if that is not known."""
-        kinds = {one.kind for one in self.active}
-        if not kinds or UNKNOWN in kinds:
-            return ""
-        return {frozenset({WAITING}): DECODE, frozenset({WORKING}): TRAIN}.get(frozenset(kinds), MIX)
-
-
-class Outlook(Value):
-    """What one policy would give."""
-
-    policy: str
-    now: bool
-    text: str
-    measured: Effect | None  # None: `text` is a rule
-    obstacle: str  # what is in its way; "": nothing
-
 
 class Advice(Value):
     """What to do with a device, and why."""
@@ -88,37 +64,38 @@ class Advice(Value):
     policy: str
     why: str
     commands: tuple[str, ...]  # none: leave it as it is
-    outlooks: tuple[Outlook, ...]
 
 
-def advise(situation: Situation, trusted: bool, table: tuple[Effect, ...] = MEASURED) -> Advice:
+def advise(situation: Situation, trusted: bool) -> Advice:
     """The policy for a device. `trusted`: a fault of one tenant may end the programs of all."""
-    name, why, more = _choice(situation, trusted, table)
+    name, why, more = _choice(situation, trusted)
     now = policy_of(situation.policy).name
-    if name == "concurrent" and _restarts(situation):
+    if name == "concurrent" and not all(one.server for one in situation.loads):
         why += "; a slice can join only from its start: stop them, set the policy, start them"
     if situation.not_enforced and policy_of(POLICIES.index(name)).needs_nvcd:
         why += f"; it is not enforced before nvcd runs ({situation.not_enforced})"
     commands = () if name == now else (f"nvc-cli vgpu policy {situation.index} {name}",)
-    return Advice(situation, name, why, (*commands, *more), _outlooks(situation, trusted, table))
+    return Advice(situation, name, why, (*commands, *more))
 
 
-def _choice(
-    situation: Situation, trusted: bool, table: tuple[Effect, ...]
-) -> tuple[str, str, tuple[str, ...]]:
+def _choice(situation: Situation, trusted: bool) -> tuple[str, str, tuple[str, ...]]:
     """A policy, the reason, and commands beside that which sets the policy."""
     active, now = situation.active, policy_of(situation.policy).name
-    caps = [one for one in active if one.cores]
-    weights = {one.weight for one in active}
+    kinds, weights = {one.kind for one in active}, {one.weight for one in active}
     if not active:
         return now, "no slice does anything: ask again while they work", ()
-    if caps and len(caps) == len(active):
+    if all(one.cores for one in active):
         return "fixed", "every slice has a cap, and only under fixed is that all that it gets", ()
     if len(active) == 1:
         why = f"only {active[0].name} works, and has the GPU's time as long as it is alone"
         return now, why, ()
-    if trusted and not _obstacle(situation, "concurrent") and (gain := _gain(situation, table)):
-        return "concurrent", gain, ()
+    if trusted and kinds == {WAITING} and _may_share_a_server(situation):
+        why = (
+            "short steps that are waited for leave much of the GPU unused. Four such programs made 1.46 times as"
+            " many of them side by side, on an H200 (docs/choose-policy.md)"
+        )
+        lighter = "; of different weights less: the lighter ones pause" if len(weights) > 1 else ""
+        return "concurrent", why + lighter, ()
     short, long = ([one for one in active if one.kind == kind] for kind in (WAITING, WORKING))
     if short and long and len({one.weight for one in long}) == 1:
         sets = tuple(f"nvc-cli vgpu set {one.name} --policy first" for one in short if not one.first)
@@ -130,72 +107,13 @@ def _choice(
         return "first", why, sets
     if len(weights) > 1:
         return "weight", "weights differ: only by weight does each get its part", ()
-    if not situation.load:
-        return (
-            "weight",
-            f"what they do is not measured under {now}: by weight, each gets its part, and it is",
-            (),
-        )
+    if UNKNOWN in kinds:
+        why = f"what they do is not measured under {now}: by weight, each gets its part, and it is"
+        return "weight", why, ()
     if now == "weight":
         return now, "all slices have one weight, and each gets its part of the time that is used", ()
     return "weight", "each gets its part, and what one leaves goes to the others", ()
 
 
-def _gain(situation: Situation, table: tuple[Effect, ...]) -> str:
-    """Why the policy `concurrent` is better than timeslices; "" if that is not known or not so."""
-    count, load = len(situation.active), situation.load
-    found = effect(situation.model, load, count, "concurrent", table, situation.uneven)
-    other = effect(situation.model, load, count, "native", table)
-    if found and other:
-        if found.speed <= other.speed:
-            return ""
-        return (
-            f"side by side they did {found.speed / other.speed:.2f} times as much as one after the other,"
-            f" with {found.slices} slices of such work on this kind of GPU"
-            f"{f' ({found.note})' if found.note else ''}"
-            f"{'' if found.uneven == situation.uneven else '; of different weights less: the lighter ones pause'}"
-        )
-    if situation.load == DECODE:
-        return (
-            "short steps that are waited for leave much of the GPU unused; not measured on this kind of GPU"
-        )
-    return ""
-
-
-def _obstacle(situation: Situation, name: str) -> str:
-    """Why the policy cannot be set now; "" if it can."""
-    if name == "concurrent":
-        if situation.uuid.startswith("MIG-"):
-            return "not for MIG devices"
-        if len(situation.loads) > MPS_CLIENTS:
-            return f"more than {MPS_CLIENTS} slices"
-    if name == "fixed" and any(not one.cores for one in situation.loads):
-        return "not every slice has a cap"
-    return ""
-
-
-def _restarts(situation: Situation) -> bool:
-    return any(not one.server for one in situation.loads)
-
-
-def _outlooks(situation: Situation, trusted: bool, table: tuple[Effect, ...]) -> tuple[Outlook, ...]:
-    made = []
-    for row in TABLE:
-        found = effect(
-            situation.model, situation.load, len(situation.active), row.name, table, situation.uneven
-        )
-        obstacle = _obstacle(situation, row.name)
-        if row.server and not obstacle and not trusted:
-            obstacle = "a fault of one ends all: say --trusted"
-        elif row.server and not obstacle and _restarts(situation):
-            obstacle = "start the slices again"
-        made.append(
-            Outlook(
-                row.name,
-                row.number == situation.policy,
-                found.text if found else row.rule,
-                found,
-                obstacle,
-            )
-        )
-    return tuple(made)
+def _may_share_a_server(situation: Situation) -> bool:
+    return not situation.uuid.startswith("MIG-") and len(situation.loads) <= MPS_CLIENTS

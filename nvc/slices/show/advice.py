@@ -16,7 +16,6 @@ from nvc.slices.show.view import Picture
 from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
 
 INDENT = 2
-WORDS = 25  # columns before the words on a policy
 SOME, EARLY = 20, 0.9  # switches that say something, and the part of a timeslice after which it ends by itself
 
 
@@ -124,36 +123,11 @@ def _one(advice: Advice, width: int) -> str:
         f"  {line}"
         for line in fitted(rows, width and width - INDENT, ("PROCESSES", "CAP"), (), ("SLICE",)).splitlines()
     ]
-    lines += ["", "  POLICY       BY        WHAT IT WOULD GIVE"]
-    for outlook in advice.outlooks:
-        mark = "*" if outlook.now else " "
-        basis = "measured" if outlook.measured else "rule"
-        words = f"{outlook.text}; {outlook.obstacle}" if outlook.obstacle else outlook.text
-        first, *more = _folded(words, width, WORDS)
-        lines += [f"{mark} {outlook.policy:<11}  {basis:<8}  {first[WORDS:]}", *more]
-    lines += ["", *_folded(sources(advice), width, INDENT), ""]
-    lines += _folded(f"{_verdict(advice)} {advice.why}.", width, INDENT)
+    lines.append("")
+    verdict = advice.policy if advice.commands else f"leave it at {advice.policy}"
+    lines += _folded(f"Advice: {verdict}: {advice.why}.", width, INDENT)
     lines += [f"    {command}" for command in advice.commands]
     return "\n".join(clean((line,))[0] for line in lines) + "\n"
-
-
-def _verdict(advice: Advice) -> str:
-    if not advice.commands:
-        return f"Advice: leave it at {advice.policy}:"
-    return f"Advice: {advice.policy}:"
-
-
-def sources(advice: Advice) -> str:
-    """Where the figures are from, or that there are none."""
-    now = advice.situation
-    measured = [one.measured for one in advice.outlooks if one.measured]
-    if not measured:
-        why = "their work is not measured" if not now.load else "this kind of GPU and work was not measured"
-        why = why if len(now.active) > 1 else "fewer than two slices work"
-        return f"No figures: {why}. docs/choose-policy.md says how to measure."
-    found = measured[0]
-    counts = " and ".join(str(count) for count in sorted({one.slices for one in measured}))
-    return f"Measured on {found.model}, {found.when}, with {counts} slices of such work ({found.load})."
 
 
 def _folded(words: str, width: int, indent: int) -> list[str]:
@@ -182,19 +156,6 @@ def _document(advice: Advice) -> dict[str, Any]:
                 "work": one.kind,
             }
             for one in now.loads
-        ],
-        "policies": [
-            {
-                "name": one.policy,
-                "rule": None if one.measured else one.text,
-                "measured": None if one.measured is None else {
-                    "model": one.measured.model, "load": one.measured.load, "slices": one.measured.slices,
-                    "speed": one.measured.speed, "p99": one.measured.p99, "when": one.measured.when,
-                    "note": one.measured.note or None,
-                },
-                "obstacle": one.obstacle or None,
-            }
-            for one in advice.outlooks
         ],
         "advice": {"policy": advice.policy, "why": advice.why, "commands": list(advice.commands)},
     }  # fmt: skip
