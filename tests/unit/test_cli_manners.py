@@ -20,7 +20,7 @@ from nvc.doctor import FAILED, Check, Finding, Result, text
 from nvc_cli import boot, output
 from nvc_cli.main import CONTEXT, tree
 from nvc_cli.options import FORMATS, GLOBAL, HOT
-from nvc_cli.suggest import COMMANDS, ELSEWHERE, OPTIONS, command_hint, option_hint
+from nvc_cli.suggest import COMMANDS, ELSEWHERE, OPTIONS, SLICES, command_hint, option_hint
 
 Call = Callable[..., tuple[int, str, str]]
 GROUPS = ("vgpu", "cdi", "cdi transform", "sim", "config", "runtime")
@@ -116,6 +116,9 @@ def flat(table: dict[str, dict[str, str]]) -> list[tuple[str, str, str]]:
     ]
 
 
+FOREIGN = flat({"": {**COMMANDS, **SLICES}, "vgpu": SLICES})
+
+
 def resolved(words: list[str]) -> click.Command:
     """The command that the words begin with; every option in them is one of it."""
     command: click.Command = tree
@@ -135,7 +138,7 @@ def resolved(words: list[str]) -> click.Command:
 
 def test_a_foreign_command(call: Call) -> None:
     """It is no command of ours, and what is suggested in its place is one."""
-    for group, word, ours in flat(COMMANDS):
+    for group, word, ours in FOREIGN:
         code, out, err = call(f"{group} {word}")
         assert (code, out) == (1, ""), word
         assert f"unknown command: {f'{group} {word}'.strip()}; did you mean `nvc-cli {ours}`? [" in err, word
@@ -197,7 +200,7 @@ def test_nothing_is_suggested_that_is_far_away(call: Call, words: str) -> None:
 
 def test_no_table_has_a_word_of_ours() -> None:
     """Such a row would never be read, or hides a command that was added later."""
-    for group, word, _ in flat(COMMANDS):
+    for group, word, _ in FOREIGN:
         command = resolved(group.split())
         assert isinstance(command, click.Group)
         assert command.get_command(click.Context(command), word) is None, (group, word)
