@@ -1,25 +1,22 @@
 """Writes man pages and completion scripts. Usage: manpages.py DIRECTORY PYTHON_PATH...
 
-nvc-cli(1), a page for each of its commands, and nvidia-ctk(1) come from command trees, so from what parser and
-`--help` read; nvcd(8), nvc-kubelet-plugin(8), nvc-nri(8), nvc-hook(8), nvc-cdi-hook(8), first-container(8) and
-nvc-spin(1) from their usage texts; nvc-runtime(8), whose `--help` is that of another runtime, from the text here.
+A page has what `--help` prints: nvc-cli(1), a page for each of its commands, nvidia-ctk(1), nvcd(8),
+nvc-kubelet-plugin(8), nvc-nri(8), nvc-hook(8), nvc-cdi-hook(8), first-container(8) and nvc-spin(1). Only that of
+nvc-runtime(8), whose `--help` is another runtime's, is from the text here.
 """
 
 from __future__ import annotations
 
-import inspect
 import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-import complete
-
 if TYPE_CHECKING:
     import click
 
-HEAD = '.TH {name} {section} "" "nvc {version}" "{manual}"\n'
 MANUALS = {1: "User Commands", 8: "System Administration"}
+WIDTH = 73  # columns of a help text: 80 with what man(1) indents
 FILES = """.SH FILES
 .TP
 .I /etc/nvc/config.toml
@@ -62,104 +59,36 @@ If a command has other exit codes, its description says so.
 
 def escape(text: str) -> str:
     """Text as roff takes it (groff_man(7)): no line begins with a control character."""
-    text = text.replace("\\", "\\e").replace("-", "\\-").replace("\b", "")
+    text = text.replace("\\", "\\e").replace("-", "\\-")
     return "\n".join(f"\\&{line}" if line.startswith((".", "'")) else line for line in text.splitlines())
 
 
-def paragraphs(text: str) -> str:
-    """A help text: what click is told not to fold stays as it is."""
-    parts = []
-    for part in inspect.cleandoc(text.replace("\f", "")).split("\n\n"):
-        kept = part.startswith("\b")
-        body = escape(part.lstrip("\b\n"))
-        parts.append(f".PP\n.nf\n{body}\n.fi\n" if kept else f".PP\n{body}\n")
-    return "".join(parts)
-
-
-def bold(text: str) -> str:
-    """One line in bold."""
-    return f".B {escape(text)}\n"
-
-
-def options(command: click.Command, context: click.Context, title: str = ".SH OPTIONS\n") -> str:
-    """The options in the order of the help."""
-    records = [item.get_help_record(context) for item in command.get_params(context)]
-    rows = "".join(f".TP\n{bold(names)}{escape(text)}\n" for names, text in filter(None, records))
-    return title + rows if rows else ""
-
-
-def examples(command: click.Command) -> str:
-    """The examples, as typed."""
-    lines = [line.strip() for line in (command.epilog or "").splitlines() if line.startswith("  ")]
-    body = "".join(f"{escape(line)}\n" for line in lines)
-    return f".SH EXAMPLES\n.nf\n{body}.fi\n" if body else ""
-
-
-def synopsis(command: click.Command, context: click.Context) -> str:
-    """The first line of the help."""
-    return bold(f"{context.command_path} {' '.join(command.collect_usage_pieces(context))}")
-
-
-def sections(group: click.Group, context: click.Context) -> str:
-    """The commands of a command, each with its options."""
-    import click
-
-    text = ""
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        assert command is not None
-        inner = click.Context(command, context, name, **command.context_settings)
-        text += f".SS {escape(name)}\n{synopsis(command, inner)}{paragraphs(command.help or '')}"
-        text += options(command, inner, "")
-        lines = [line.strip() for line in (command.epilog or "").splitlines() if line.startswith("  ")]
-        if lines:
-            text += ".PP\nExamples:\n.PP\n.nf\n" + "".join(f"{escape(line)}\n" for line in lines) + ".fi\n"
-        if isinstance(command, click.Group):
-            text += sections(command, inner)
-    return text
-
-
-def page(name: str, section: int, summary: str, version: str, body: str) -> str:
-    """A whole page."""
-    head = HEAD.format(name=name.upper(), section=section, version=version, manual=MANUALS[section])
+def page(name: str, section: int, usage: str, more: str, version: str, see: str = "nvc-cli(1)") -> str:
+    """The page of a program or command: its help, whose first paragraph is the call, then `more`."""
+    call, _, rest = usage.partition("\n\n")
+    summary = " ".join(rest.strip().partition("\n\n")[0].split()).partition(". ")[0].rstrip(".")
     summary = summary[:1].lower() + summary[1:] if not summary[1:2].isupper() else summary
-    return f"{head}.SH NAME\n{name} \\- {escape(summary.rstrip('.'))}\n{body}"
+    return (
+        f'.TH {name.upper()} {section} "" "nvc {version}" "{MANUALS[section]}"\n'
+        f".SH NAME\n{name} \\- {escape(summary)}\n"
+        f".SH SYNOPSIS\n.nf\n{escape(call.removeprefix('Usage: '))}\n.fi\n"
+        f".SH DESCRIPTION\n.nf\n{escape(rest.rstrip())}\n.fi\n{more}"
+        f".SH SEE ALSO\n{escape(see)}\n"
+    )
 
 
-def command_page(name: str, command: click.Command, context: click.Context, version: str, see: str) -> str:
-    """The page of nvc-cli, of one of its commands, or of nvidia-ctk."""
+def helps(command: click.Command, name: str, above: click.Context | None = None) -> str:
+    """The help of a command, and of those below it; nvc-cli's own have pages."""
     import click
 
-    summary = (command.help or "").strip().split("\n")[0].lstrip("\b")
-    body = f".SH SYNOPSIS\n{synopsis(command, context)}.SH DESCRIPTION\n{paragraphs(command.help or '')}"
-    body += options(command, context)
-    if name == "nvc-cli":
-        assert isinstance(command, click.Group)
-        body += ".SH COMMANDS\n"
-        for inner in command.list_commands(context):
-            body += f".TP\n.BR nvc\\-cli\\-{inner} (1)\n{escape(summary_of(command, context, inner))}\n"
-    elif isinstance(command, click.Group):
-        body += ".SH COMMANDS\n" + sections(command, context)
-    body += examples(command) + STATUS + FILES + f".SH SEE ALSO\n{see}"
-    return page(name, 1, summary, version, body)
-
-
-def summary_of(tree: click.Group, context: click.Context, name: str) -> str:
-    """One line about a command."""
-    command = tree.get_command(context, name)
-    return (command.help or "").strip().split("\n")[0] if command else ""
-
-
-def usage_page(name: str, usage: str, version: str, section: int = 8, rest_of_page: str = FILES) -> str:
-    """The page of a hook, or of another program: its usage text."""
-    lines = usage.splitlines()
-    at = lines.index("")
-    call, rest = lines[:at], "\n".join(lines[at + 1 :]).strip()
-    summary = rest.split(".")[0].replace("\n", " ")
-    body = (
-        f".SH SYNOPSIS\n.nf\n{escape(chr(10).join(call))}\n.fi\n.SH DESCRIPTION\n.nf\n{escape(rest)}\n.fi\n"
+    context = click.Context(
+        command, above, name, terminal_width=WIDTH, **{**command.context_settings, "max_content_width": WIDTH}
     )
-    return page(name, section, summary, version, f"{body}{rest_of_page}.SH SEE ALSO\n.BR nvc\\-cli (1)\n")
+    text = command.get_help(context).replace("\b", "")
+    if isinstance(command, click.Group) and name != "nvc-cli":
+        below = ((inner, command.get_command(context, inner)) for inner in command.list_commands(context))
+        text += "".join(f"\n\n\n{helps(inner, word, context)}" for word, inner in below if inner is not None)
+    return text
 
 
 def write(directory: str, name: str, text: str) -> None:
@@ -179,37 +108,36 @@ def main(directory: str, *path: str) -> None:
     from nvc_cli.main import tree
     from nvc_hooks import boot, cdi
 
-    pages = os.path.join(directory, "man")
-    root = click.Context(tree, info_name="nvc-cli", **tree.context_settings)
-    names = [name for name in tree.list_commands(root) if name != "help"]
-    see = "".join(f".BR nvc\\-cli\\-{name} (1),\n" for name in names) + ".BR nvc\\-hook (8)\n"
-    write(pages, "nvc-cli.1", command_page("nvc-cli", tree, root, nvc.__version__, see))
-    for name in names:
-        command = tree.get_command(root, name)
+    root = click.Context(tree, info_name="nvc-cli")
+    commands = {name: tree.get_command(root, name) for name in tree.list_commands(root) if name != "help"}
+    here = os.path.dirname(os.path.abspath(__file__))
+    services = {
+        "nvc-hook": boot.USAGE,
+        "nvc-cdi-hook": cdi.USAGE,
+        "nvc-runtime": RUNTIME,
+        "nvcd": daemon.USAGE,
+        "nvc-kubelet-plugin": kubelet_plugin.USAGE,
+        "nvc-nri": nri.USAGE,
+        "first-container": told(sys.executable, "-I", os.path.join(here, "first-container")),
+    }
+    see = ", ".join((*(f"nvc-cli-{name}(1)" for name in commands), "nvc-hook(8)"))
+    pages = {"nvc-cli.1": page("nvc-cli", 1, helps(tree, "nvc-cli"), STATUS + FILES, nvc.__version__, see)}
+    for name, command in commands.items():
         assert command is not None
-        context = click.Context(command, root, name, **command.context_settings)
-        text = command_page(f"nvc-cli-{name}", command, context, nvc.__version__, ".BR nvc\\-cli (1)\n")
-        write(pages, f"nvc-cli-{name}.1", text)
-    tool = click.Context(ctk.tree, info_name="nvidia-ctk", **ctk.tree.context_settings)
-    see = ".BR nvc\\-cli (1),\n.BR nvc\\-cdi\\-hook (8)\n"
-    write(pages, "nvidia-ctk.1", command_page("nvidia-ctk", ctk.tree, tool, nvc.__version__, see))
-    write(pages, "nvc-hook.8", usage_page("nvc-hook", boot.USAGE, nvc.__version__))
-    write(pages, "nvc-cdi-hook.8", usage_page("nvc-cdi-hook", cdi.USAGE, nvc.__version__))
-    write(pages, "nvc-runtime.8", usage_page("nvc-runtime", RUNTIME, nvc.__version__))
-    write(pages, "nvcd.8", usage_page("nvcd", daemon.USAGE, nvc.__version__))
-    write(pages, "nvc-kubelet-plugin.8", usage_page("nvc-kubelet-plugin", kubelet_plugin.USAGE, nvc.__version__))
-    write(pages, "nvc-nri.8", usage_page("nvc-nri", nri.USAGE, nvc.__version__))
+        text = helps(command, name, root)
+        pages[f"nvc-cli-{name}.1"] = page(f"nvc-cli-{name}", 1, text, STATUS + FILES, nvc.__version__)
+    text = helps(ctk.tree, "nvidia-ctk")
+    pages["nvidia-ctk.1"] = page("nvidia-ctk", 1, text, STATUS + FILES, nvc.__version__)
     spin = told(os.path.join(path[0], "../../../bin/nvc-spin"))
-    write(pages, "nvc-spin.1", usage_page("nvc-spin", spin, nvc.__version__, 1, ""))
-    first = told(sys.executable, "-I", os.path.join(os.path.dirname(os.path.abspath(__file__)), "first-container"))
-    write(pages, "first-container.8", usage_page("first-container", first, nvc.__version__))
-    usages = {"nvcd": daemon.USAGE, "nvc-spin": spin, "first-container": first}
+    pages["nvc-spin.1"] = page("nvc-spin", 1, spin, "", nvc.__version__)
+    for name, usage in services.items():
+        pages[f"{name}.8"] = page(name, 8, usage, FILES, nvc.__version__)
+    for name, text in pages.items():
+        write(os.path.join(directory, "man"), name, text)
     for shell, name in (("bash", "{}"), ("zsh", "_{}"), ("fish", "{}.fish")):
-        place = os.path.join(directory, "completions", shell)
         for program in ("nvc-cli", "nvidia-ctk"):
+            place = os.path.join(directory, "completions", shell)
             write(place, name.format(program), completion.script(shell, program))
-        for program, usage in usages.items():
-            write(place, name.format(program), complete.script(shell, program, usage))
 
 
 def told(*program: str) -> str:

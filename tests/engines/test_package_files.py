@@ -86,9 +86,8 @@ def test_make_install_brings_units_and_completions(stage: str, scratch: str) -> 
     with open(f"{prefix}/share/nvc/hooks.d/nvc.json", encoding="utf-8") as file:
         assert f'"{prefix}/bin/nvc-hook"' in file.read()
     for path in (
-        "bash-completion/completions/nvc-cli", "bash-completion/completions/nvc-spin",
-        "zsh/site-functions/_nvc-cli", "zsh/site-functions/_nvcd",
-        "fish/vendor_completions.d/first-container.fish", "man/man8/first-container.8.gz",
+        "bash-completion/completions/nvc-cli", "zsh/site-functions/_nvc-cli",
+        "fish/vendor_completions.d/nvidia-ctk.fish", "man/man8/first-container.8.gz",
     ):  # fmt: skip
         assert os.path.getsize(f"{prefix}/share/{path}")
     assert named_files(), "the pages name files"

@@ -75,29 +75,3 @@ def test_exit_codes_are_those_of_the_documentation(made: str) -> None:
     shown = typeset(f"{made}/man/nvc-cli.1").split("EXIT STATUS")[1].split("FILES")[0]
     assert documented == ["0", "1", "70", "130, 141"]
     assert [code for code in documented if f"\n       {code}" not in shown] == []
-
-
-WORDS = {
-    "nvcd": ("--config", "--root", "--wait", "--web", "--state", "--stop", "--version", "--help", "-h"),
-    "nvc-spin": (
-        "--memory", "-m", "--kernel", "-k", "--load", "-l", "--seconds", "-s", "--device", "-d", "--help", "-h",
-    ),
-    "first-container": ("--help", "-h", "--root", "--memory", "--with", "--rootfs"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("program", WORDS)
-def test_completion_of_the_options_of_other_programs(made: str, program: str) -> None:
-    """Shells take the scripts; bash offers every option, also of a program that is called by its path."""
-    script = f"{made}/completions/bash/{program}"
-    ask = f". {script}; complete -p {program}; compgen -W \"$(sed \"s/.*-W '//; s/'.*//\" {script})\" -- -"
-    first, *offers = run("bash", "--norc", "-c", ask).stdout.splitlines()
-    assert first.endswith(f" {program}") and sorted(offers) == sorted(WORDS[program])
-    with open(f"{made}/completions/zsh/_{program}", encoding="utf-8") as text:
-        zsh = text.read()
-    assert zsh.startswith(f"#compdef {program}\n_arguments ") and zsh.count("'") % 2 == 0
-    with open(f"{made}/completions/fish/{program}.fish", encoding="utf-8") as text:
-        lines = text.read().splitlines()
-    assert all(line.startswith(f"complete -c {program} -l ") for line in lines)
-    for word in WORDS[program]:
-        assert word in zsh and (word[:2] != "--" or any(f" -l {word[2:]} " in line for line in lines)), word
