@@ -16,6 +16,7 @@ from nvc.daemon.io import watch
 from nvc.daemon.io.loop import SECOND
 from nvc.daemon.io.sockets import Notifier, activated, wait_for_end
 from nvc.daemon.places import CONTROL_SOCKET, Places, own_directory
+from nvc.daemon.suspend import teller
 from nvc.kernel import LinuxKernel, privileges
 from nvc.request.config import Config
 
@@ -50,13 +51,14 @@ def run(config: Config, wait: bool = False) -> None:
             lambda pid: log(f"waits until the nvcd of process {pid} has ended", INFORMATION),
         )
     places = Places(sockets, config.nvcd_metrics, config.nvcd_web)
-    watching = watch.start(kernel)
+    watching, telling = watch.start(kernel), teller.start(kernel)
     now = time.monotonic_ns()
     daemon = Daemon(config, kernel, now, log)
     daemon.timing.open(now)
     privileges.reduce("nvcd")
     places.serve(daemon)
     daemon.watch(*watching)
+    daemon.suspender.hooks.begin(telling[1])
     try:
         serve(daemon, notifier, places)
     finally:

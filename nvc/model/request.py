@@ -75,6 +75,8 @@ class Portion(Timing, kw_only=True):
     isolation: str = ""  # kernel: the driver limits the container's cgroup, too
     reserved: int = 0  # bytes of its memory that no other slice can reserve; at most the limit
     uncounted: bool = False  # with libraries whose memory is not counted
+    suspend_hook: str = ""  # what is told before the slice is suspended; see nvc/model/slices/hook.py
+    resume_hook: str = ""  # and once it runs again
 
 
 class Part(Portion):
@@ -105,6 +107,7 @@ class Field(Value):
 
 
 _MOST = ("run", "set", "variable", "annotation", "size")
+_TOLD = ("run", "set", "variable", "annotation", "claim")
 #: In the order in which options are shown. Options, variables, annotations, keys and the chart's schema follow it.
 SLICE_FIELDS = (
     Field("memory", "size", "SIZE[,...]", "Memory limit: 10GiB or 25%; one for all devices, or one for each",
@@ -125,6 +128,10 @@ SLICE_FIELDS = (
           ("run", "variable", "size", "claim"), "isolation", "isolation", "isolation.md"),
     Field("uncounted", "flag", "", "Keep libraries whose memory the shim cannot count (OpenCL, graphics, video)",
           ("claim",), "vgpu-uncounted", "uncounted", "memory-limits.md"),
+    Field("suspend_hook", "hook", "HOOK", "Tell its programs before it is suspended, by HTTP or a signal",
+          _TOLD, "vgpu-suspend-hook", "suspendHook", "suspend.md#hooks"),
+    Field("resume_hook", "hook", "HOOK", "Tell its programs once it runs again",
+          _TOLD, "vgpu-resume-hook", "resumeHook", "suspend.md#hooks"),
 )  # fmt: skip
 
 
@@ -153,6 +160,8 @@ class SliceRequest(Value):
     isolation: str = ""  # mig: its own MIG device, mps: its own MPS server, kernel: the driver limits its cgroup
     reserved: Size | None = None  # what no other slice can reserve of each device; at most the limit
     uncounted: bool = False  # keep libraries whose memory the shim does not see (OpenCL, graphics, video)
+    suspend_hook: str = ""
+    resume_hook: str = ""
     library_path: tuple[str, ...] = ()  # where else the image's programs look for libraries
     largest: Size | None = None  # what the operator lets anybody ask for
     most_cores: int = 0  # likewise; 0: all

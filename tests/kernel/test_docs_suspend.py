@@ -35,9 +35,12 @@ def test_every_command(place: Place, driver: str, launcher: str, scratch: str) -
         stdout=subprocess.PIPE, env={**CLEAN_ENV, "LD_LIBRARY_PATH": f"{driver}{LIBS}"},
     ) as program:  # fmt: skip
         assert program.stdout is not None and set(program.stdout.readline().split()[1:]) == {"0"}
-        by_hand, idle = re.findall(r"^```sh\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+        by_hand, hooks, idle = re.findall(r"^```sh\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
         shown = run(*place.enter("sh", "-ec", by_hand), env=env).stdout
         assert "\nsuspended  since " in shown and "1518 MiB of 1 processes" in shown, shown
+        run(*place.enter("sh", "-ec", hooks), env=env)
+        show = place.enter("nvc-cli", "vgpu", "show", "web", "--format=json")
+        assert '"resume": "http:8000/wake_up"' in run(*show, env=env).stdout
         run(*place.enter("sh", "-ec", idle), env=env)
         assert "idle-suspend 10m" in run(*place.enter("nvc-cli", "vgpu", "policy", "0"), env=env).stdout
         answer, _ = program.communicate("read\n")

@@ -92,7 +92,7 @@ def test_it_is_found_by_its_name(place: Place, driver: str) -> None:
         assert str(daemon.pid) in run(*words, "nvcd").stdout.split(), words
     assert run("ps", "-o", "args=", "-p", str(daemon.pid)).stdout == f"nvcd --root={driver}\n"
     helpers = [run("ps", "-o", "comm=,args=", "-p", str(pid)).stdout.split() for pid in daemon.family()[1:]]
-    assert sorted(helpers) == [[name] * 2 for name in ("nvcd-nvml", "nvcd-time", "nvcd-watch")]
+    assert sorted(helpers) == [[name] * 2 for name in ("nvcd-hook", "nvcd-nvml", "nvcd-time", "nvcd-watch")]
 
 
 def test_somebody_else_ends_it(place: Place) -> None:

@@ -52,14 +52,39 @@ for line in sys.stdin:
 """
 
 
-class Holder(Dialog):
-    """The program, in a slice of its own unless `words` say where."""
+#: What comes before it in a network namespace of its own: a web server and a handler. They write what they hear.
+LISTENER = """
+import fcntl, http.server, os, signal, socket, struct, sys, threading
+told = sys.argv.pop()
+fcntl.ioctl(socket.socket(), 0x8914, struct.pack("16sh14x", b"lo", 1))  # SIOCSIFFLAGS: up
+def write(word):
+    with open(told, "a") as out:
+        out.write(word + "\\n")
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        write(f"{self.command} {self.path}")
+        if self.path == "/wait":
+            open(told + ".go").close()  # a pipe
+        self.send_response(500 if self.path == "/fail" else 200)
+        self.end_headers()
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 8000), Handler)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+signal.signal(signal.SIGUSR1, lambda *_: write("USR1"))
+"""
 
-    def __init__(self, place: Place, launcher: str, driver: str, size: int = 1000, kind: str = "plain") -> None:
-        words = place.sliced(launcher, driver, f"--memory={size + 1000}MiB")
+
+class Holder(Dialog):
+    """The program, in a slice of its own. With `told`, a file, it listens in a network namespace of its own."""
+
+    def __init__(
+        self, place: Place, launcher: str, driver: str, size: int = 1000, kind: str = "plain", told: str = "",
+        options: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
+        words = place.sliced(launcher, driver, f"--memory={size + 1000}MiB", *options)
+        words += ["unshare", "--net"] if told else []
+        code = [LISTENER + HOLDER, kind, str(size), told] if told else [HOLDER, kind, str(size)]
         super().__init__(
-            [*words, sys.executable, "-c", HOLDER, kind, str(size)],
-            {**CLEAN_ENV, "LD_LIBRARY_PATH": f"{driver}{LIBS}"},
+            [*words, sys.executable, "-c", *code], {**CLEAN_ENV, "LD_LIBRARY_PATH": f"{driver}{LIBS}"}
         )
         self.tenant, *codes = map(int, self.receive())
         assert not any(codes), codes

@@ -20,6 +20,7 @@ from nvc.daemon.io.loop import SECOND, Loop
 from nvc.daemon.schedule.slice_index import IndexedSlice, SliceIndex
 from nvc.daemon.suspend import worker
 from nvc.daemon.suspend.calls import IS_FAILED, IS_RUNNING, IS_SUSPENDED, Outcome
+from nvc.daemon.suspend.hooks import Hooks, Processes
 from nvc.daemon.suspend.room import Refusal, gpu_refusal, host_refusal, stopped_refusal
 from nvc.daemon.suspend.words import failure
 from nvc.kernel import Kernel
@@ -70,6 +71,7 @@ class Suspender:
         self.loop, self.kernel, self.log = loop, kernel, log
         self.slices, self.accountant = slices, accountant
         self.look, self.libraries = look, libraries
+        self.hooks = Hooks(loop, kernel)
         self.records: dict[str, Suspension] = {}
         self.jobs: dict[str, Job] = {}
         self.told_of: dict[str, Told] = {}
@@ -88,22 +90,44 @@ class Suspender:
         """Begin to suspend a slice (`leave`) or to bring it back, unless that is so or under way."""
         self.told_of.pop(key, None)
         one = self.records.get(key)
-        if key in self._waiting or key in self.jobs or (one is not None and leave) or (one is None and not leave):
+        under_way = key in self._waiting or key in self.jobs or key in self.hooks.going
+        if under_way or (one is not None and leave) or (one is None and not leave):
             return
         refusal = self._refused(self.slices.by_key.get(key), leave)
         if refusal is not None:
             self._refuse(key, refusal, now)
             return
         self._again.pop(key, None)
+        if not leave or not self._tell(key, leave, self._users(key), now):
+            self._move(key, leave, now)
+
+    def _users(self, key: str) -> Processes:
+        return tuple(sorted({(user.pid, user.start) for user in self.accountant.users if user.key == key}))
+
+    def _move(self, key: str, leave: bool, now: int) -> None:
         self._waiting[key] = leave, now
         self.look(now)
+
+    def _tell(self, key: str, leave: bool, processes: Processes, now: int) -> bool:
+        """Whether a slice's programs are being told; one that leaves does so then."""
+        known = self.slices.by_key.get(key)
+        text = "" if known is None else known.entry.suspend_hook if leave else known.entry.resume_hook
+
+        def then(cause: str, now: int) -> None:
+            if cause:
+                self.log(f"slice {key}: hook {text}: {cause}")
+            if leave:
+                self._move(key, leave, now)
+
+        return self.hooks.tell(key, text, leave, processes, then, now)
 
     def state_of(self, key: str) -> tuple[str, Refusal | None]:
         """The state of a slice, and why the last question came to nothing."""
         told = self.told_of.get(key)
         one = self.records.get(key)
-        if key in self._waiting:
-            state = SUSPENDING if self._waiting[key][0] else RESUMING
+        if key in self._waiting or key in self.hooks.going:
+            leave = self._waiting[key][0] if key in self._waiting else self.hooks.going[key].leave
+            state = SUSPENDING if leave else RESUMING
         else:
             state = one.state if one is not None else IS_RUNNING
         return state, told.refusal if told is not None else None
@@ -114,14 +138,21 @@ class Suspender:
             del self._waiting[key]
             refusal = self._leave(key, now) if leave else self._return(key, now)
             if refusal is not None:
-                self._refuse(key, refusal, now)
+                self._stays(key, leave, refusal, now)
+
+    def _stays(self, key: str, leave: bool, refusal: Refusal, now: int) -> None:
+        """It is not moved. Programs that were told that they are suspended are told that they run."""
+        self._refuse(key, refusal, now)
+        if leave:
+            self._tell(key, False, self._users(key), now)
 
     def second(self, now: int) -> None:
         """What is due once a second."""
-        for key, (_, since) in list(self._waiting.items()):
+        for key, (leave, since) in list(self._waiting.items()):
             if now - since > ANSWER:
                 del self._waiting[key]
-                self._refuse(key, Refusal("", "NVML does not tell what it has", "`nvc-cli doctor` says why"), now)
+                silent = Refusal("", "NVML does not tell what it has", "`nvc-cli doctor` says why")
+                self._stays(key, leave, silent, now)
             else:
                 self.look(now)
         for job in [job for job in self.jobs.values() if now > job.due]:
@@ -172,7 +203,7 @@ class Suspender:
 
     def moves(self, key: str) -> bool:
         """Whether a slice is on its way, or about to be."""
-        return key in self.jobs or key in self._waiting or key in self._again
+        return key in self.jobs or key in self._waiting or key in self._again or key in self.hooks.going
 
     def room_refusal(self, one: Suspension) -> Refusal | None:
         """Why the GPUs have no room for what a slice had there, by what NVML told last; None: they have."""
@@ -253,6 +284,7 @@ class Suspender:
         refusal = failure(found) if found.step else None
         if found.state == IS_RUNNING:
             self._forget(job.key)
+            self._tell(job.key, False, tuple(sorted({(each.pid, each.start) for each in one.saved})), now)
         else:
             state = SUSPENDED if found.state == IS_SUSPENDED else FAILED
             self._keep(one.replace(state=state, problem=f"{refusal.path}: {refusal.cause}" if refusal else ""))

@@ -19,12 +19,13 @@ ABOUT_LIMIT = 1 << 20
 FILE_LEASE_TIME = 0.2  # seconds: the registry may be locked meanwhile, and others wait for that
 MODE = 0o711  # of an entry's directory
 REMOVE = "`nvc-cli vgpu rm` removes it"
-#: The words of an entry's lines, and its fields. `fence` is what older versions have. From most of the last seven
-#: its name follows: see nvc.slices.store.status.named.
+#: The words of an entry's lines, and its fields. `fence` is what older versions have. From most between
+#: `container` and `holds` its name follows: see nvc.slices.store.status.named.
 _FIELDS = {
     "pid": "pid", "start": "start", "created": "created", "rootfs": "rootfs", "libraries": "libs_dir",
     "fence": "isolation", "mounts": "mounts", "server": "server", "container": "container", "bundle": "bundle",
     "cgroup": "cgroup", "limited": "limited", "program": "program", "claim": "claim", "holds": "holds",
+    "suspend-hook": "suspend_hook", "resume-hook": "resume_hook",
 }  # fmt: skip
 _NUMBERS = ("pid", "start", "created", "mounts")
 _ALWAYS = ("pid", "start", "created", "rootfs", "libraries")  # the others where they say something
@@ -69,6 +70,8 @@ class Entry(Value):
     claim: str = ""  # NAMESPACE/NAME of a claim of Kubernetes that it was made for, before its containers
     holds: str = ""  # of Slice: what of claims its devices are
     server: str = ""  # UUID of the device whose shared MPS server its programs can use
+    suspend_hook: str = ""  # see nvc/model/slices/hook.py
+    resume_hook: str = ""
 
     @property
     def namespace(self) -> int:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     T_Timing = TypeVar("T_Timing", bound=Timing)
 
 MIB = 1 << 20
+HOOKS = tuple(row.name for row in SLICE_FIELDS if row.kind == "hook")
 
 
 class SliceDevice(Portion):
@@ -207,7 +208,8 @@ def _placed(
 def _limited(wanted: SliceRequest, device: SliceDevice, asked: Size | None) -> SliceDevice:
     """The device with its limit and its reservation. Raises InputError."""
     limit = _limit(wanted, device, asked)
-    return device.replace(limit=limit, reserved=reservation(wanted.reserved, device, limit))
+    hooks = {name: getattr(wanted, name) for name in HOOKS}
+    return device.replace(limit=limit, reserved=reservation(wanted.reserved, device, limit), **hooks)
 
 
 def reservation(asked: Size | None, device: SliceDevice, limit: int) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from nvc.base.errors import InputError
 from nvc.model.request import SLICE_FIELDS, WEIGHT, SliceRequest, TimeSetting
+from nvc.model.slices.hook import parse_hook
 from nvc.model.slices.isolation import parse_isolation
 from nvc.model.slices.layout import POLICY_NATIVE
 from nvc.model.slices.policy import CAP, EQUAL, POLICIES, POLICY_FIXED, POLICY_WEIGHT, policy_of
@@ -55,7 +56,7 @@ def parse_period(name: str, text: str) -> TimeSetting:
 #: By the kind of a field: each takes the name of what says it, for messages, and the text.
 KINDS: dict[str, Callable[[str, str], Any]] = {
     "size": parse_size, "cores": parse_cores, "period": parse_period, "weight": parse_weight,
-    "policy": parse_policy, "isolation": parse_isolation,
+    "policy": parse_policy, "isolation": parse_isolation, "hook": parse_hook,
 }  # fmt: skip
 
 

@@ -91,12 +91,14 @@ def finish(kernel: Kernel, fd: int, seconds: float) -> bool:
             os.close(lock)
 
 
-def edit(entry: Entry, limits: tuple[QuotaDevice, ...], devices: tuple[EntryDevice, ...]) -> Entry:
-    """Write new limits of a slice, and what else the registry knows of its devices. The caller holds the lock.
+def edit(
+    entry: Entry, limits: tuple[QuotaDevice, ...], devices: tuple[EntryDevice, ...], **more: str
+) -> Entry:
+    """Write new limits of a slice, and what else the registry knows of it. The caller holds the lock.
 
     Raises OSError.
     """
-    changed = entry.replace(devices=devices)
+    changed = entry.replace(devices=devices, **more)
     with closing(open_own(entry.quota, os.O_RDWR)) as fd:
         quota.write(fd, limits)
     if changed != entry:

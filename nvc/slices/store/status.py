@@ -322,6 +322,7 @@ def document(tenant: SliceStatus) -> dict[str, Any]:
         "pids": list(tenant.pids),
         "problem": tenant.problem or None,
         "suspension": _suspension(tenant.suspension),
+        "hooks": {"suspend": tenant.entry.suspend_hook or None, "resume": tenant.entry.resume_hook or None},
         "devices": [
             {
                 "uuid": device.uuid,
