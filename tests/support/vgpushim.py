@@ -158,7 +158,7 @@ class Slice:
         data = os.pread(fd, layout.LEDGER_SIZE, 0)
         live = locked(fd, layout.SLOTS)
         os.close(fd)
-        return sum(account.used[device] for account in ledger.parse(data, len(self.uuids), live))
+        return sum(account.used[device] for account in ledger.parse(data, len(self.uuids)) if account.slot in live)
 
     def taken(self, device: int = 0) -> int:
         """Bytes that the simulated driver has given, to all processes."""

@@ -18,7 +18,7 @@ from nvc.model.slices import layout, ledger, quota
 from nvc.model.slices.ledger import Account, Budget, LedgerError
 from nvc.model.slices.quota import QuotaDevice
 from nvc.slices.store import registry
-from nvc.slices.store.liveness import LOCKS_TIME, held_slots
+from nvc.slices.store.liveness import LOCKS_TIME, held
 from nvc.slices.store.process_info import ENDED, is_ending, pid_inside, start_of
 from nvc.slices.store.process_view import CpuLimit, ProcessView
 
@@ -389,5 +389,4 @@ def _read(fd: int, devices: int) -> tuple[Account, ...]:
     if os.fstat(fd).st_size < layout.LEDGER_SIZE:
         raise LedgerError("read ledger", "", "cut short")
     data = os.pread(fd, ledger.slots_size(devices), 0)
-    live = held_slots(fd, ledger.parse_slots(data, 0), CpuLimit(LOCKS_TIME))
-    return ledger.parse_slots(data, devices, live)
+    return held(fd, ledger.parse_slots(data, devices), CpuLimit(LOCKS_TIME))

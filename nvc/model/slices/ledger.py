@@ -50,21 +50,18 @@ def header() -> bytes:
     )
 
 
-def parse(data: bytes, devices: int, live: frozenset[int] | None = None) -> tuple[Account, ...]:
+def parse(data: bytes, devices: int) -> tuple[Account, ...]:
     """The accounts of used slots, for the first `devices` devices. Raises LedgerError.
 
-    `live` are the slots whose lock is held; other slots belong to dead processes and do not count. None: all count.
+    A slot whose lock nobody holds belongs to a dead process.
     """
     if len(data) < layout.LEDGER_SIZE:
         raise LedgerError("read ledger", "", f"{len(data)} bytes, not {layout.LEDGER_SIZE}")
-    return parse_slots(data, devices, live)
+    return parse_slots(data, devices)
 
 
-def parse_slots(data: bytes, devices: int, live: frozenset[int] | None = None) -> tuple[Account, ...]:
-    """The accounts of used slots from the beginning of a ledger, at least `slots_size(devices)` bytes.
-
-    `devices` and `live` are those of `parse`. Raises LedgerError.
-    """
+def parse_slots(data: bytes, devices: int) -> tuple[Account, ...]:
+    """The accounts of used slots, from the first `slots_size(devices)` bytes of a ledger. Raises LedgerError."""
     magic, version, size, slots, high_water, *_ = layout.LEDGER_HEADER.unpack_from(data)
     expected = (layout.LEDGER_MAGIC, layout.VERSION, layout.LEDGER_SIZE, layout.SLOTS)
     if (magic, version, size, slots) != expected or high_water > layout.SLOTS:
@@ -75,7 +72,7 @@ def parse_slots(data: bytes, devices: int, live: frozenset[int] | None = None) -
     for slot in range(high_water):
         offset = layout.LEDGER_HEADER.size + slot * layout.SLOT_HEADER.size
         pid, _, _, name = layout.SLOT_HEADER.unpack_from(data, offset)
-        if pid == 0 or live is not None and slot not in live:
+        if pid == 0:
             continue
         used = []
         for device in range(min(devices, layout.DEVICES)):

@@ -265,9 +265,8 @@ def use_of(kernel: Kernel, entry: Entry, pids: tuple[int, ...], devices: int) ->
 
     def whole(fd: int) -> LedgerReading:
         data = os.pread(fd, layout.LEDGER_SIZE, 0)
-        live = held_slots(fd, ledger.parse(data, 0), limit)
         budgets = ledger.parse_budgets(data[layout.BUDGETS_OFFSET :], devices)
-        return LedgerReading(ledger.parse(data, devices, live), budgets)
+        return LedgerReading(held(fd, ledger.parse(data, devices), limit), budgets)
 
     return _asked(kernel, entry, pids, whole)
 
@@ -303,15 +302,15 @@ def _asked(
     return LedgerReading((), problem=problem)
 
 
-def held_slots(fd: int, accounts: tuple[Account, ...], limit: CpuLimit) -> frozenset[int]:
-    """Which of these accounts' slots somebody holds the lock on. Raises OSError, LedgerError."""
-    live = set()
+def held(fd: int, accounts: tuple[Account, ...], limit: CpuLimit) -> tuple[Account, ...]:
+    """The accounts of living processes: somebody holds the lock on the slot. Raises OSError, LedgerError."""
+    living = []
     for account in accounts:
         if limit.is_over():  # the kernel goes through all locks of a file for each slot
             raise LedgerError("read ledger", "", "too many locks")
         if is_held(fd, account.slot):
-            live.add(account.slot)
-    return frozenset(live)
+            living.append(account)
+    return tuple(living)
 
 
 def is_held(fd: int, slot: int) -> bool:
