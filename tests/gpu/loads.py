@@ -1,6 +1,6 @@
 """What tenants do on a GPU, a process each, with PyTorch; prints a JSON line of a window that all of them share.
 
-    loads.py KIND --go FILE [--seconds S] [--rate ROUNDS_PER_US]
+    loads.py KIND --go FILE [--seconds S] [--rate ROUNDS_PER_US] [--processes N]
 
 KIND: `decode` (a CUDA graph of 24 layers that the host waits for, as a language model's token), `train` (steps of
 six layers of 4096, the host one step ahead), `queue:US` (kernels of so many microseconds, always some waiting),
@@ -10,6 +10,7 @@ It prints `ready RATE` and waits until FILE holds a moment of CLOCK_MONOTONIC in
 of S seconds counts; work begins one second before that. `RATE` is the rounds of a kernel's loop in a microsecond,
 measured alone: it is given back by `--rate` to a program that runs beside others. The line has `steps` in the
 window, `p50`, `p99` and `longest` (milliseconds of a step), and `seconds` (steps in each second of the window).
+With --processes, N processes do that work; the line has the sums of their steps, and the longest of their times.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import argparse
 import ctypes
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -100,12 +103,13 @@ def graph_of(work: Callable[[], object]) -> Any:
     return graph
 
 
-def decoder() -> tuple[Any, Callable[[], Any]]:
-    """What 24 layers begin with, and what they make of it."""
+def decoder(count: int = 24) -> tuple[Any, Callable[[], Any]]:
+    """What so many layers begin with, and what they make of it."""
     import torch
 
     sizes = {"device": "cuda", "dtype": torch.bfloat16}
-    layers = [(torch.randn(4096, 16384, **sizes) / 64, torch.randn(16384, 4096, **sizes) / 128) for _ in range(24)]
+    up, down = (4096, 16384), (16384, 4096)
+    layers = [(torch.randn(up, **sizes) / 64, torch.randn(down, **sizes) / 128) for _ in range(count)]
     x = torch.randn(8, 4096, **sizes)
 
     def step() -> Any:
@@ -183,13 +187,31 @@ def steps(step: Callable[[], object], ahead: int, until: int) -> Iterator[tuple[
             yield began, time.monotonic_ns()
 
 
+def crowd(words: list[str], processes: int) -> None:
+    """Start so many processes of the same work, and print what they say as one."""
+    own = [sys.executable, __file__, *words]
+    running = [subprocess.Popen(own, stdout=subprocess.PIPE, text=True) for _ in range(processes)]
+    lines = [one.stdout.readline() for one in running if one.stdout]
+    print(lines[0].strip(), flush=True)
+    found = [json.loads(one.stdout.readline()) for one in running if one.stdout]
+    whole = {name: max(one[name] for one in found) for name in ("kind", "p50", "p99", "longest")}
+    whole["steps"] = sum(one["steps"] for one in found)
+    whole["seconds"] = [sum(each) for each in zip(*(one["seconds"] for one in found))]
+    print(json.dumps(whole), flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("kind")
     parser.add_argument("--go", required=True)
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--rate", type=float, default=0)
+    parser.add_argument("--processes", type=int, default=1)
     args = parser.parse_args()
+    if args.processes > 1:
+        words = [args.kind, f"--go={args.go}", f"--seconds={args.seconds}", f"--rate={args.rate}"]
+        crowd(words, args.processes)
+        return
     step, ahead, counts, rate = work_of(args.kind, args.rate)
     for _ in range(0 if args.kind.endswith(LONG) else 3):
         step()

@@ -25,6 +25,7 @@ WINDOW = float(os.environ.get("NVC_WINDOW", "10"))
 #: Microseconds of a kernel, with the figure's name.
 KERNELS = {"5 us": 5.0, "50 us": 50.0, "1 ms": 1000.0, "20 ms": 20_000.0}
 CAPS = [10, 25, 50, 75, 90]
+KILLS = int(os.environ.get("NVC_KILLS", "8"))
 
 
 def state() -> dict:  # type: ignore[type-arg]
@@ -110,6 +111,46 @@ def test_eight_weights(nvcd: object, measured: Measured) -> None:
     assert max(abs(a - 100 * b / 36) for a, b in zip(got, weights)) <= 0.5
 
 
+def test_six_processes_in_a_slice(nvcd: object, measured: Measured) -> None:
+    """They have together what the one process of another slice has."""
+    policy("weight")
+    option = f"--device={gpus.uuid()}", "--weight=1"
+    six = Tenant("queue:1000", option, rate(), processes=6)
+    found = together([six, Tenant("queue:1000", option, rate())], WINDOW)
+    got = 100 * found[0].steps / sum(one.steps for one in found)
+    measured("six processes in one slice, beside one, weights (1, 1): % of the six", f"{got:.2f}")
+    assert abs(got - 50) <= 0.5
+
+
+def of_a_core(count: int, options: Callable[[int], str]) -> float:
+    """Percent of a core that nvcd takes while so many slices queue kernels of 1 ms."""
+    looks: list[tuple[int, float]] = []
+
+    def look() -> None:
+        pid = int(state()["pid"])
+        time.sleep(2)  # until the window begins
+        for wait in (WINDOW, 0.0):
+            with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+                fields = file.read().rpartition(")")[2].split()
+            looks.append((int(fields[11]) + int(fields[12]), time.monotonic()))
+            time.sleep(wait)
+
+    words = [(f"--device={gpus.uuid()}", options(at)) for at in range(count)]
+    together([Tenant("queue:1000", one, rate()) for one in words], WINDOW, look)
+    (first, began), (last, ended) = looks
+    return 100 * (last - first) / os.sysconf("SC_CLK_TCK") / (ended - began)
+
+
+def test_what_nvcd_takes(nvcd: object, measured: Measured) -> None:
+    policy("weight")
+    weights = of_a_core(16, lambda at: f"--weight={1 + at % 4}")
+    measured("nvcd with 16 slices that always work, by weights: % of a core", f"{weights:.2f}")
+    policy("")
+    caps = of_a_core(4, lambda at: "--cores=20")
+    measured("nvcd with four slices at their caps of 20: % of a core", f"{caps:.2f}")
+    assert weights < 1 and caps < 1 + 4 * 1.2
+
+
 @pytest.mark.parametrize("other", ["decode", "train", "queue:20000"])
 def test_first(nvcd: object, other: str, measured: Measured) -> None:
     policy("first")
@@ -190,7 +231,7 @@ def test_nvcd_is_killed(nvcd: subprocess.Popen[bytes], measured: Measured) -> No
 
     def kill() -> None:
         time.sleep(2)  # until the window begins
-        for _ in range(8):
+        for _ in range(KILLS):
             pid = int(state()["pid"])
             os.kill(pid, signal.SIGKILL)
             time.sleep(0.5)
@@ -198,7 +239,8 @@ def test_nvcd_is_killed(nvcd: subprocess.Popen[bytes], measured: Measured) -> No
             time.sleep(0.7)
 
     options = (f"--device={gpus.uuid()}", "--cores=30")
-    (had,) = together([Tenant("wait:1000", options, rate())], 16, kill)
-    measured("nvcd killed 8 times: longest step of 1 ms, ms; steps a second", f"{had.longest:.0f}; {had.seconds}")
+    (had,) = together([Tenant("wait:1000", options, rate())], 2 * KILLS, kill)
+    each = f"{had.longest:.0f}; {had.seconds}"
+    measured(f"nvcd killed {KILLS} times: longest step of 1 ms, ms; steps a second", each)
     run(NVCD, "--stop", env=CLEAN_ENV, check=False)
     assert had.longest < 2000

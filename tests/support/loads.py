@@ -25,6 +25,7 @@ class Tenant(NamedTuple):
     options: tuple[str, ...] | None = None
     rate: float = 0.0  # rounds of a kernel in a microsecond, as measured alone
     before: tuple[str, ...] = ()  # words in front of the program's
+    processes: int = 1  # of the slice, all with the same work
 
 
 class Had(NamedTuple):
@@ -76,7 +77,7 @@ def together(
 
 def _start(tenant: Tenant, go: str, seconds: float, errors: str) -> tuple[subprocess.Popen[bytes], str]:
     python = shutil.which("python3") or "python3"  # the one that has PyTorch, which runs these tests or not
-    options = f"--go={go}", f"--seconds={seconds}", f"--rate={tenant.rate}"
+    options = f"--go={go}", f"--seconds={seconds}", f"--rate={tenant.rate}", f"--processes={tenant.processes}"
     words = [*tenant.before, python, PROGRAM, tenant.kind, *options]
     if tenant.options is not None:
         words = [os.path.join(STAGE, "bin/nvc-cli"), "vgpu", "run", *tenant.options, "--", *words]
