@@ -14,25 +14,12 @@ import pytest
 from support import REPO
 from support.cache import cache
 from support.engines import CONFIG_TOML, DIRECT, PODMAN, Host
+from support.owndev import DEV
 
 GENERATIONS = ("sid", "newest")
 UID, HOME = 4000, "/srv/home"
 SIZES = '[[nvc.vgpu]]\nname = "small"\nmemory = "4GiB"\n'
 MEMORY = "nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits"
-#: The driver's nodes in a /dev of the host's own: runc binds them from there for whoever is not root.
-DEV = """
-mkdir /run/dev
-mount -t tmpfs -o mode=755 tmpfs /run/dev
-cp -a /dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty /srv/sim/dev/nvidia* /run/dev
-mkdir /run/dev/pts /run/dev/shm
-mount -t devpts -o newinstance,ptmxmode=666,mode=620 devpts /run/dev/pts
-mount -t tmpfs -o mode=1777 tmpfs /run/dev/shm
-ln -s pts/ptmx /run/dev/ptmx
-ln -s /proc/self/fd /run/dev/fd
-umount -l /dev
-mount --move /run/dev /dev
-chmod 666 /dev/nvidia*
-"""
 USER = f"""
 echo 'lab:x:{UID}:{UID}::{HOME}:/bin/sh' >> /etc/passwd
 echo 'lab:x:{UID}:' >> /etc/group
