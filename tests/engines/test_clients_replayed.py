@@ -1,12 +1,10 @@
-"""Calls of clients that Debian does not have, as their sources make them, and what they read of the answers.
+"""Calls of clients that Debian does not have, as their sources make them.
 
-enroot 8ea147d3 (conf/hooks/98-nvidia.sh, below pyxis in Slurm) and Incus be7afc5d (shared/resources/gpu.go).
+enroot 8ea147d3 (conf/hooks/98-nvidia.sh, below pyxis in Slurm).
 """
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator
 
 import pytest
@@ -51,15 +49,3 @@ def test_enroot(slurm: Host) -> None:
 def test_a_job_that_cannot_start_says_why(slurm: Host) -> None:
     assert "there is no GPU 7" in job(slurm, "--device=7")
     assert "requirement error" in job(slurm, "--device=all", "'--require=cuda>=99'")
-
-
-def test_incus_reads_gpus(slurm: Host) -> None:
-    """`incus info --resources`: the second record has the driver, those from the fourth on the GPUs."""
-    said = slurm.sh("nvidia-container-cli info --csv").stdout
-    records = [record for record in csv.reader(io.StringIO(said)) if record]  # Go's reader leaves empty lines out
-    version, cuda = records[1]
-    assert version.startswith("580.") and float(cuda) >= 12
-    gpus = records[3:]
-    assert [record[1] for record in gpus] == ["0", "1"], "minors of the nodes"
-    assert all(record[4].startswith("GPU-") for record in gpus)
-    assert all(record[5].count(":") == 2 and len(record[5].split(":")[0]) == 8 for record in gpus)

@@ -19,6 +19,7 @@ import tempfile
 
 from . import REPO, run
 from .cache import cache, kept
+from .clientdebs import fetch_all
 from .golang import build, go
 from .sid import programs as sid_programs
 from .sid import versions as sid_versions
@@ -89,7 +90,8 @@ def tools(generation: str) -> str:
 
 
 def build_all() -> None:
-    """Fetch and build every generation's programs, and say which versions there are."""
+    """Fetch and build every generation's programs, and clients, and say which versions there are."""
+    fetch_all()
     for name in GO:
         built(name)
     came = [f"{package} {version}" for package, version in sid_versions().items()]

@@ -1,0 +1,46 @@
+"""Clients that this machine's Debian does not have, or only as a service: unpacked (unpacked.py), not installed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from . import unpacked
+from .mirror import mirror
+
+if TYPE_CHECKING:
+    from .engines import Host
+
+
+@dataclass(frozen=True)
+class Client:
+    """Packages, with the oldest version that will do, and the programs of them that a host gets on its PATH.
+
+    `suites` says where they come from; () is the machine's own release. `programs` are paths below /usr.
+    """
+
+    packages: dict[str, str]
+    programs: tuple[str, ...]
+    suites: tuple[str, ...] = ("sid", "testing")
+
+    def directory(self) -> str:
+        """Where they are unpacked; fetched at the first call."""
+        return unpacked.unpacked(self.packages, self.suites or (mirror()[0],), self.programs)
+
+    def put(self, host: Host) -> None:
+        """Put the programs on the host's PATH."""
+        names = " ".join(f"{self.directory()}/usr/{program}" for program in self.programs)
+        host.sh(f"ln -sf {names} /usr/local/bin")
+
+
+_TOOLS = ("bin/rsync", "bin/unsquashfs", "bin/getfattr", "bin/setfattr")
+CLIENTS = {
+    "incus": Client({"incus-base": "7.0"}, ("libexec/incus/incusd", "bin/incus", *_TOOLS)),
+}
+
+
+def fetch_all() -> None:
+    """Fetch every client, and say which versions there are."""
+    for name, client in CLIENTS.items():
+        came = unpacked.versions(client.directory(), client.packages)
+        print(f"{name}: {' '.join(came.values())}")
