@@ -71,7 +71,8 @@ def show_command(ctx: click.Context, slice_name: str, form: str) -> None:
     if form != "table":
         found = violations_of(tenant.entry.key)
         verification = {"ongoing": [text for _, text in found.ongoing], "past": list(found.past)}
-        output.write(output.document_text({**document(tenant), "verification": verification}, form))
+        more = {"verification": verification, "suspensions": found.suspensions}
+        output.write(output.document_text({**document(tenant), **more}, form))
         return
     entry = tenant.entry
     seen = violations_of(entry.key)

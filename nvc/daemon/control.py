@@ -264,7 +264,7 @@ def tenant(terms: Terms, entitled: float | None) -> dict[str, Any]:
 
 def slice_(daemon: Daemon, key: str, now: int) -> dict[str, Any]:
     """One slice."""
-    known = daemon.slices.by_key[key]
+    known, counts = daemon.slices.by_key[key], daemon.suspender.counts.get(key)
     return {
         "key": key,
         "container": container_document(daemon.names.of(key, now)),
@@ -273,5 +273,6 @@ def slice_(daemon: Daemon, key: str, now: int) -> dict[str, Any]:
         "running": known.alive,
         "guarded": not daemon.timing.problem and key not in daemon.timing.unguarded,
         "suspension": daemon.suspender.state_of(key)[0],
+        "suspensions": counts.document() if counts else None,
         "devices": [device.uuid for device in known.devices],
     }

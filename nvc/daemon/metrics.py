@@ -10,13 +10,14 @@ import time
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.exposition import generate_latest
 
 from nvc.daemon.audit.accountant import Balance
 from nvc.daemon.audit.verify import REPORT
 from nvc.daemon.daemon import Daemon
 from nvc.model.slices.layout import NO_LIMIT
+from nvc.model.slices.suspension import SUSPENDING
 from nvc.slices.policy.entitlement import entitlements
 
 PATHS = (b"/", b"/metrics")
@@ -53,6 +54,7 @@ class Exporter:
             yield from self._memory()
             yield from self._use()
             yield from self._time()
+            yield from self._suspensions()
             yield from self._own()
 
     def _hosts(self) -> Iterator[Metric]:
@@ -164,6 +166,36 @@ class Exporter:
                 if (raw, terms.key) in self.daemon.pacer.paces:
                     pace.add_metric(labels, self.daemon.pacer.paces[raw, terms.key] / 100)
         yield from (entitlement, pace, policy, kept, had, stopped)
+
+    def _suspensions(self) -> Iterator[Metric]:
+        """What came of suspending slices, of each for which that was asked since nvcd started."""
+        labels = SLICE[:-1]
+        saved = GaugeMetricFamily("nvc_slice_saved_bytes", "Memory of its devices that is kept in the host's",
+                                  labels=SLICE)  # fmt: skip
+        woke = SummaryMetricFamily("nvc_slice_wake_seconds", "Time that its programs waited until it was resumed",
+                                   labels=labels)  # fmt: skip
+        longest = GaugeMetricFamily("nvc_slice_wake_longest_seconds", "The longest of these", labels=labels)
+        numbers = {
+            name: CounterMetricFamily(f"nvc_slice_{name}", text, labels=labels)
+            for name, text in (
+                ("suspends", "Times that it was suspended"),
+                ("resumes", "Times that it was resumed"),
+                ("suspend_failures", "Times that it could not be suspended or resumed"),
+                ("hook_failures", "Times that its programs could not be told"),
+            )
+        }
+        for key, one in self.daemon.suspender.counts.items():
+            named = (key, *self._named(key))
+            for name, metric in numbers.items():
+                metric.add_metric(named, getattr(one, name))
+            woke.add_metric(named, one.wakes, one.waited / 1e9)
+            longest.add_metric(named, one.longest / 1e9)
+        for key, record in self.daemon.suspender.records.items():
+            if record.state != SUSPENDING:
+                for uuid in sorted({each.uuid for each in record.saved}):
+                    count = sum(each.bytes for each in record.saved if each.uuid == uuid)
+                    saved.add_metric((key, *self._named(key), uuid), count)
+        yield from (saved, woke, longest, *numbers.values())
 
     def _own(self) -> Iterator[Metric]:
         found = CounterMetricFamily("nvc_found", "Violations that were detected", labels=("kind",))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 
 import pytest
 from support import CLEAN_ENV, GIB, run, until
 from support.nvcd import Place, ask, eventually
-from support.nvcd_programs import started
+from support.nvcd_programs import METRICS, get, started
 from support.suspended import Holder, cli, delay, shown, workers
 
 pytestmark = pytest.mark.driver(gpus=1)
@@ -23,7 +24,7 @@ def holder(place: Place, driver: str, launcher: str) -> Iterator[Start]:
 
     def start(size: int = 1000, kind: str = "plain") -> Holder:
         if place.daemon is None:
-            started(place, driver)
+            started(place, driver, METRICS)
         programs.append(Holder(place, launcher, driver, size, kind))
         return programs[-1]
 
@@ -53,6 +54,7 @@ def test_there_and_back(place: Place, launcher: str, holder: Start) -> None:
     assert ", suspended" in cli(place, launcher, "ls").stdout
     assert " suspended " in cli(place, launcher, "top", "--once").stdout
     assert ask(place)["slices"][0]["suspension"] == "suspended"
+    assert re.search(r'nvc_slice_saved_bytes{.*device_uuid="GPU-.*} 1.59', get(place, "/metrics"))
     cli(place, launcher, "suspend", str(one.tenant))  # again: it is so
     assert one.waits()
     cli(place, launcher, "resume", str(one.tenant))
@@ -105,6 +107,7 @@ def test_what_the_driver_refuses(place: Place, launcher: str, holder: Start) -> 
     assert done.returncode == 1 and "cuCheckpointProcessCheckpoint: the driver cannot save" in done.stderr
     assert f"process {one.tenant}" in done.stderr and "managed memory" in done.stderr
     assert "the slice is running" in done.stderr and state(place, launcher, one) == "running"
+    assert 'nvc_slice_suspend_failures_total{' in get(place, "/metrics")
     assert one.tells()
 
 
@@ -229,8 +232,18 @@ def test_an_idle_slice_leaves_and_comes_back(place: Place, driver: str, launcher
     for _ in range(2):
         eventually(place, lambda found: found["slices"][0]["suspension"] == "suspended")
         assert one.tells()
-    assert place.daemon is not None
-    assert f"slice {key}: it is resumed, as it is used; its programs wait since" in place.daemon.said()
+    daemon = place.daemon
+    assert daemon is not None and f"slice {key}: it is resumed, as it is used" in daemon.said()
+    waits = re.compile(rf"slice {key}: its programs waited for (\d+\.\d) s")
+    until(lambda: len(waits.findall(daemon.said())) == 2)
+    counts = shown(place, launcher, key)["suspensions"]
+    assert counts["wakes"] == counts["resumes"] == 2 and counts["waitedNs"] >= counts["longestNs"] > 0
+    found = re.findall(rf'nvc_slice_(\w+){{[^}}]*slice="{key}"}} (.*)', get(place, "/metrics"))
+    figures = {name: float(number) for name, number in found}
+    assert figures["wake_seconds_count"] == figures["resumes_total"] == 2 and figures["suspends_total"] >= 2
+    longest = figures["wake_longest_seconds"]
+    assert round(longest, 1) == max(map(float, waits.findall(daemon.said())))
+    assert figures["wake_seconds_sum"] >= longest
     idle_suspend(place, launcher, driver, "off")
     eventually(place, lambda found: found["slices"][0]["suspension"] == "running")
 

@@ -79,6 +79,7 @@ def test_who_does_not_listen_is_suspended_all_the_same(
     listeners.append(one)
     said = one.cycle()
     assert "hook http:8001/: connection refused" in said and "hook http:8000/fail: the answer is 500" in said
+    assert shown(place, launcher, str(one.tenant))["suspensions"]["hookFailures"] == 2
     cli(place, launcher, "set", str(one.tenant), "--suspend-hook=off", "--resume-hook=off")
     before = one.told()
     one.cycle()

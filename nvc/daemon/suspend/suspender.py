@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import time
+from collections import defaultdict
 from collections.abc import Callable
 
 from nvc.base.errors import one_line
@@ -20,6 +21,7 @@ from nvc.daemon.io.loop import SECOND, Loop
 from nvc.daemon.schedule.slice_index import IndexedSlice, SliceIndex
 from nvc.daemon.suspend import worker
 from nvc.daemon.suspend.calls import IS_FAILED, IS_RUNNING, IS_SUSPENDED, Outcome
+from nvc.daemon.suspend.counts import Counts
 from nvc.daemon.suspend.hooks import Hooks, Processes
 from nvc.daemon.suspend.room import Refusal, gpu_refusal, host_refusal, stopped_refusal
 from nvc.daemon.suspend.words import failure
@@ -75,6 +77,8 @@ class Suspender:
         self.records: dict[str, Suspension] = {}
         self.jobs: dict[str, Job] = {}
         self.told_of: dict[str, Told] = {}
+        self.counts: defaultdict[str, Counts] = defaultdict(Counts)
+        self._wanted: dict[str, int] = {}  # since when programs of suspended slices wait
         self._waiting: dict[str, tuple[bool, int]] = {}  # for NVML: whether it is to leave, and since when
         self._again: dict[str, int] = {}  # when what hung is brought back
         self._unreaped: list[int] = []
@@ -86,8 +90,11 @@ class Suspender:
             if one.state != SUSPENDED and one.saved:
                 self._again[key] = now
 
-    def ask(self, key: str, leave: bool, now: int) -> None:
-        """Begin to suspend a slice (`leave`) or to bring it back, unless that is so or under way."""
+    def ask(self, key: str, leave: bool, now: int, wanted: int = 0) -> None:
+        """Begin to suspend a slice (`leave`) or to bring it back, unless that is so or under way.
+
+        `wanted`: since when its programs wait; 0: they may not.
+        """
         self.told_of.pop(key, None)
         one = self.records.get(key)
         under_way = key in self._waiting or key in self.jobs or key in self.hooks.going
@@ -98,6 +105,8 @@ class Suspender:
             self._refuse(key, refusal, now)
             return
         self._again.pop(key, None)
+        if wanted:
+            self._wanted[key] = wanted
         if not leave or not self._tell(key, leave, self._users(key), now):
             self._move(key, leave, now)
 
@@ -115,6 +124,7 @@ class Suspender:
 
         def then(cause: str, now: int) -> None:
             if cause:
+                self.counts[key].hook_failures += 1
                 self.log(f"slice {key}: hook {text}: {cause}")
             if leave:
                 self._move(key, leave, now)
@@ -163,6 +173,8 @@ class Suspender:
             gone = one.saved and not any(is_here(each.pid, each.start) for each in one.saved)
             if (gone or key not in self.slices.by_key) and key not in self.jobs:
                 self._forget(key)
+        for key in self.counts.keys() - self.slices.by_key.keys():
+            del self.counts[key]
         for key, due in list(self._again.items()):
             if now >= due and key in self.records and key not in self.jobs:
                 self._again.pop(key)
@@ -282,12 +294,19 @@ class Suspender:
         self._unreaped.append(job.pid)
         one = self.records[job.key]
         refusal = failure(found) if found.step else None
+        counts, wanted = self.counts[job.key], self._wanted.get(job.key, 0)
         if found.state == IS_RUNNING:
             self._forget(job.key)
             self._tell(job.key, False, tuple(sorted({(each.pid, each.start) for each in one.saved})), now)
         else:
             state = SUSPENDED if found.state == IS_SUSPENDED else FAILED
             self._keep(one.replace(state=state, problem=f"{refusal.path}: {refusal.cause}" if refusal else ""))
+        counts.suspends += found.state == IS_SUSPENDED
+        if found.state == IS_RUNNING and not job.leave:
+            counts.resumes += 1
+            if wanted:
+                counts.woke(now - wanted)
+                self.log(f"slice {job.key}: its programs waited for {(now - wanted) / SECOND:.1f} s")
         if refusal is not None:
             self._refuse(job.key, refusal, now)
         took = ", ".join(f"{each.bytes >> 20} MiB of {each.uuid}" for each in one.saved)
@@ -295,6 +314,7 @@ class Suspender:
 
     def _refuse(self, key: str, refusal: Refusal, now: int) -> None:
         told = self.told_of.get(key)
+        self.counts[key].suspend_failures += 1
         self.told_of[key] = Told(now, refusal)
         if told is None or told.refusal != refusal:  # what is tried again is said once
             self.log(f"slice {key}: {refusal.path}{': ' if refusal.path else ''}{refusal.cause}")
@@ -313,6 +333,7 @@ class Suspender:
     def _forget(self, key: str) -> None:
         self.records.pop(key, None)
         self._again.pop(key, None)
+        self._wanted.pop(key, None)
         self._say(key, False)
         suspension.forget(key)
 

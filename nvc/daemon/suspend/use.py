@@ -40,12 +40,9 @@ class Use:
             if problem:
                 self.log(f"slice {key}: it is idle, and not suspended: {problem}")
                 continue
-            if leave:
-                self.log(f"slice {key}: it is suspended until it is used: idle-suspend")
-            else:
-                waited = self.idle.waited(key, now) / SECOND
-                self.log(f"slice {key}: it is resumed, as it is used; its programs wait since {waited:.1f} s")
-            self.suspender.ask(key, leave, now)
+            done = "suspended until it is used: idle-suspend" if leave else "resumed, as it is used"
+            self.log(f"slice {key}: it is {done}")
+            self.suspender.ask(key, leave, now, 0 if leave else now - self.idle.waited(key, now))
 
     def _say(self, uuid: str, cause: str) -> None:
         """Why idle slices of a GPU cannot be told from others; "": they can."""

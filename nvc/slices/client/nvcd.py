@@ -68,6 +68,7 @@ class Violations(Value):
     ongoing: tuple[tuple[str, str], ...]  # UUID in lower case, and what goes on
     past: tuple[str, ...]  # the last, each with its time
     problem: str = ""  # why nvcd tells nothing
+    suspensions: dict[str, int] | None = None  # nvc/daemon/suspend/counts.py
 
     def lines(self, uuid: str, denied: bool) -> list[str]:
         """The ongoing violations on one device; `denied` is the flag in the slice's quota."""
@@ -96,7 +97,8 @@ def violations_of(key: str) -> Violations:
         f"{_when(one.get('time'))} {one.get('kind')}: {one.get('text')}; {one.get('action')}"
         for one in _of(state, "events", key)
     ]
-    return Violations(tuple(ongoing), tuple(past[-PAST:]))
+    counts = [one.get("suspensions") for one in _of(state, "slices", key)]
+    return Violations(tuple(ongoing), tuple(past[-PAST:]), suspensions=counts[0] if counts else None)
 
 
 def _of(state: dict[str, Any], name: str, key: str) -> list[dict[str, Any]]:
