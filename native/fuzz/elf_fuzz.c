@@ -8,14 +8,14 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    struct elf elf;
+    struct nvc_elf elf;
     char *note = NULL;
     size_t length = 0;
     int fd = memfd_create("elf", MFD_CLOEXEC);
 
     if (fd < 0 || write(fd, data, size) != (ssize_t)size)
         abort();
-    if (elf_read(fd, &elf) == 0) {
+    if (nvc_elf_read(fd, &elf) == 0) {
         if (memchr(elf.soname, '\0', sizeof(elf.soname)) == NULL)
             abort();
         elf_arch(&elf);

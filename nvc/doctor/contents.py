@@ -10,7 +10,6 @@ from nvc.discovery.devices.nodes import CONTROL
 from nvc.discovery.devices.proc import is_version
 from nvc.discovery.driver.compat import DIRECTORY as COMPAT
 from nvc.discovery.driver.compat import compat_libraries
-from nvc.discovery.driver.elfnote import layouts_of
 from nvc.doctor import FAILED, OK, WARNING, Blocked, Check, Fact, Row
 from nvc.doctor.container import AGAIN, computes
 from nvc.doctor.context import Context
@@ -49,7 +48,7 @@ def _libraries(context: Context) -> Iterator[Fact]:
         elif (file.device, file.inode) not in given and not file.path.startswith(COMPAT):
             version = _version_of(file)
             fact.other, fact.broken, fact.copied = file.path, file.elf is None, version == context.module
-            fact.shim = file.elf is not None and layouts_of(file.elf)
+            fact.shim = file.elf is not None and file.elf.layouts
             fact.driver = f"driver {version}" if is_version(version) else "an unknown driver"
         yield fact
 
@@ -109,7 +108,7 @@ def _shim(context: Context) -> Iterator[Fact]:
         return
     for soname in LIBRARIES:
         file, how = inside.loaded(soname)
-        if file is None or file.elf is None or not layouts_of(file.elf):
+        if file is None or file.elf is None or not file.elf.layouts:
             yield Fact(soname=soname, name=tenant.name, file=file.path if file else "not found", how=how)
         elif soname == LIBRARIES[0]:
             yield from _too_new(inside, file, soname)
@@ -132,8 +131,8 @@ def _glibc(inside: Inside, *paths: str) -> tuple[int, int]:
         except OSError:
             continue
         try:
-            return max_glibc(fd, path)
-        except (OSError, NvcError):
+            return max_glibc(fd)
+        except OSError:
             continue
         finally:
             os.close(fd)

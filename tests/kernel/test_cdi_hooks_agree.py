@@ -18,10 +18,6 @@ from support import examples
 from support.cdi_world import COMPAT, FOLDER, LIBS, VERSION, World, add_compat, broken
 from support.launcher import sanitized
 
-from nvc.discovery.driver.compat import compat_libraries
-from nvc.frontends.cdi.hooks.arguments import parse_arguments
-from nvc.frontends.cdi.hooks.steps import Steps
-from nvc.kernel import LinuxKernel
 from nvc.request.environment import SLICES
 
 
@@ -215,28 +211,6 @@ def test_a_configuration_that_python_has_read_once(world: World) -> None:
         out.write("[nvc]\nvgpu-memory = 'nonsense'\n")
     seen, said = world.agree(*all_steps(), alone=False)
     assert "exit 1" in seen and "vgpu-memory" in said[0]
-
-
-@pytest.mark.parametrize("seed", range(examples(20)))
-def test_compat_libraries_as_configure_finds_them(world: World, seed: int) -> None:
-    """compat.py and elf.py of nvc/discovery/driver have the rules of native/core/steps/compat.c and elf.c, too."""
-    chance = random.Random(seed)
-    with open(f"{world.driver}{LIBS}/libcuda.so.{VERSION}", "rb") as file:
-        library = file.read()
-    for version in chance.sample(("590.10.01", "580.200.01", "0590.10.01", "600", "590.10.01.1"), 2):
-        add_compat(world, version, chance.choice((None, b'{"Driver": [580]}', b'{"Driver": ["x"]}', b"{")))
-    for number in range(6):
-        world.write(f"{COMPAT}/lib{number}.so.590.10.01", broken(chance, library))
-    for cuda in ("", "13.0"):
-        rootfs = os.open(world.image, os.O_PATH | os.O_DIRECTORY)
-        words = ["enable-cuda-compat", f"--host-driver-version={VERSION}", f"--host-cuda-version={cuda}"]
-        steps = Steps(rootfs, False)
-        steps.add(parse_arguments(words).steps[0])
-        found = {entry.soname: entry.path for entry in steps.finish(frozenset()).entries}
-        expected = compat_libraries(LinuxKernel(), rootfs, VERSION, COMPAT, cuda)
-        os.close(rootfs)
-        plain = [one for one in expected if one.soname.isascii() and one.soname.isprintable()]
-        assert found == {one.soname: one.path for one in plain}
 
 
 #: Replaces standard error by a pipe that nobody reads any more.

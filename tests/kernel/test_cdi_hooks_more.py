@@ -18,10 +18,10 @@ from support.processes import in_child
 from support.rootfs import multiarch
 
 from nvc.base.files import closing
-from nvc.frontends.cdi.hooks import steps as planned
 from nvc.frontends.cdi.hooks.arguments import parse_arguments
 from nvc.frontends.cdi.hooks.steps import Steps
 from nvc.kernel import ffi, lib
+from nvc.kernel import steps as planned
 
 LIBS = f"/usr/lib/{multiarch()}"
 VERSION = "580.159.04"

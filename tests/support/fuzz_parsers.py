@@ -17,7 +17,6 @@ from nvc.base.files import closing
 from nvc.discovery import inventory
 from nvc.discovery.devices.mig import parse_minors
 from nvc.discovery.devices.proc import char_majors, fields_of, is_version, parse_address
-from nvc.discovery.driver.elf import forward_compatibility, parse_notes, read_elf
 from nvc.discovery.driver.ldcache import parse_cache
 from nvc.discovery.nvml.wire import parse_reply
 from nvc.frontends.cdi import validate
@@ -81,11 +80,6 @@ def _tracer_news(data: bytes) -> None:
     made = tracer.parse_object(data[8:16], data[16:])
     assert news.object is None or news.object == made
     tracer.living((made,), {made.pid: made.serial})
-
-
-def _elf(data: bytes) -> None:
-    with closing(_file(data)) as fd:
-        forward_compatibility(fd, read_elf(fd))
 
 
 def _state(data: bytes) -> None:
@@ -178,8 +172,6 @@ PARSERS: dict[str, Parser] = {
     "config": Parser(lambda data: parse_config(data, "/etc/nvc/config.toml"), (ConfigError,)),
     "device-program": Parser(lambda data: allows(readable(BpfProgram(1, 1, data)), RULES), (Unreadable,)),
     "devices-list": Parser(_devices),
-    "elf": Parser(_elf, (DetectionError,)),
-    "elf-notes": Parser(parse_notes, (DetectionError,)),
     "engine-json": Parser(_engine_json, (EngineError,)),
     "engine-toml": Parser(_engine_toml, (EngineError,)),
     "environment": Parser(_environment, (NvcError,)),

@@ -103,15 +103,6 @@ def main() -> None:
         probe = start(host, options, os.uname().machine, [])
         writer.put("nvml-reply", probe.result())
         probe.close()
-        libraries = f"{root}/usr/lib/{os.uname().machine}-linux-gnu"
-        small = min((os.path.join(libraries, name) for name in os.listdir(libraries)), key=os.path.getsize)
-        writer.put("elf", read(small), read(f"{libraries}/libcuda.so.1", 8192))
-        writer.put(
-            "elf-notes",
-            b"\4\0\0\0\x10\0\0\0\1\0\0\0GNU\0"
-            + b"\0\0\0\0\2\0\0\0\3\0\0\0\x63\0\0\0"
-            + b"\7\0\0\0\3\0\0\0\1\0\0\0nvidia\0\0{}\n\0",
-        )
         writer.put("ldcache", read(f"{root}/etc/ld.so.cache"))
         writer.put("mig-minors", read(f"{root}/proc/driver/nvidia-caps/mig-minors", 2048))
         gpu = (

@@ -163,7 +163,7 @@ def test_a_file_that_is_no_library_is_a_warning(tree: DriverTree) -> None:
     found = find(tree)
     assert paths(found) == [f"{LIBS}/libcuda.so.{VERSION}"]
     assert found.warnings[0] == f"library {directory} is left out: not a regular file"
-    assert found.warnings[1] == f"library {LIBS}/libnvidia-cfg.so.1 is left out: not an ELF file"
+    assert found.warnings[1] == f"library {LIBS}/libnvidia-cfg.so.1 is left out: not a sound ELF file"
 
 
 def test_a_pipe_in_a_librarys_place_does_not_block(tree: DriverTree) -> None:

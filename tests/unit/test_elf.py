@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import json
 import os
 import struct
 from collections.abc import Iterator
@@ -18,10 +17,8 @@ from support.drivertree import ARCH, OTHER_ARCH
 
 from nvc.base.errors import DetectionError
 from nvc.base.files import closing
-from nvc.discovery.driver.elf import Elf, forward_compatibility, parse_notes, read_elf, section
+from nvc.discovery.driver.elf import Elf, read_elf
 from nvc.testing.sim.elffile import shared_object
-
-NOTES = {1: "NT_GNU_ABI_TAG", 3: "NT_GNU_BUILD_ID"}
 
 
 @contextmanager
@@ -34,6 +31,11 @@ def parse(data: bytes) -> Elf:
     with closing(os.memfd_create("elf")) as fd:
         os.write(fd, data)
         return read_elf(fd, "test")
+
+
+def refused(data: bytes) -> None:
+    with pytest.raises(DetectionError, match="not a sound ELF file"):
+        parse(data)
 
 
 def system_files() -> list[str]:
@@ -52,25 +54,19 @@ def compare(path: str) -> None:
     """Our reading of `path` and pyelftools' are the same."""
     with opened(path) as fd:
         ours = read_elf(fd, path)
-        abi_note = section(fd, ours, ".note.ABI-tag")
     with open(path, "rb") as file:
         elf = ELFFile(file)
-        sonames, notes = [""], {}
+        sonames, abi = [""], (0, 0, 0)
         for segment in elf.iter_segments():
             if isinstance(segment, DynamicSegment):
                 sonames += [tag.soname for tag in segment.iter_tags("DT_SONAME")]
             if isinstance(segment, NoteSegment):
                 for note in segment.iter_notes():
-                    if note["n_name"] == "GNU" and note["n_type"] in NOTES.values():
-                        kind = next(kind for kind, name in NOTES.items() if name == note["n_type"])
-                        notes[kind] = note["n_descdata"]
-        theirs = elf.get_section_by_name(".note.ABI-tag")
+                    if note["n_name"] == "GNU" and note["n_type"] == "NT_GNU_ABI_TAG":
+                        abi = tuple(note["n_desc"][f"abi_{part}"] for part in ("major", "minor", "tiny"))
         assert ours.bits == elf.elfclass
         assert ours.soname == sonames[-1]
-        assert {
-            kind: content for owner, kind, content in ours.notes if owner == "GNU" and kind in NOTES
-        } == notes
-        assert abi_note == (theirs.data() if theirs is not None else None)
+        assert ours.linux_abi == abi
         arch = {"x64": "x86_64", "x86": "i386", "AArch64": "aarch64", "ARM": "arm"}[elf.get_machine_arch()]
         assert ours.is_for(arch)
         assert not ours.is_for(OTHER_ARCH if arch != OTHER_ARCH else ARCH)
@@ -93,7 +89,7 @@ def test_agrees_with_pyelftools_on_driver_stubs(scratch: str, arch: str, abi_not
     with opened(path) as fd:
         elf = read_elf(fd, path)
     assert elf.soname == "libnvidia-tls.so.1"
-    assert elf.linux_abi == ((2, 3, 99) if abi_note else None)
+    assert elf.linux_abi == ((2, 3, 99) if abi_note else (0, 0, 0))
 
 
 def test_reads_what_a_compiler_makes(scratch: str) -> None:
@@ -118,61 +114,34 @@ def test_reads_what_a_compiler_makes(scratch: str) -> None:
     assert elf.soname == "libx.so.7"
 
 
-def test_finds_the_forward_compatibility_note(scratch: str) -> None:
-    """A note that no segment loads, as in a compat libcuda."""
-    payload = json.dumps({"Format": 1, "CUDA Version": "13.0", "Driver": [535, 550]}).encode()
-    owner = b"NVIDIA Corporation\0"
-    note = struct.pack("<III", len(owner), len(payload), 1) + owner + bytes(-len(owner) % 4) + payload
-    with open(f"{scratch}/note", "wb") as file:
-        file.write(note + bytes(-len(note) % 4))
-    path = f"{scratch}/libcuda.so"
-    with open(path, "wb") as file:
-        file.write(shared_object("libcuda.so.1", ARCH))
-    with opened(path) as fd:
-        assert forward_compatibility(fd, read_elf(fd)) is None
-    run(need("objcopy"), "--add-section", f".note.cuda.fwd_compatibility={scratch}/note", path)
-    with opened(path) as fd:
-        elf = read_elf(fd)
-        found = forward_compatibility(fd, elf)
-        assert section(fd, elf, ".note.cuda.fwd_compatibility", limit=8) is None
-    assert found == payload
-    with open(path, "rb") as file:
-        section_data = ELFFile(file).get_section_by_name(".note.cuda.fwd_compatibility").data()
-    assert parse_notes(section_data) == [("NVIDIA Corporation", 1, payload)]
-
-
 def test_refuses_what_is_not_elf() -> None:
     good = shared_object("libx.so.1", ARCH)
-    for data, cause in (
-        (b"", "not an ELF file"),
-        (b"#!/bin/sh\nexec true\n" * 10, "not an ELF file"),
-        (b"\x7fELF", "not an ELF file"),
-        (good[:5] + b"\x02" + good[6:], "foreign"),  # big-endian
-        (good[:4] + b"\x03" + good[5:], "foreign"),  # neither 32 nor 64 bits
-        (good[:60], "truncated|outside"),
+    for data in (
+        b"",
+        b"#!/bin/sh\nexec true\n" * 10,
+        b"\x7fELF",
+        good[:5] + b"\x02" + good[6:],  # big-endian
+        good[:4] + b"\x03" + good[5:],  # neither 32 nor 64 bits
+        good[:60],
     ):
-        with pytest.raises(DetectionError, match=cause):
-            parse(data)
+        refused(data)
 
 
 def test_refuses_headers_out_of_bounds() -> None:
     good = bytearray(shared_object("libx.so.1", "x86_64"))
     many = bytearray(good)
     many[56:58] = b"\xff\xff"
-    with pytest.raises(DetectionError, match="65535 program headers"):
-        parse(bytes(many))
+    refused(bytes(many))
     far = bytearray(good)
     far[32:40] = b"\xff" * 8
-    with pytest.raises(DetectionError, match="outside of the file"):
-        parse(bytes(far))
+    refused(bytes(far))
 
 
 def test_a_soname_outside_of_its_table_is_refused() -> None:
     good = shared_object("libx.so.1", "x86_64")
     (entry,) = (e for e in (struct.pack("<qQ", 14, at) for at in range(64)) if good.count(e) == 1)
     for value in (1 << 20, (1 << 64) - 1):
-        with pytest.raises(DetectionError, match="outside of the dynamic strings"):
-            parse(good.replace(entry, struct.pack("<qQ", 14, value)))
+        refused(good.replace(entry, struct.pack("<qQ", 14, value)))
 
 
 def test_a_truncated_file_raises_nothing_else() -> None:

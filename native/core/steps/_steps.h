@@ -6,7 +6,6 @@
 #include <stdbool.h>
 
 #define NVC_STEPS_PATH 4096
-#define SONAME_LIMIT 256
 
 struct buffer {
     char *bytes;
@@ -69,18 +68,9 @@ void mounted_in(struct nvc_steps *s, int directory, struct rows *names);
 bool read_some(struct nvc_steps *s, int fd, struct buffer *content, size_t most);
 
 /* elf.c */
-struct elf {
-    int bits;
-    unsigned machine;
-    char soname[SONAME_LIMIT]; /* "" where it has none */
-    uint64_t sections;
-    unsigned section_size, section_count, section_names;
-};
-/* 0; -EBADMSG where it is no sound little-endian file; other codes where it cannot be read. */
-int elf_read(int fd, struct elf *elf);
-const char *elf_arch(const struct elf *elf); /* NULL: another one */
+const char *elf_arch(const struct nvc_elf *elf); /* NULL: another one */
 /* The JSON of .note.cuda.fwd_compatibility, from malloc; NULL with 0 where there is none. */
-int elf_forward_note(int fd, const struct elf *elf, char **note, size_t *size);
+int elf_forward_note(int fd, const struct nvc_elf *elf, char **note, size_t *size);
 
 /* search.c: whether a subdirectory of this name comes before the directory it is in; has a directory searched once; has
  * one of LD_LIBRARY_PATH searched, for each value that its tokens can have. More than anybody has are a failure. */
@@ -90,7 +80,8 @@ void search_item(struct nvc_steps *s, struct rows *directories, const char *item
 
 /* Each takes in steps of one sort. */
 void place_link(struct nvc_steps *s, const char *text, const char *target);
-void find_compat(struct nvc_steps *s, const char *driver, const char *directory, const char *cuda);
+void find_compat(struct nvc_steps *s, const char *driver, const char *directory, const char *cuda,
+                 const struct nvc_steps_file *shims, size_t shim_count);
 void find_libraries(struct nvc_steps *s, char version[NVC_STEPS_PATH]);
 void place_libraries(struct nvc_steps *s);
 void device_link(struct nvc_steps *s, const char *text, const char *target);

@@ -103,7 +103,9 @@ static int note_allows(const char *note, size_t size, const struct version *driv
     return allows && !odd && !(newest.count && *cuda && compare(&newest, &host) <= 0);
 }
 
-int nvc_steps_suits(const char *version, const char *note, size_t size, const char *driver, const char *cuda)
+/* Whether a libcuda may stand in for that of a host: by its `version`, the digits behind `.so.`, and its note of forward
+ * compatibility, NULL where it has none. */
+static int suits(const char *version, const char *note, size_t size, const char *driver, const char *cuda)
 {
     struct version own = numbers(version, strlen(version)), host = numbers(driver, strlen(driver));
 
@@ -112,8 +114,8 @@ int nvc_steps_suits(const char *version, const char *note, size_t size, const ch
     return note ? note_allows(note, size, &host, &own, cuda) : own.parts[0] > host.parts[0];
 }
 
-static bool is_for(struct nvc_steps *s, int fd, const struct elf *elf, const char *driver, const char *name,
-                   const char *cuda)
+static bool is_for(struct nvc_steps *s, int fd, const struct nvc_elf *elf, const char *driver,
+                   const char *name, const char *cuda)
 {
     size_t size = 0;
     char *note;
@@ -121,7 +123,7 @@ static bool is_for(struct nvc_steps *s, int fd, const struct elf *elf, const cha
     int result = elf_forward_note(fd, elf, &note, &size);
     if (result < 0 && tells_nothing(-result))
         steps_fail(s, -result, "read library of the image", "");
-    int fits = result == 0 ? nvc_steps_suits(strstr(name, ".so.") + 4, note, size, driver, cuda) : 0;
+    int fits = result == 0 ? suits(strstr(name, ".so.") + 4, note, size, driver, cuda) : 0;
     free(note);
     if (fits < 0)
         steps_fail(s, -fits, "read note", "");
@@ -129,13 +131,13 @@ static bool is_for(struct nvc_steps *s, int fd, const struct elf *elf, const cha
 }
 
 /* A descriptor of the library, and what it says; -1 where it is none. */
-static int open_library(struct nvc_steps *s, const char *path, struct elf *elf)
+static int open_library(struct nvc_steps *s, const char *path, struct nvc_elf *elf)
 {
     int fd = look_regular(s, s->rootfs, path);
 
     if (fd < 0)
         return -1;
-    int result = elf_read(fd, elf);
+    int result = nvc_elf_read(fd, elf);
     if (result == 0)
         return fd;
     if (tells_nothing(-result))
@@ -152,7 +154,7 @@ static int by_name(const void *one, const void *other)
 static void add_library(struct nvc_steps *s, const char *directory, const char *name)
 {
     char path[NVC_STEPS_PATH];
-    struct elf elf;
+    struct nvc_elf elf;
 
     if (!steps_join(s, path, directory, name))
         return;
@@ -164,14 +166,26 @@ static void add_library(struct nvc_steps *s, const char *directory, const char *
         rows_add(s, &s->compat, elf.soname, path, NULL);
 }
 
-/* `driver` is the version of the host's driver, `cuda` that of its CUDA, or "". */
-void find_compat(struct nvc_steps *s, const char *driver, const char *directory, const char *cuda)
+/* Whether the file is one of `shims`. */
+static bool is_shim(int fd, const struct nvc_steps_file *shims, size_t count)
+{
+    struct stat st;
+    bool known = count && fstat(fd, &st) == 0, found = false;
+
+    for (size_t i = 0; known && i < count; i++)
+        found = found || (shims[i].device == st.st_dev && shims[i].inode == st.st_ino);
+    return found;
+}
+
+/* See nvc_steps_compat. */
+void find_compat(struct nvc_steps *s, const char *driver, const char *directory, const char *cuda,
+                 const struct nvc_steps_file *shims, size_t shim_count)
 {
     struct version newest = {0};
     struct rows names = {.at = NULL};
     const char *main = NULL;
     char path[NVC_STEPS_PATH];
-    struct elf elf;
+    struct nvc_elf elf;
     int fd = look(s, s->rootfs, directory, O_RDONLY | O_DIRECTORY);
 
     if (fd < 0)
@@ -188,7 +202,7 @@ void find_compat(struct nvc_steps *s, const char *driver, const char *directory,
         }
     }
     fd = newest.count >= 2 && steps_join(s, path, directory, main) ? open_library(s, path, &elf) : -1;
-    if (fd >= 0 && is_for(s, fd, &elf, driver, main, cuda)) {
+    if (fd >= 0 && (is_shim(fd, shims, shim_count) || is_for(s, fd, &elf, driver, main, cuda))) {
         for (size_t i = 0; i < names.count; i++) {
             struct version version = version_of(names.at[i].a);
             if (strncmp(names.at[i].a, "lib", 3) == 0 && compare(&version, &newest) == 0)
@@ -198,4 +212,11 @@ void find_compat(struct nvc_steps *s, const char *driver, const char *directory,
     if (fd >= 0)
         close(fd);
     rows_free(&names);
+}
+
+int nvc_steps_compat(struct nvc_steps *s, const char *driver, const char *cuda, const char *directory,
+                     const struct nvc_steps_file *shims, size_t shim_count)
+{
+    find_compat(s, driver, directory, cuda, shims, shim_count);
+    return s->failed ? -1 : 0;
 }

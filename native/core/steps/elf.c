@@ -15,13 +15,13 @@ enum {
     SECTIONS_MAX = 1024,
     PT_LOAD = 1,
     PT_DYNAMIC = 2,
+    PT_NOTE = 4,
     DT_STRTAB = 5,
     DT_STRSZ = 10,
     DT_SONAME = 14,
 };
 #define OFFSET_MAX ((uint64_t)1 << 62) /* beyond any off_t */
 #define FORWARD ".note.cuda.fwd_compatibility"
-#define OWNER "NVIDIA Corporation"
 
 struct range {
     uint64_t address, offset, size;
@@ -49,9 +49,75 @@ static ssize_t read_at(int fd, void *bytes, size_t size, uint64_t offset)
     return got < 0 ? -errno : got;
 }
 
+struct note {
+    const uint8_t *owner, *data;
+    uint64_t owner_size, size;
+    uint32_t type;
+};
+
+/* The note at `*at`, which moves behind it; false behind the last that fits. */
+static bool next_note(const uint8_t *notes, uint64_t length, uint64_t *at, struct note *note)
+{
+    if (*at + 12 > length)
+        return false;
+    const uint8_t *head = notes + *at;
+    uint64_t owner_at = *at + 12, data_at;
+
+    note->owner_size = load(head, 4);
+    note->size = load(head + 4, 4);
+    note->type = (uint32_t)load(head + 8, 4);
+    data_at = owner_at + (note->owner_size + 3) / 4 * 4;
+    *at = data_at + (note->size + 3) / 4 * 4;
+    if (data_at + note->size > length)
+        return false;
+    note->owner = notes + owner_at;
+    note->data = notes + data_at;
+    while (note->owner_size > 0 && note->owner[note->owner_size - 1] == '\0')
+        note->owner_size--;
+    return true;
+}
+
+static bool is_by(const struct note *note, const char *owner)
+{
+    return note->owner_size == strlen(owner) && memcmp(note->owner, owner, note->owner_size) == 0;
+}
+
+/* What notes say of the kernel that the file is for (.note.ABI-tag), and of a shim (native/vgpu/process/note.c). */
+static void take_notes(const uint8_t *notes, uint64_t length, struct nvc_elf *elf)
+{
+    struct note note;
+
+    for (uint64_t at = 0; next_note(notes, length, &at, &note);) {
+        if (note.type == 1 && is_by(&note, "GNU") && note.size >= 16 && load(note.data, 4) == 0)
+            for (int i = 0; i < 3; i++)
+                elf->linux_abi[i] = (uint32_t)load(note.data + 4 + 4 * i, 4);
+        else if (note.type == 1 && is_by(&note, "NVC") && note.size >= 8)
+            elf->layouts = (uint32_t)load(note.data, 4);
+    }
+}
+
+static int read_notes(int fd, const uint8_t *head, ssize_t known, const struct range *range,
+                      struct nvc_elf *elf)
+{
+    if (range->size > NOTES_MAX)
+        return 0;
+    if (range->offset < HEAD && range->offset + range->size <= (uint64_t)known) {
+        take_notes(head + range->offset, range->size, elf);
+        return 0;
+    }
+    uint8_t *notes = malloc(range->size + 1);
+    if (notes == NULL)
+        return -ENOMEM;
+    ssize_t got = read_at(fd, notes, range->size, range->offset);
+    if (got > 0)
+        take_notes(notes, (uint64_t)got, elf);
+    free(notes);
+    return got < 0 ? (int)got : 0;
+}
+
 /* The SONAME. Addresses are mapped to offsets through the loaded segments, as the loader does. */
 static int read_soname(int fd, bool wide, const struct range *dynamic, const struct range *loads, int count,
-                       struct elf *elf)
+                       struct nvc_elf *elf)
 {
     uint64_t strings = 0, size = 0, soname = 0, base = 0;
     bool has_strings = false, has_size = false, has_soname = false, found = false;
@@ -84,21 +150,22 @@ static int read_soname(int fd, bool wide, const struct range *dynamic, const str
     }
     if (!found || !has_size || soname >= size || __builtin_add_overflow(base, soname, &base))
         return -EBADMSG;
-    got = read_at(fd, elf->soname, size - soname < SONAME_LIMIT ? size - soname : SONAME_LIMIT, base);
+    got = read_at(fd, elf->soname, size - soname < sizeof(elf->soname) ? size - soname : sizeof(elf->soname),
+                  base);
     if (got < 0 || memchr(elf->soname, '\0', (size_t)got) == NULL)
         result = got < 0 ? (int)got : -EBADMSG;
     return result;
 }
 
-int elf_read(int fd, struct elf *elf)
+int nvc_elf_read(int fd, struct nvc_elf *elf)
 {
     uint8_t head[HEAD], table[HEADERS_MAX * 56];
     struct range loads[HEADERS_MAX], dynamic = {0};
     bool is_dynamic = false;
-    int load_count = 0;
-    ssize_t got = read_at(fd, head, sizeof(head), 0);
+    int load_count = 0, result = 0;
+    ssize_t got = read_at(fd, head, sizeof(head), 0), known = got;
 
-    *elf = (struct elf){.bits = 0};
+    *elf = (struct nvc_elf){.bits = 0};
     if (got < 0)
         return (int)got;
     if (got < 52 || memcmp(head, "\177ELF", 4) != 0)
@@ -110,11 +177,11 @@ int elf_read(int fd, struct elf *elf)
     const uint8_t *sizes = head + (wide ? 54 : 42);
     unsigned size = (unsigned)load(sizes, 2), count = (unsigned)load(sizes + 2, 2), segment = wide ? 56 : 32;
     elf->bits = wide ? 64 : 32;
-    elf->machine = (unsigned)load(head + 18, 2);
+    elf->machine = (uint32_t)load(head + 18, 2);
     elf->sections = wide ? load(head + 40, 8) : load(head + 32, 4);
-    elf->section_size = (unsigned)load(sizes + 4, 2);
-    elf->section_count = (unsigned)load(sizes + 6, 2);
-    elf->section_names = (unsigned)load(sizes + 8, 2);
+    elf->section_size = (uint32_t)load(sizes + 4, 2);
+    elf->section_count = (uint32_t)load(sizes + 6, 2);
+    elf->section_names = (uint32_t)load(sizes + 8, 2);
     if (count > HEADERS_MAX || (count && size != segment))
         return -EBADMSG;
     if (start < OFFSET_MAX && start + count * segment <= (uint64_t)got) {
@@ -124,7 +191,7 @@ int elf_read(int fd, struct elf *elf)
         if (got != (ssize_t)(count * segment))
             return got < 0 ? (int)got : -EBADMSG;
     }
-    for (unsigned i = 0; i < count; i++) {
+    for (unsigned i = 0; i < count && result == 0; i++) {
         const uint8_t *at = table + i * segment;
         struct range range = wide ? (struct range){load(at + 16, 8), load(at + 8, 8), load(at + 32, 8)}
                                   : (struct range){load(at + 8, 4), load(at + 4, 4), load(at + 16, 4)};
@@ -132,11 +199,15 @@ int elf_read(int fd, struct elf *elf)
             loads[load_count++] = range;
         else if (load(at, 4) == PT_DYNAMIC)
             dynamic = range, is_dynamic = true;
+        else if (load(at, 4) == PT_NOTE)
+            result = read_notes(fd, head, known, &range, elf);
     }
+    if (result < 0)
+        return result;
     return is_dynamic ? read_soname(fd, wide, &dynamic, loads, load_count, elf) : 0;
 }
 
-const char *elf_arch(const struct elf *elf)
+const char *elf_arch(const struct nvc_elf *elf)
 {
     static const struct {
         unsigned machine;
@@ -151,7 +222,7 @@ const char *elf_arch(const struct elf *elf)
 }
 
 /* The content of the section of forward compatibility, from malloc; NULL with 0 where there is none. */
-static int read_section(int fd, const struct elf *elf, uint8_t **content, size_t *size)
+static int read_section(int fd, const struct nvc_elf *elf, uint8_t **content, size_t *size)
 {
     bool wide = elf->bits == 64;
     unsigned entry = wide ? 64 : 40, offset_at = wide ? 24 : 16, word = wide ? 8 : 4;
@@ -192,28 +263,22 @@ static int read_section(int fd, const struct elf *elf, uint8_t **content, size_t
     return result;
 }
 
-int elf_forward_note(int fd, const struct elf *elf, char **note, size_t *size)
+int elf_forward_note(int fd, const struct nvc_elf *elf, char **note, size_t *size)
 {
     uint8_t *content;
     size_t length = 0;
+    struct note found;
     int result = read_section(fd, elf, &content, &length);
 
     *note = NULL;
-    for (uint64_t at = 0; content != NULL && at + 12 <= length;) {
-        uint64_t owner = load(content + at, 4), data = load(content + at + 4, 4), owner_at = at + 12;
-        uint64_t data_at = owner_at + (owner + 3) / 4 * 4;
-        at = data_at + (data + 3) / 4 * 4;
-        if (data_at + data > length)
-            break;
-        while (owner > 0 && content[owner_at + owner - 1] == '\0')
-            owner--;
-        if (owner != sizeof(OWNER) - 1 || memcmp(content + owner_at, OWNER, owner) != 0)
+    for (uint64_t at = 0; content != NULL && next_note(content, length, &at, &found);) {
+        if (!is_by(&found, "NVIDIA Corporation"))
             continue;
-        while (data > 0 && content[data_at + data - 1] == '\0')
-            data--;
-        memmove(content, content + data_at, data);
+        while (found.size > 0 && found.data[found.size - 1] == '\0')
+            found.size--;
+        memmove(content, found.data, found.size);
         *note = (char *)content;
-        *size = data;
+        *size = found.size;
         return 0;
     }
     free(content);

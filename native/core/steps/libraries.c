@@ -29,7 +29,7 @@ struct found {
 };
 
 /* Reads a library that was mounted; false where it is none. */
-static bool examine(struct nvc_steps *s, const struct folder *folder, const char *name, struct elf *elf)
+static bool examine(struct nvc_steps *s, const struct folder *folder, const char *name, struct nvc_elf *elf)
 {
     struct stat st;
     int fd = strstr(name, ".so") && is_plain(name) ? look(s, folder->fd, name, O_PATH | O_NOFOLLOW) : -1;
@@ -45,7 +45,7 @@ static bool examine(struct nvc_steps *s, const struct folder *folder, const char
     close(fd);
     if (readable < 0)
         return false;
-    int result = elf_read(readable, elf);
+    int result = nvc_elf_read(readable, elf);
     close(readable);
     if (result < 0) {
         if (tells_nothing(-result))
@@ -103,7 +103,7 @@ static void set_entry(struct found *found, const char *soname, const char *path,
 
 /* ldconfig's cache also names the link without a version, such as libcuda.so, by which some programs open a library. */
 static void take_link(struct found *found, const struct folder *folder, const char *name,
-                      const struct elf *elf)
+                      const struct nvc_elf *elf)
 {
     struct nvc_steps *s = found->s;
     char link[NVC_STEPS_PATH], target[NVC_STEPS_PATH], text[NVC_STEPS_PATH];
@@ -124,7 +124,7 @@ static void take_link(struct found *found, const struct folder *folder, const ch
 }
 
 static void take_library(struct found *found, const struct folder *folder, const char *name,
-                         const struct elf *elf)
+                         const struct nvc_elf *elf)
 {
     struct nvc_steps *s = found->s;
     const char *soname = elf->soname[0] ? elf->soname : name;
@@ -173,7 +173,7 @@ static void look_into(struct found *found, const char *path)
     struct nvc_steps *s = found->s;
     struct folder folder = {.path = path, .fd = look(s, s->rootfs, path, O_RDONLY | O_DIRECTORY)};
     struct rows names = {.at = NULL};
-    struct elf elf;
+    struct nvc_elf elf;
 
     if (folder.fd < 0) {
         char cause[128] = "";

@@ -185,7 +185,7 @@ static void enable_compat(struct nvc_steps *s, const struct nvc_steps_option *op
         return;
     s->compat_asked = true;
     if (!s->sliced && !s->failed)
-        find_compat(s, version, directory, last(options, count, "host-cuda-version"));
+        find_compat(s, version, directory, last(options, count, "host-cuda-version"), NULL, 0);
 }
 
 int nvc_steps_add(struct nvc_steps *s, const char *name, const struct nvc_steps_option *options,
@@ -304,7 +304,7 @@ int nvc_steps_finish(struct nvc_steps *s)
         /* In a call of its own, enable-cuda-compat has put its entries first already: there they stay. */
         first_compat(s, directory);
         if (directory[0])
-            find_compat(s, version, directory, "");
+            find_compat(s, version, directory, "", NULL, 0);
     }
     for (size_t i = 0; i < s->links.count; i++)
         steps_record(s, NVC_STEPS_LINK, s->links.at[i].a, s->links.at[i].b, NULL);

@@ -64,12 +64,26 @@ int nvc_steps_shadows(struct nvc_steps *steps, const char *libraries, const char
                       const char *const *search, size_t count, const struct nvc_steps_file *shims,
                       size_t shim_count);
 
-/* Whether an image's libcuda may stand in for that of a host: by its `version`, the digits behind `.so.`, and its note of
- * forward compatibility (NULL: it has none); `cuda` is the host's CUDA version, or "". 1, 0, -ENOMEM. */
-int nvc_steps_suits(const char *version, const char *note, size_t size, const char *driver,
-                    const char *cuda);
+/* Has the loader take the forward-compatibility libraries in `directory` before the driver's, if they are for the driver of
+ * version `driver`; `cuda` is that of its CUDA, or "". Where one of `shims` lies over their libcuda, they are: an earlier
+ * run has found that out. 0 or -1. */
+int nvc_steps_compat(struct nvc_steps *steps, const char *driver, const char *cuda, const char *directory,
+                     const struct nvc_steps_file *shims, size_t shim_count);
 
 /* What is to be done, in order. The bytes are those of `steps`. */
 const uint8_t *nvc_steps_records(const struct nvc_steps *steps, size_t *size);
+
+/* What an ELF file says of itself. */
+struct nvc_elf {
+    int bits;              /* 32 or 64 */
+    uint32_t machine;      /* e_machine */
+    char soname[256];      /* "" where it has none */
+    uint32_t linux_abi[3]; /* the oldest kernel that it is for; zeros where it names none */
+    uint32_t layouts;      /* of a shim, the version of quota and ledger; 0: it is none */
+    uint64_t sections;
+    uint32_t section_size, section_count, section_names;
+};
+/* 0; -EBADMSG where it is no sound little-endian file; other codes where it cannot be read. */
+int nvc_elf_read(int fd, struct nvc_elf *elf);
 
 #endif

@@ -18,7 +18,6 @@ from nvc.daemon.keeper.table import UNKNOWN, Table
 
 # All of them now: where nvc is installed, modules come from an archive that a forked process no longer has open.
 from nvc.discovery import discover, find, full, outer  # noqa: F401
-from nvc.discovery.driver import elfnote  # noqa: F401
 from nvc.discovery.nvml import asking  # noqa: F401
 from nvc.kernel import Kernel, rm
 from nvc.kernel.tracer import Tracer

@@ -12,7 +12,6 @@ from nvc.base.errors import DetectionError
 from nvc.base.files import closing
 from nvc.base.value import Value
 from nvc.discovery.driver.elf import Elf, read_elf
-from nvc.discovery.driver.elfnote import layouts_of
 from nvc.discovery.driver.ldcache import ARCH_FLAGS, ARCH_MASK, CACHE_LIMIT, TYPE_MASK, TYPES, parse_cache
 from nvc.discovery.driver.library_table import NOT, ROWS, DriverLibrary
 from nvc.discovery.driver.places import DIRECTORIES
@@ -210,7 +209,7 @@ class _Search:
     def library(self, name: str, path: str, elf: Elf, identity: Identity) -> Library | None:
         if not elf.is_for(self.arch):
             return None
-        if layouts_of(elf):
+        if elf.layouts:
             self.shims.add(path)
         if name == "libnvidia-tls" and elf.linux_abi != (2, 3, 99):
             self.plain_tls.add(path)

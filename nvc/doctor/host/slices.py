@@ -10,8 +10,7 @@ from collections.abc import Iterator
 
 from nvc.apply.cgroup.find import mounted
 from nvc.base.errors import NvcError
-from nvc.discovery.driver.elf import read_elf, section
-from nvc.discovery.driver.elfnote import layouts_of
+from nvc.discovery.driver.elf import read_elf
 from nvc.doctor import FAILED, OK, WARNING, Check, Fact, Row, aside, first, with_systemd
 from nvc.doctor.context import Context, read_text
 from nvc.doctor.host.installation import REINSTALL
@@ -36,7 +35,7 @@ PATIENCE = 3.0  # seconds
 BEGINNING = 3.0  # seconds until nvcd has made its sockets, on any host
 #: What a slice takes in the runtime directory, with some for a start beside it: bytes, and files.
 ROOM, FILES = 64 << 10, 16
-_STRINGS_LIMIT = 16 << 20
+_LIBRARY_MAX = 16 << 20  # bytes
 _GLIBC = re.compile(rb"\0GLIBC_([0-9]{1,3})\.([0-9]{1,3})(?:\.[0-9]{1,3})?(?=\0)")
 
 
@@ -63,7 +62,7 @@ def _shim(_: Context) -> Iterator[Fact]:
     for soname, path, _identity in found.files:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            elf, needs = read_elf(fd, path), max_glibc(fd, path)
+            elf, needs = read_elf(fd, path), max_glibc(fd)
         except (OSError, NvcError) as error:
             yield Fact(damaged=path, cause=error)
             continue
@@ -72,7 +71,7 @@ def _shim(_: Context) -> Iterator[Fact]:
         yield Fact(
             path=path,
             directory=found.directory,
-            layouts=layouts_of(elf) or "no",
+            layouts=elf.layouts or "no",
             wanted=layout.VERSION,
             own=elf.soname,
             soname=soname,
@@ -81,10 +80,10 @@ def _shim(_: Context) -> Iterator[Fact]:
         )
 
 
-def max_glibc(fd: int, path: str = "") -> tuple[int, int]:
-    """The newest version of glibc that an ELF file names in its dynamic strings. Raises DetectionError, OSError."""
-    strings = section(fd, read_elf(fd, path), ".dynstr", _STRINGS_LIMIT) or b""
-    return max(((int(major), int(minor)) for major, minor in _GLIBC.findall(strings)), default=(0, 0))
+def max_glibc(fd: int) -> tuple[int, int]:
+    """The newest version of glibc that a library names. Raises OSError."""
+    named = _GLIBC.findall(os.pread(fd, _LIBRARY_MAX, 0))
+    return max(((int(major), int(minor)) for major, minor in named), default=(0, 0))
 
 
 def _host_glibc() -> tuple[int, int]:

@@ -9,7 +9,6 @@ from nvc.base.errors import ContainerError, NvcError
 from nvc.base.files import closing, read_up_to
 from nvc.base.value import Value
 from nvc.discovery.driver.elf import Elf, read_elf
-from nvc.discovery.driver.elfnote import layouts_of
 from nvc.discovery.driver.library_table import TABLE
 from nvc.kernel import O_PATH, Kernel
 from nvc.model.slices.layout import PRIVATE, REAL, VERSION
@@ -50,11 +49,11 @@ def check_process(kernel: Kernel, pid: int) -> CheckReport:
             if elf is None:
                 if posixpath.basename(path).startswith(tuple(soname[:-2] for soname in SONAMES)):
                     elsewhere.append((path, inode))
-            elif layouts_of(elf):
+            elif elf.layouts:
                 shims.setdefault(elf.soname, []).append(path)
-                if layouts_of(elf) != VERSION:
+                if elf.layouts != VERSION:
                     uncovered.append(
-                        (path, f"a shim for layouts of version {layouts_of(elf)}, not {VERSION}")
+                        (path, f"a shim for layouts of version {elf.layouts}, not {VERSION}")
                     )
             elif elf.soname in SONAMES:
                 private.append((path, elf.soname))
@@ -101,7 +100,7 @@ def check_files(kernel: Kernel, root: int, libs_dir: str) -> tuple[str, ...]:
     uncovered = []
     for shadow in found.shadows:
         elf = _read(kernel, root, shadow.path)
-        if elf is not None and not layouts_of(elf) and elf.soname in SONAMES:
+        if elf is not None and not elf.layouts and elf.soname in SONAMES:
             uncovered.append(shadow.path)
     return (*uncovered, *found.hidden)
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 from errno import E2BIG, EFBIG, EOVERFLOW
 
-from nvc.base.errors import MountError, of_host
+from nvc.base.errors import MountError
 from nvc.base.value import Value
 from nvc.discovery.driver.places import COMPAT, DIRECTORIES
-from nvc.kernel import ffi, lib, strerror
+from nvc.kernel import ffi, lib
+from nvc.kernel.steps import failure_of, new_steps, raw, records_of
 from nvc.model.facts import Identity
 from nvc.model.slices.slice import ShadowLibrary
 
@@ -45,33 +46,23 @@ def find_shadow_libraries(
     Raises MountError for more of them than anybody has by accident, and where they cannot be looked for; HostError
     where the host fails.
     """
-    steps = ffi.gc(lib.nvc_steps_new(rootfs, True), lib.nvc_steps_free)
-    if not steps:
-        raise MemoryError
-    kept = [ffi.new("char[]", _raw(path)) for path in (*library_path, *searched()) if "\0" not in path]
+    steps = new_steps(rootfs, True)
+    kept = [raw(path) for path in (*library_path, *searched()) if "\0" not in path]
     shims = [(identity.device, identity.inode) for identity in known]
     lib.nvc_steps_shadows(
-        steps, _raw(libs_dir), _raw(compat), ffi.new("char *[]", kept), len(kept),
+        steps, raw(libs_dir), raw(compat), ffi.new("char *[]", kept), len(kept),
         ffi.new("struct nvc_steps_file[]", shims), len(shims),
     )  # fmt: skip
     _check(steps)
-    size = ffi.new("size_t *")
-    start = lib.nvc_steps_records(steps, size)
-    data = bytes(ffi.buffer(start, size[0])) if size[0] else b""
-    shadows: list[ShadowLibrary] = []
-    links: list[str] = []
-    hidden: list[str] = []
-    at = 0
-    while at < len(data):
-        kind = data[at]
-        *fields, _ = data[at + 1 :].split(b"\0", 2 if kind == lib.NVC_STEPS_SHADOW else 1)
-        at += 1 + sum(len(field) + 1 for field in fields)
-        texts = [field.decode("utf-8", "surrogateescape") for field in fields]
-        if kind == lib.NVC_STEPS_SHADOW:
-            shadows.append(ShadowLibrary(*texts))
-        else:
-            (links if kind == lib.NVC_STEPS_PLACE else hidden).append(texts[0])
-    return ImageLibraries(tuple(shadows), tuple(links), tuple(hidden))
+    found: dict[int, list[list[str]]] = {}
+    for kind, texts in records_of(steps)[0]:
+        found.setdefault(kind, []).append(texts)
+    places, hidden = (found.get(kind, ()) for kind in (lib.NVC_STEPS_PLACE, lib.NVC_STEPS_HIDDEN))
+    return ImageLibraries(
+        tuple(ShadowLibrary(*texts) for texts in found.get(lib.NVC_STEPS_SHADOW, ())),
+        tuple(path for path, in places),
+        tuple(path for path, in hidden),
+    )
 
 
 def searched() -> tuple[str, ...]:
@@ -82,20 +73,14 @@ def searched() -> tuple[str, ...]:
 
 def _check(steps: object) -> None:
     """Raise the failure of `steps`, if there is one."""
-    failure = lib.nvc_steps_failed(steps)
-    if not failure.error:
+    if not (failure := failure_of(steps)):
         return
-    step, path = (bytes(ffi.string(text)).decode("utf-8", "replace") for text in (failure.step, failure.path))
-    of_host(OSError(failure.error, strerror(failure.error)), step, path)
-    if failure.error == E2BIG:
+    step, path, error = failure
+    if error.errno == E2BIG:
         cause = f"more than {lib.NVC_STEPS_SHADOWS_MAX} copies of libcuda in the image"
         raise MountError(step, path, cause)
-    if failure.error == EOVERFLOW:
+    if error.errno == EOVERFLOW:
         raise MountError(step, path, f"more than {lib.NVC_STEPS_SEARCHED_MAX} directories to search", SHORTER)
-    if failure.error == EFBIG:
+    if error.errno == EFBIG:
         raise MountError(step, path, f"more than {lib.NVC_STEPS_NAMES_MAX} names", SHORTER)
-    raise MountError(step, path, strerror(failure.error))
-
-
-def _raw(path: str) -> bytes:
-    return path.encode("utf-8", "surrogateescape")
+    raise MountError(step, path, error.strerror)
