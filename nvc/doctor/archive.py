@@ -19,9 +19,8 @@ from typing import Any
 import nvc
 from nvc.base.errors import NvcError
 from nvc.discovery.containers.files import names_in
-from nvc.discovery.devices.proc import proc_files
 from nvc.discovery.driver.places import DIRECTORIES
-from nvc.doctor import Blocked, Result, document
+from nvc.doctor import Result, document
 from nvc.doctor.context import Context, read_text
 from nvc.doctor.host.driver import kernel_log
 from nvc.doctor.host.registrations import kind_of
@@ -89,8 +88,6 @@ def _parts(context: Context, results: tuple[Result, ...], text: str) -> Iterator
     yield "driver-files.txt", "".join(_driver_files(context))
     yield "slices.json", {"slices": _slices(context)}
     yield "kernel-log.txt", _kernel_log()
-    yield "cgroups.txt", _with_word(read_text("/proc/self/mountinfo").splitlines(), " - cgroup")
-    yield "proc.txt", _proc(context)
     for directory in context.config.cdi_spec_dirs:
         try:
             files = read_directory(directory)
@@ -133,7 +130,7 @@ def _versions(context: Context) -> dict[str, Any]:
         "python": sys.version,
         "kernel": " ".join((platform.system(), platform.release(), platform.machine())),
         "distribution": release,
-        "commandLine": _with_word(read_text("/proc/cmdline").split(), "nvidia"),
+        "commandLine": [word for word in read_text("/proc/cmdline").split() if "nvidia" in word],
         "shim": shim_directory,
         "programs": context.programs,
         "uid": os.geteuid(),
@@ -172,20 +169,6 @@ def _kernel_log() -> str:
         return "".join(f"{line}\n" for line in kernel_log()[-_LINES:])
     except OSError as error:
         return f"cannot be read: {error.strerror}\n"
-
-
-def _with_word(parts: list[str], word: str) -> str:
-    return "".join(f"{part}\n" for part in parts if word in part)
-
-
-def _proc(context: Context) -> str:
-    try:
-        system = context.host.system
-    except Blocked:  # without a driver root there is nothing to read
-        return ""
-    devices = (system.read_optional("/proc/devices") or b"").decode("utf-8", "replace")
-    files = [f"== {file.name}\n{file.content.decode('utf-8', 'replace')}\n" for file in proc_files(system)]
-    return "".join(files) + f"== devices\n{devices}\n"
 
 
 def _without_values(value: Any) -> Any:

@@ -88,7 +88,7 @@ def test_what_is_in_it(planted: Host) -> None:
     names = {name.removeprefix("nvc-doctor/") for name in found}
     assert names >= {
         "report.txt", "report.json", "info.json", "configuration.json", "engines.json", "versions.json",
-        "driver-files.txt", "slices.json", "kernel-log.txt", "cgroups.txt", "proc.txt",
+        "driver-files.txt", "slices.json", "kernel-log.txt",
         "cdi/etc/cdi/nvidia.json",
     }  # fmt: skip
     assert len(json.loads(found["nvc-doctor/report.json"])["checks"]) > 40
