@@ -151,7 +151,7 @@ def test_the_bundle_carries_what_it_promises(bundle: str) -> None:
     assert total < 72 << 20
     with open(os.path.join(bundle, "THIRD-PARTY.md"), encoding="utf-8") as notice:
         text = notice.read()
-    for name in ("cffi", "click", "pyelftools", "python-prctl", "pytest", "grpcio", "busybox", "runc", "libc6"):
+    for name in ("cffi", "click", "python-prctl", "pytest", "grpcio", "busybox", "runc", "libc6"):
         assert name in text
     assert "GPL" in next(line for line in text.splitlines() if line.startswith("| python-prctl"))
     assert glob.glob(os.path.join(bundle, "sources/python-prctl-*"))
