@@ -205,6 +205,9 @@ def test_a_suspended_slice_outlives_nvcd(place: Place, driver: str, launcher: st
     assert place.daemon is not None
     place.daemon.kill()
     assert state(place, launcher, one) == "suspended"
+    said = run(*place.enter(launcher, f"--root={driver}", "doctor", "vgpu.suspension"), env=CLEAN_ENV, check=False)
+    assert said.returncode == 1 and "failed" in said.stdout, said
+    assert "nvcd cannot be reached, and suspended slices stay so" in said.stdout, said
     started(place, driver)
     assert ask(place)["slices"][0]["suspension"] == "suspended"
     cli(place, launcher, "resume", str(one.tenant))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nvc.daemon.suspend.room import GPU_SPARE, HOST_SPARE, gpu_refusal, host_refusal, stopped_refusal
-from nvc.model.slices.suspension import Saved
+from nvc.daemon.suspend.room import GPU_SPARE, gpu_refusal, host_refusal, stopped_refusal
+from nvc.model.slices.suspension import HOST_SPARE, Saved
 
 GIB = 1 << 30
 ONE, OTHER = Saved(10, 1, "GPU-a", 4 * GIB), Saved(11, 1, "GPU-a", 2 * GIB)

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping
 
 from nvc.base.value import Value
 from nvc.model.slices.sizes import size_text
-from nvc.model.slices.suspension import Saved
+from nvc.model.slices.suspension import HOST_SPARE, Saved
 from nvc.slices.store.process_info import ENDED
 
-#: Free memory of the host that is left to others, and of a GPU beyond what NVML had shown of the processes.
-HOST_SPARE, GPU_SPARE = 1 << 30, 64 << 20
+#: Free memory of a GPU beyond what NVML had shown of the processes.
+GPU_SPARE = 64 << 20
 _MOST = 1 << 20
 _UNLIMITED = 1 << 60  # cgroup v1 has a number near 2**63
 _STOPPED = "Tt"

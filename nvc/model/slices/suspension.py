@@ -16,6 +16,7 @@ from nvc.base.value import Value
 from nvc.model.slices.entry import open_own
 
 SUSPENDING, SUSPENDED, RESUMING, FAILED = STATES = ("suspending", "suspended", "resuming", "failed")
+HOST_SPARE = 1 << 30  # bytes of the host's memory that are left to others
 _MOST = 1 << 20  # bytes
 _MODE = 0o600
 

@@ -1,0 +1,76 @@
+"""`vgpu.suspension`: what doctor says of suspended slices and of idle-suspend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nvc.base.errors import InitializationError
+from nvc.doctor.host import suspended
+from nvc.model.slices.suspension import FAILED, SUSPENDED, Suspension
+from nvc.slices.policy.policies import DevicePolicy
+
+(CHECK,) = suspended.CHECKS
+UUID = "GPU-5c1e0000-0000-0000-0000-00000000000a"
+MIB = 1 << 20
+
+
+def slice_(name: str, state: str = "", used: int = 0) -> Any:
+    away = Suspension("key", state, 0, (), "the driver does not answer") if state else None
+    device = SimpleNamespace(uuid=UUID, used=used)
+    return SimpleNamespace(name=name, suspension=away, state=state or "running", devices=(device,))
+
+
+@pytest.fixture
+def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Asks the check of these slices; `time`: who keeps it, `idle`: seconds of the policy."""
+    (tmp_path / "vgpu-policy").mkdir()
+    (tmp_path / "vgpu-policy" / UUID).touch()
+
+    def examine(*slices: Any, time: str = "by the driver", idle: int = 0, scope: str = "1") -> list[str]:
+        def ask(*_: Any) -> dict[str, Any]:
+            if not time:
+                raise InitializationError("ask nvcd", "", "it does not run")
+            return {"devices": [{"uuid": UUID, "time": time}]}
+
+        monkeypatch.setattr(suspended, "ask", ask)
+        monkeypatch.setattr(suspended.policies, "read", lambda _: DevicePolicy(idle_s=idle))
+        files = {suspended.PTRACE: scope, "/proc/meminfo": f"MemTotal: 9 kB\nMemAvailable: {5 << 20} kB"}
+        monkeypatch.setattr(suspended, "read_text", files.get)
+        context: Any = SimpleNamespace(living=lambda: slices, runtime_directory=str(tmp_path))
+        facts = list(CHECK.facts(context))
+        rows = [next(row for row in CHECK.rows if row.fits(fact)).of(fact) for fact in facts]
+        return [f"{row.status} {row.text}" for row in rows]
+
+    return examine
+
+
+def test_nothing_to_say(said: Any) -> None:
+    assert said(slice_("a")) == []
+    assert said(slice_("a", SUSPENDED)) == ["ok 1 slices are suspended"]
+    assert said(slice_("a", used=3000 * MIB), idle=60) == ["ok 0 slices are suspended"]
+
+
+def test_a_slice_that_is_not_back(said: Any) -> None:
+    assert said(slice_("web", FAILED))[0] == "failed slice web is not back: the driver does not answer"
+
+
+def test_nvcd_is_gone(said: Any) -> None:
+    (line,) = said(slice_("a", SUSPENDED), time="")
+    assert line == "failed nvcd cannot be reached, and suspended slices stay so: it does not run"
+    (line,) = said(slice_("a"), time="", idle=60)
+    assert line.startswith("warning idle-suspend suspends nothing: nvcd cannot be reached")
+
+
+def test_idle_suspend_that_does_nothing(said: Any) -> None:
+    assert "warning idle-suspend suspends nothing: nobody may" in said(idle=60, scope="3")[0]
+    (line, _) = said(idle=60, time="by the shim, because it is old")
+    assert line.endswith(f"suspends nothing on {UUID}: its time is kept by the shim, because it is old")
+
+
+def test_more_than_the_host_can_keep(said: Any) -> None:
+    line, _ = said(slice_("a", used=5000 * MIB), slice_("b", SUSPENDED, used=MIB), idle=60)
+    assert line.endswith("they use 5000 MiB, the host has 4096 MiB for that")
