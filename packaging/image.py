@@ -212,11 +212,10 @@ def main() -> None:
     name = lay_out(root, parts, version)
     reference = f"{options.name}:{version}"
     program = f"{PLACE}/{name}/lib/nvc/node"
-    labels = {"title": "nvc", "version": version, "licenses": "Apache-2.0"}
-    words = ["--env=PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]
-    words += [f"--label=org.opencontainers.image.{key}={value}" for key, value in labels.items()]
-    sys.argv = ["oci.py", options.archive, root, "--name", reference, *words, "--command", program]
-    oci.main()
+    env = ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]
+    about = {"title": "nvc", "version": version, "licenses": "Apache-2.0"}
+    labels = {f"org.opencontainers.image.{key}": value for key, value in about.items()}
+    oci.write_archive(options.archive, root, reference, env, [program], labels)
     tree.remove(root)
     print(f"{os.path.relpath(options.archive)}: {reference}, {os.stat(options.archive).st_size / 2**20:.1f} MiB")
 

@@ -1,14 +1,11 @@
 """Makes an OCI archive of a directory: one image of one layer, the same bytes each time.
 
-    oci.py ARCHIVE ROOT --name REF [--env NAME=VALUE]... [--label NAME=VALUE]... [--command WORD]...
-
 Every file belongs to root and has the time of SOURCE_DATE_EPOCH. Engines load it as `ctr images import ARCHIVE`,
 `podman load -i ARCHIVE` or `docker load -i ARCHIVE`.
 """
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import gzip
 import hashlib
@@ -84,11 +81,9 @@ def write_layer(root: str, out: BinaryIO, when: int) -> tuple[str, str]:
     return outer.name, inner.name
 
 
-def config(diff_id: str, command: list[str], env: list[str], labels: list[str], when: str) -> dict[str, Any]:
+def config(diff_id: str, command: list[str], env: list[str], labels: dict[str, str], when: str) -> dict[str, Any]:
     """The image's configuration."""
-    given: dict[str, Any] = {"Env": env, "Labels": dict(label.split("=", 1) for label in labels)}
-    if command:
-        given["Cmd"] = command
+    given = {"Env": env, "Labels": labels, "Cmd": command}
     return {
         "created": when,
         "architecture": ARCHITECTURE[platform.machine()],
@@ -112,17 +107,18 @@ def blob(document: dict[str, Any], kind: str) -> tuple[dict[str, Any], bytes]:
     return {"mediaType": f"{MEDIA}.{kind}.v1+json", "digest": digest, "size": len(data)}, data
 
 
-def write_archive(options: argparse.Namespace) -> None:
+def write_archive(
+    archive: str, root: str, name: str, env: list[str], command: list[str], labels: dict[str, str] | None = None
+) -> None:
+    """Write the image of the directory `root`, with a name such as localhost/nvc:1.0; `env` as NAME=VALUE."""
     when = int(os.environ.get("SOURCE_DATE_EPOCH", "0"))
     created = datetime.datetime.fromtimestamp(when, datetime.timezone.utc)
-    with tempfile.TemporaryFile(dir=os.path.dirname(os.path.abspath(options.archive))) as packed:
-        digest, diff_id = write_layer(options.root, packed, when)
+    with tempfile.TemporaryFile(dir=os.path.dirname(os.path.abspath(archive))) as packed:
+        digest, diff_id = write_layer(root, packed, when)
         size = packed.tell()
         packed.seek(0)
         stamp = created.strftime("%Y-%m-%dT%H:%M:%SZ")
-        configuration, config_data = blob(
-            config(diff_id, options.command, options.env, options.label, stamp), "config"
-        )
+        configuration, config_data = blob(config(diff_id, command, env, labels or {}, stamp), "config")
         layer = {"mediaType": f"{MEDIA}.layer.v1.tar+gzip", "digest": digest, "size": size}
         manifest, manifest_data = blob(
             {
@@ -133,13 +129,13 @@ def write_archive(options: argparse.Namespace) -> None:
             },
             "manifest",
         )
-        names = {"org.opencontainers.image.ref.name": options.name, "io.containerd.image.name": options.name}
+        names = {"org.opencontainers.image.ref.name": name, "io.containerd.image.name": name}
         index = {
             "schemaVersion": 2,
             "mediaType": f"{MEDIA}.index.v1+json",
             "manifests": [{**manifest, "annotations": names}],
         }
-        with tarfile.open(options.archive + ".new", "w", format=tarfile.PAX_FORMAT) as tar:
+        with tarfile.open(archive + ".new", "w", format=tarfile.PAX_FORMAT) as tar:
             add(tar, "oci-layout", b'{"imageLayoutVersion": "1.0.0"}')
             add(tar, "index.json", json.dumps(index, sort_keys=True).encode())
             for descriptor, data in ((configuration, config_data), (manifest, manifest_data)):
@@ -147,19 +143,4 @@ def write_archive(options: argparse.Namespace) -> None:
             info = tarfile.TarInfo("blobs/sha256/" + digest.removeprefix("sha256:"))
             info.size = size
             tar.addfile(info, packed)
-    os.rename(options.archive + ".new", options.archive)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Makes an OCI archive of a directory.")
-    parser.add_argument("archive")
-    parser.add_argument("root")
-    parser.add_argument("--name", required=True, help="such as localhost/nvc:1.0")
-    parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE")
-    parser.add_argument("--label", action="append", default=[], metavar="NAME=VALUE")
-    parser.add_argument("--command", action="append", default=[], metavar="WORD")
-    write_archive(parser.parse_args())
-
-
-if __name__ == "__main__":
-    main()
+    os.rename(archive + ".new", archive)

@@ -18,17 +18,8 @@ PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 def archive(path: str, name: str, root: str, *command: str) -> str:
     """Make an OCI archive of a root directory; its path is returned."""
-    words = [
-        sys.executable,
-        os.path.join(REPO, "packaging/oci.py"),
-        path,
-        root,
-        "--name",
-        name,
-        "--env",
-        PATH,
-    ]
-    run(*words, *(f"--command={word}" for word in command))
+    code = f"import oci; oci.write_archive({path!r}, {root!r}, {name!r}, {[PATH]!r}, {list(command)!r})"
+    run(sys.executable, "-c", code, cwd=os.path.join(REPO, "packaging"))
     return path
 
 
