@@ -48,7 +48,11 @@ struct vgpu_quota_device {
     uint32_t flags;
     uint64_t
         pace; /* written by nvcd in one piece, without a change of `sequence`; 0: the time is not measured */
-    uint64_t reserved[3];
+    /* Written by nvcd like `pace`, again and again. While the first lies ahead on the host's CLOCK_MONOTONIC, nvcd moves
+     * others away for memory that the driver has no room for. The second is the last `asked` that it has answered. */
+    uint64_t room_until;
+    uint64_t answered;
+    uint64_t reserved;
     uint32_t period_us; /* of a cap, for nvcd; 0: 100,000 */
     uint32_t unused;
     /* Nanoseconds of the host's CLOCK_MONOTONIC. While that lies ahead, nvcd keeps time by the driver, and the shim holds
@@ -113,7 +117,8 @@ struct vgpu_budget {
     uint64_t waited;   /* that launches were held back, by a cap, a pace or a pause, in all */
     uint64_t launches; /* of kernels and graphs */
     uint64_t refused;  /* requests for memory that did not fit, whoever keeps time */
-    uint64_t reserved[2];
+    uint64_t asked;    /* raised by who waits for room, for what is `tentative`: see resident.h */
+    uint64_t reserved;
 };
 
 struct vgpu_ledger_head {

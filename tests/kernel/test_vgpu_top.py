@@ -46,7 +46,7 @@ class Budget:
 
     def after(self, passed: int) -> None:
         """So many nanoseconds."""
-        budget = layout.BUDGET.pack(0, 0, int(passed * SHARE), int(passed * 0.5), passed // 10**6, 0)
+        budget = layout.BUDGET.pack(0, 0, int(passed * SHARE), int(passed * 0.5), passed // 10**6, 0, 0)
         with open(self.path, "r+b", buffering=0) as ledger:
             os.pwrite(ledger.fileno(), budget, layout.BUDGETS_OFFSET)
 

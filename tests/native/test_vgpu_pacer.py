@@ -339,4 +339,4 @@ def test_without_a_cap_nothing_is_measured(capped: Callable[..., Capped]) -> Non
         slice_.cap(cores, policy)
         got = slice_.work(ns=100000, batch=4, seconds=0.1, warm=0.05)
         assert got.kernels > 0
-    assert slice_.budget() == (0,) * 6
+    assert not any(slice_.budget())

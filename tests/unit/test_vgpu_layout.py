@@ -13,11 +13,11 @@ HEADER = os.path.join(REPO, "native/vgpu/layout.h")
 FIELDS = {
     "vgpu_quota": "magic version size sequence device_count flags reserved",
     "vgpu_quota_device": "uuid memory_limit context_overhead module_overhead correction "
-    "cores weight policy flags pace reserved period_us unused kept_until had waited",
+    "cores weight policy flags pace room_until answered reserved period_us unused kept_until had waited",
     "vgpu_ledger_head": "magic version size slot_count high_water transfers shares_used reserved",
     "vgpu_slot": "pid generation claimed name reserved",
     "vgpu_amount": "changes taken tentative inherited",
-    "vgpu_budget": "credit refilled charged waited launches refused reserved",
+    "vgpu_budget": "credit refilled charged waited launches refused asked reserved",
 }
 SIZES = {"B": 1, "s": 1, "x": 1, "I": 4, "Q": 8, "q": 8}
 FORMATS = {
@@ -48,6 +48,7 @@ CONSTANTS = {
     "offsetof(struct vgpu_quota, devices)": layout.QUOTA_HEADER.size,
     "offsetof(struct vgpu_quota_device, pace)": layout.PACE_OFFSET,
     "VGPU_PACE_PERCENT": layout.PACE_PERCENT,
+    "offsetof(struct vgpu_quota_device, room_until)": layout.ROOM_OFFSET,
     "offsetof(struct vgpu_quota_device, kept_until)": layout.KEPT_OFFSET,
     "offsetof(struct vgpu_ledger, amounts)": layout.AMOUNTS_OFFSET,
     "sizeof(struct vgpu_amount) * VGPU_SLOTS": layout.AMOUNT.size * layout.SLOTS,

@@ -1,14 +1,18 @@
 #include "resident.h"
 
-#include "slice/account.h"
+#include "process/clock.h"
 #include "process/log.h"
+#include "slice/account.h"
+#include "slice/budget.h"
 
 #include <errno.h>
 
 enum {
     STEP_US = 1000,
-    PATIENCE = 15000
-}; /* steps in which the driver holds nothing up: nvcd may have ended */
+    PATIENCE = 15000, /* steps in which the driver holds nothing up: nvcd may have ended */
+    ROOM_US = 10000
+};
+#define ROOM_NS UINT64_C(60000000000)
 
 _Atomic uint64_t resident_due;
 static _Atomic bool forsaken; /* it said so for too long */
@@ -38,4 +42,36 @@ void resident_look(void)
     wait();
     errno = before;
     atomic_store(&resident_due, now_ns(CLOCK_MONOTONIC_COARSE) + RESIDENT_NS);
+}
+
+static bool moves_others(int position, struct vgpu_quota_device *device)
+{
+    return account_device(position, device) && clock_is_known() &&
+           device->room_until > clock_of_host(now_ns(CLOCK_MONOTONIC));
+}
+
+/* While the slice itself is away, its time does not run. */
+static void wait_for_room(int position, struct vgpu_quota_device *device)
+{
+    uint64_t begin = now_ns(CLOCK_MONOTONIC);
+    uint64_t number = __atomic_add_fetch(&budget_of(position, begin)->asked, 1, __ATOMIC_SEQ_CST);
+    while (moves_others(position, device) && (int64_t)(device->answered - number) < 0 &&
+           now_ns(CLOCK_MONOTONIC) - begin < ROOM_NS) {
+        sleep_us(ROOM_US);
+        if (account_is_suspended())
+            begin = now_ns(CLOCK_MONOTONIC);
+    }
+}
+
+bool resident_make_room(int position, uint64_t uncharged)
+{
+    struct vgpu_quota_device device;
+    int before = errno;
+    bool waits = moves_others(position, &device) && account_reserve(position, uncharged) == ACCOUNT_GRANTED;
+    if (waits) {
+        wait_for_room(position, &device);
+        account_withdraw(position, uncharged);
+    }
+    errno = before;
+    return waits;
 }

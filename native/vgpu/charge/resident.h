@@ -1,7 +1,9 @@
-/* Calls that need the process's memory on its devices, and that the driver does not hold up while it is elsewhere.
+/* Slices whose memory nvcd moves: calls that need it on its devices, and room that others make.
  *
  * Most calls wait in the driver until a suspended process has come back. With driver 580 these do not: waits and queries
- * of events, streams and contexts fault, and the question for free memory returns an error. */
+ * of events, streams and contexts fault, and the question for free memory returns an error.
+ *
+ * Where the driver has no room for what the slice may have, nvcd can move another slice, one that is idle before others. */
 #ifndef NVC_VGPU_RESIDENT_H
 #define NVC_VGPU_RESIDENT_H
 
@@ -28,5 +30,17 @@ static inline void resident_wait(void)
 
 #define RESIDENT(name) (resident_wait(), REAL(name))
 #define RESIDENT_IN(per_thread, name) (resident_wait(), REAL_IN(per_thread, name))
+
+/* Waits, for a minute at most, until nvcd has done what it can for what is charged and not there yet, and for bytes that are
+ * not charged; false: it does nothing, or these do not fit. The caller holds no lock and no turn. */
+__attribute__((cold)) bool resident_make_room(int position, uint64_t uncharged);
+
+/* What the driver answers, asked once more where room was made. */
+#define WITH_ROOM(position, uncharged, call)                                                                \
+    __extension__({                                                                                         \
+        CUresult answer_ = (call);                                                                          \
+        bool full_ = answer_ == CUDA_ERROR_OUT_OF_MEMORY;                                                   \
+        (full_ && resident_make_room(position, uncharged)) ? (call) : answer_;                              \
+    })
 
 #endif

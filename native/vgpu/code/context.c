@@ -1,5 +1,6 @@
 /* A context takes some hundred MiB when it is made: an amount that the host has measured, reserved before. */
 #include "charge/charge.h"
+#include "charge/resident.h"
 #include "module.h"
 #include "time/pacer.h"
 
@@ -68,7 +69,7 @@ static CUresult answer(const struct making *making, CUcontext *out, CUcontext ma
         if (!begin(device, &making))                                                                        \
             return CUDA_ERROR_OUT_OF_MEMORY;                                                                \
         CUcontext made = NULL, *place = out ? &made : NULL; /* another thread may change the program's */   \
-        CUresult result = REAL(name) arguments;                                                             \
+        CUresult result = WITH_ROOM(making.to.position, 0, REAL(name) arguments);                           \
         return answer(&making, out, made, result);                                                          \
     }
 
@@ -206,10 +207,19 @@ static CUresult retain_primary(CUcontext *out, CUdevice device)
     return result;
 }
 
-CU_API CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
+static CUresult retain_in_turn(CUcontext *out, CUdevice device)
 {
     enter_primary(device);
     return leave_primary(device, retain_primary(out, device));
+}
+
+CU_API CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
+{
+    struct target to;
+    CUresult result = retain_in_turn(out, device);
+    bool again = result == CUDA_ERROR_OUT_OF_MEMORY && target_device(device, &to) &&
+                 resident_make_room(to.position, overhead_of(to.position));
+    return again ? retain_in_turn(out, device) : result;
 }
 
 static CUresult end_primary(CUdevice device, CUresult (*call)(CUdevice))

@@ -3,6 +3,8 @@
  * image that was not understood is charged for what the driver takes, and unloaded if that does not fit. */
 #include "module.h"
 
+#include "charge/resident.h"
+
 #include <stdlib.h>
 
 enum { SEEN = 4096 };
@@ -122,7 +124,7 @@ bool module_end(struct loading *loading, uint64_t key, bool loaded, bool library
         CUmodule made = NULL, *place = out ? &made : NULL;                                                  \
         if (!module_begin(image, &loading))                                                                 \
             return CUDA_ERROR_OUT_OF_MEMORY;                                                                \
-        CUresult result = call;                                                                             \
+        CUresult result = WITH_ROOM(loading.to.position, PAGE, call);                                       \
         bool loaded = result == CUDA_SUCCESS;                                                               \
         bool fits = module_end(&loading, (uint64_t)(uintptr_t)made, loaded, false);                         \
         if (loaded && fits)                                                                                 \

@@ -1,6 +1,7 @@
 /* Arrays have no address. Large ones are rounded up like linear memory; small ones are taken to share chunks among
  * themselves, as full as can be. */
 #include "charge/charge.h"
+#include "charge/resident.h"
 #include "vmm.h"
 
 /* Rows of 64 bytes lie in blocks of 8 (measured on driver 580). */
@@ -132,7 +133,7 @@ static void end(const struct making *making, const void *made, CUresult result)
         CUDA_ARRAY3D_DESCRIPTOR full = {own.Width, own.Height, depth, own.Format, own.NumChannels, flags};  \
         if (out && asked && !begin(&full, levels, &making))                                                 \
             return CUDA_ERROR_OUT_OF_MEMORY;                                                                \
-        CUresult result = REAL(name) arguments;                                                             \
+        CUresult result = WITH_ROOM(making.to.position, 0, REAL(name) arguments);                           \
         end(&making, made, result);                                                                         \
         if (result == CUDA_SUCCESS)                                                                         \
             *out = made;                                                                                    \

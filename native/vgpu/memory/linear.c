@@ -2,6 +2,7 @@
  * rounds what is larger up to 2 MiB (measured on driver 580). */
 #include "charge/charge.h"
 #include "charge/holes.h"
+#include "charge/resident.h"
 
 /* What a request may take at most. */
 static uint64_t most_of(uint64_t size)
@@ -126,7 +127,7 @@ static CUresult allocate(CUdeviceptr *out, struct request *request)
         reserved = 0; /* the common case: nothing is asked for */
     else if (!charge(to.position, reserved))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = ask_driver(&at, request);
+    CUresult result = WITH_ROOM(to.position, reserved ? 0 : PAGE, ask_driver(&at, request));
     if (result != CUDA_SUCCESS) {
         if (reserved)
             account_withdraw(to.position, reserved);

@@ -4,6 +4,7 @@
 #include "charge/charge.h"
 #include "charge/gauge.h"
 #include "charge/holes.h"
+#include "charge/resident.h"
 
 static uint64_t key_of(CUmemoryPool pool)
 {
@@ -156,7 +157,7 @@ static CUresult allocate(CUdeviceptr *out, const struct request *request)
     if (!charge_or_trim(&to, pool, most))
         return allocate_inside(out, request, pool, named);
     CUdeviceptr address;
-    CUresult result = ask_driver(&address, request, named);
+    CUresult result = WITH_ROOM(to.position, 0, ask_driver(&address, request, named));
     if (result == CUDA_SUCCESS) {
         gauge_read(ITEM_POOL, key_of(pool));
         hole_fill(pool, address, request->size);

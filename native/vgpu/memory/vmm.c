@@ -1,5 +1,6 @@
 /* What cuMemCreate makes counts from then on, mapped or not, until its last handle and its last mapping are gone. */
 #include "charge/charge.h"
+#include "charge/resident.h"
 #include "descriptor.h"
 #include "vmm.h"
 
@@ -79,11 +80,28 @@ void memory_add_handle(uint64_t handle, uint64_t number)
         item->count++;
 }
 
+static CUresult create(CUmemGenericAllocationHandle *out, size_t size, const CUmemAllocationProp *properties,
+                       unsigned long long flags, const struct item *memory)
+{
+    CUmemGenericAllocationHandle handle; /* another thread may change what the program has */
+    handles_begin();
+    CUresult result = REAL(cuMemCreate)(&handle, size, properties, flags);
+    if (result != CUDA_SUCCESS)
+        return handles_end(result);
+    account_commit(memory->position, memory->bytes);
+    items_lock();
+    item_insert(memory);
+    memory_add_handle(handle, memory->key);
+    items_unlock();
+    *out = handle;
+    return handles_end(CUDA_SUCCESS);
+}
+
 CU_API CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size,
                             const CUmemAllocationProp *properties, unsigned long long flags)
 {
     struct target to;
-    CUmemAllocationProp own; /* another thread may change what the program has */
+    CUmemAllocationProp own; /* likewise */
     if (!out || !size || !properties)
         return REAL(cuMemCreate)(out, size, properties, flags);
     own = *properties;
@@ -92,21 +110,11 @@ CU_API CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size,
     struct item memory = {.kind = ITEM_MEMORY, .bytes = round_capped(size, PAGE), .key = item_number()};
     if (!charge(to.position, memory.bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    handles_begin();
-    CUmemGenericAllocationHandle handle; /* likewise */
-    CUresult result = REAL(cuMemCreate)(&handle, size, &own, flags);
-    if (result != CUDA_SUCCESS) {
-        account_withdraw(to.position, memory.bytes);
-        return handles_end(result);
-    }
-    account_commit(to.position, memory.bytes);
     memory.position = (uint8_t)to.position;
-    items_lock();
-    item_insert(&memory);
-    memory_add_handle(handle, memory.key);
-    items_unlock();
-    *out = handle;
-    return handles_end(CUDA_SUCCESS);
+    CUresult result = WITH_ROOM(to.position, 0, create(out, size, &own, flags, &memory));
+    if (result != CUDA_SUCCESS)
+        account_withdraw(to.position, memory.bytes);
+    return result;
 }
 
 static uint64_t take_handle(uint64_t handle)

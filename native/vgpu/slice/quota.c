@@ -85,4 +85,6 @@ void quota_refresh(const struct process *in, int position, struct vgpu_quota_dev
     bool read = file_read(in->quota_fd - 1, (char *)&fresh + from, (size_t)size, at) == size;
     device->pace = read ? fresh.pace : 0;
     device->kept_until = read ? fresh.kept_until : 0;
+    device->room_until = read ? fresh.room_until : 0;
+    device->answered = read ? fresh.answered : device->answered;
 }

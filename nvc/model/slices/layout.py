@@ -32,18 +32,22 @@ QUOTA_HEADER = struct.Struct("<QIIQII32x")
 #: The fields of a QuotaDevice in their order, each with its format.
 QUOTA_FIELDS = {
     "uuid": "16s", "memory_limit": "Q", "context_overhead": "Q", "module_overhead": "Q", "correction": "Q",
-    "cores": "I", "weight": "I", "policy": "I", "flags": "I", "pace": "Q24x", "period_us": "I4x",
-    "kept_until": "Q", "had": "Q", "waited": "Q",
+    "cores": "I", "weight": "I", "policy": "I", "flags": "I", "pace": "Q", "room_until": "Q", "answered": "Q8x",
+    "period_us": "I4x", "kept_until": "Q", "had": "Q", "waited": "Q",
 }  # fmt: skip
 QUOTA_DEVICE = struct.Struct("<" + "".join(QUOTA_FIELDS.values()))
 #: Words that nvcd writes in one piece: where they are in QUOTA_DEVICE.
 WORD = struct.Struct("<Q")
 PACE_OFFSET = 64
+ROOM_OFFSET = 72
 KEPT_OFFSET = 104
 #: Until when nvcd keeps time, what the slice had by then, for how long it was stopped; the last two: nanoseconds.
 KEPT = struct.Struct("<QQQ")
 #: For so long after an account of the timekeeper, nanoseconds.
 KEPT_FOR = 1_000_000_000
+#: Until when nvcd moves others for an allocation without room, and the last request that it has answered.
+ROOM = struct.Struct("<QQ")
+ROOM_FOR = 10_000_000_000  # after nvcd has said so, nanoseconds
 #: The part of a pace that is a percentage. The rest is until when it holds, ns of the host's CLOCK_MONOTONIC.
 PACE_PERCENT = 0xFF
 QUOTA_SIZE = QUOTA_HEADER.size + DEVICES * QUOTA_DEVICE.size
@@ -66,8 +70,8 @@ AMOUNTS_OFFSET = LEDGER_HEADER.size + SLOTS * SLOT_HEADER.size
 SHARE = struct.Struct("<64sQIIII64s")
 SHARE_SIZE = SHARE.size
 SHARES_OFFSET = AMOUNTS_OFFSET + DEVICES * SLOTS * AMOUNT.size
-#: credit, refilled, charged, waited, launches, refused requests for memory; times in nanoseconds.
-BUDGET = struct.Struct("<qQQQQQ16x")
+#: credit, refilled, charged, waited, launches, refused requests for memory, those for room; times in nanoseconds.
+BUDGET = struct.Struct("<qQQQQQQ8x")
 BUDGETS_OFFSET = SHARES_OFFSET + SHARES * SHARE_SIZE
 LEDGER_SIZE = BUDGETS_OFFSET + DEVICES * BUDGET.size
 

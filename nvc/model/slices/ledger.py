@@ -26,6 +26,7 @@ class Account(Value):
     pid: int  # in the container's pid namespace
     name: str
     used: tuple[int, ...]  # bytes, by position of the device in the quota
+    tentative: tuple[int, ...] = ()  # of these, what the driver is asked for
     host_pid: int = 0  # as /proc of the host has it; 0: not known, or not asked
 
 
@@ -41,6 +42,7 @@ class Budget(Value):
     launches: int = 0  # 0 where the driver's log tells
     at: int = 0  # of the host's CLOCK_MONOTONIC, when it was so; 0: when it was read
     refused: int = 0  # requests for memory that did not fit, as the processes say
+    asked: int = 0  # requests for room, likewise
 
 
 def header() -> bytes:
@@ -74,14 +76,15 @@ def parse_slots(data: bytes, devices: int) -> tuple[Account, ...]:
         pid, _, _, name = layout.SLOT_HEADER.unpack_from(data, offset)
         if pid == 0:
             continue
-        used = []
+        used, tentative = [], []
         for device in range(min(devices, layout.DEVICES)):
             place = (device * layout.SLOTS + slot) * layout.AMOUNT.size
-            _, taken, _, inherited = layout.AMOUNT.unpack_from(data, layout.AMOUNTS_OFFSET + place)
+            _, taken, asked, inherited = layout.AMOUNT.unpack_from(data, layout.AMOUNTS_OFFSET + place)
             used.append(min(taken + inherited, (1 << 63) - 1))
+            tentative.append(min(taken, asked))
         text = name.partition(b"\0")[0].decode("utf-8", "replace")
         printable = "".join(c if c.isprintable() else "?" for c in text)
-        accounts.append(Account(slot, pid, printable, tuple(used)))
+        accounts.append(Account(slot, pid, printable, tuple(used), tuple(tentative)))
     return tuple(accounts)
 
 
@@ -124,8 +127,8 @@ def parse_budgets(data: bytes, devices: int) -> tuple[Budget, ...]:
         raise LedgerError("read ledger", "", f"no budgets of {devices} devices")
     found = []
     for device in range(devices):
-        _, _, charged, waited, launches, refused = layout.BUDGET.unpack_from(data, device * layout.BUDGET.size)
-        found.append(Budget(charged, waited, launches, 0, refused))
+        _, _, charged, waited, launches, *requests = layout.BUDGET.unpack_from(data, device * layout.BUDGET.size)
+        found.append(Budget(charged, waited, launches, 0, *requests))
     return tuple(found)
 
 

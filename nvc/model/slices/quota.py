@@ -36,6 +36,8 @@ class QuotaDevice(Timing):
     kept_until: int = 0  # nanoseconds of the host's CLOCK_MONOTONIC; nvcd writes it and the next two, by `set_kept`
     had: int = 0  # nanoseconds of the device in all, by the driver's log
     waited: int = 0  # nanoseconds in which nvcd has stopped it
+    room_until: int = 0  # like `kept_until`: nvcd makes room for allocations; see `set_room`
+    answered: int = 0  # requests for room, so far
 
     def paced(self, now: int) -> int | None:
         """The percentage of the time for which nvcd lets the slice have work on the device; None: it says nothing.
@@ -141,6 +143,22 @@ def set_kept(fd: int, number: int, at: int, had: int, waited: int) -> None:
     """
     data = layout.KEPT.pack(at + layout.KEPT_FOR if at else 0, had, waited)
     _put(fd, data, layout.QUOTA_HEADER.size + number * layout.QUOTA_DEVICE.size + layout.KEPT_OFFSET)
+
+
+def set_room(fd: int, number: int, at: int, answered: int) -> None:
+    """Say in an open quota file that nvcd moves others where its device `number` has no room for an allocation.
+
+    `at`: as for `set_kept`; that holds for layout.ROOM_FOR. `answered`: the last request that it has looked at.
+    Both are written in one piece, so no lock is needed. Raises OSError.
+    """
+    data = layout.ROOM.pack(at + layout.ROOM_FOR, answered)
+    _put(fd, data, layout.QUOTA_HEADER.size + number * layout.QUOTA_DEVICE.size + layout.ROOM_OFFSET)
+
+
+def answered(fd: int, number: int) -> int:
+    """The last request for room on its device `number` that was answered. Raises OSError."""
+    place = layout.QUOTA_HEADER.size + number * layout.QUOTA_DEVICE.size + layout.ROOM_OFFSET
+    return layout.ROOM.unpack(os.pread(fd, layout.ROOM.size, place))[1]
 
 
 def set_suspended(fd: int, suspended: bool) -> None:
