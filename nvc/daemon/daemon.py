@@ -82,7 +82,6 @@ class Daemon:
         self.pacer.begin(now)
         if any(known.alive for known in self.slices.by_key.values()) or not self.accountant.devices:
             self._guarded(lambda: self.look(now))
-        self._guarded(lambda: self.use.look(now))
 
     def second(self, now: int) -> None:
         """Do what is due once a second: registry, MPS servers, processes to watch."""
@@ -143,6 +142,7 @@ class Daemon:
             return False
         if not self.nvml.ask(now):
             return False
+        self._guarded(lambda: self.use.before(now))
         self.accountant.before()
         return True
 
@@ -190,6 +190,7 @@ class Daemon:
         self._guarded(lambda: self.accountant.told(devices, now))
         self._guarded(lambda: self.verifier.look(self.mps.servers, now))
         self._guarded(lambda: self.suspender.told(now))
+        self._guarded(lambda: self.use.look(now))
         if self.accountant.changed:
             self.accountant.changed = False
             self.slices.apply()

@@ -22,10 +22,10 @@ def holder(place: Place, driver: str, launcher: str) -> Iterator[Start]:
     """Starts the program in a slice, with an nvcd."""
     programs = []
 
-    def start(size: int = 1000, kind: str = "plain") -> Holder:
+    def start(size: int = 1000, kind: str = "plain", spare: int = 1000) -> Holder:
         if place.daemon is None:
             started(place, driver, METRICS)
-        programs.append(Holder(place, launcher, driver, size, kind))
+        programs.append(Holder(place, launcher, driver, size, kind, spare=spare))
         return programs[-1]
 
     yield start
@@ -260,3 +260,31 @@ def test_idle_slices_make_room(place: Place, driver: str, launcher: str, holder:
     eventually(place, lambda found: found["slices"][0]["suspension"] == "suspended")
     other = holder(5000)
     assert one.tells() and other.tells()
+
+
+@pytest.mark.driver(gpus=1, model="t4", memory=8 * GIB)
+@pytest.mark.usefixtures("served")
+def test_an_allocation_makes_room(place: Place, driver: str, launcher: str, holder: Start) -> None:
+    """Three slices, and room for two: an idle one leaves, and all are served."""
+    idle = [holder(3000), holder(3000)]
+    idle_suspend(place, launcher, driver, "1h")
+    one = holder(100, spare=4000)
+    assert one.more(2400) == 0
+    assert sorted(state(place, launcher, each) for each in idle) == ["running", "suspended"]
+    assert state(place, launcher, one) == "running"
+    assert place.daemon is not None and "for an allocation: there is room" in place.daemon.said()
+    assert all(each.tells() for each in (*idle, one))
+
+
+@pytest.mark.driver(gpus=1, model="t4", memory=8 * GIB)
+@pytest.mark.usefixtures("served")
+def test_an_allocation_that_cannot_fit(place: Place, driver: str, launcher: str, holder: Start) -> None:
+    """What is in the way cannot be saved: the error is the driver's, as before."""
+    one, other = holder(100, spare=7000), holder(5000, "managed")
+    key = shown(place, launcher, str(one.tenant))["key"]
+    assert one.more(5000) == 2
+    idle_suspend(place, launcher, driver, "1h")
+    assert place.daemon is not None
+    until(lambda: one.more(5000) == 2 and place.daemon and "are missing" in place.daemon.said())
+    assert re.search(f"slice {key}: 5000 MiB of GPU-.*no slice can be suspended for it", place.daemon.said())
+    assert state(place, launcher, other) == "running" and one.tells() and other.tells()

@@ -46,6 +46,10 @@ for line in sys.stdin:
     if line.startswith("ask"):
         go.set()
         continue
+    if line.startswith("more"):
+        found, size = ctypes.c_uint64(), int(line.split()[1]) << 20
+        print(cuda.cuMemAlloc_v2(ctypes.byref(found), ctypes.c_size_t(size)), flush=True)
+        continue
     found = ctypes.c_uint32()
     code = cuda.cuMemcpyDtoH_v2(ctypes.byref(found), last, ctypes.c_size_t(4))
     print(code, found.value, flush=True)
@@ -78,9 +82,9 @@ class Holder(Dialog):
 
     def __init__(
         self, place: Place, launcher: str, driver: str, size: int = 1000, kind: str = "plain", told: str = "",
-        options: tuple[str, ...] = (),
+        options: tuple[str, ...] = (), spare: int = 1000,
     ) -> None:  # fmt: skip
-        words = place.sliced(launcher, driver, f"--memory={size + 1000}MiB", *options)
+        words = place.sliced(launcher, driver, f"--memory={size + spare}MiB", *options)
         words += ["unshare", "--net"] if told else []
         code = [LISTENER + HOLDER, kind, str(size), told] if told else [HOLDER, kind, str(size)]
         super().__init__(
@@ -93,6 +97,11 @@ class Holder(Dialog):
         """Whether its memory has what it wrote."""
         self.send("read")
         return self.receive() == ["0", "4711"]
+
+    def more(self, size: int) -> int:
+        """What the driver says to an allocation of so many MiB."""
+        self.send("more", size)
+        return int(self.receive()[0])
 
     def waits(self, word: str = "read") -> bool:
         """Whether a call, which is not received yet, does not return; `ask`: each of those for what was done."""

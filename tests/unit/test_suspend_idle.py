@@ -4,20 +4,37 @@ from __future__ import annotations
 
 import random
 
-from nvc.daemon.suspend.idle import REST, SECOND, STAY, STAY_LEAST, Idle, Tenant
+from nvc.daemon.suspend.idle import (
+    AGAIN,
+    ANSWERED,
+    LEAVES,
+    REST,
+    RETURNS,
+    SECOND,
+    STAY,
+    STAY_LEAST,
+    Idle,
+    Tenant,
+)  # fmt: skip
 
 IDLE = 10 * SECOND
 HALF = SECOND // 2
+HELD = 8  # of what each has of its device
 
 
 def tenant(key: str = "a", work: int = 0, suspended: bool = False, **more: object) -> Tenant:
-    return Tenant(key, ("GPU-1",), 1, IDLE, work, suspended).replace(**more)
+    return Tenant(key, ("GPU-1",), 1, IDLE, work, suspended, held=(HELD,)).replace(**more)
+
+
+def asking(lacks: int, key: str = "a", **more: object) -> Tenant:
+    """One that is there, and waits for an allocation."""
+    return tenant(key, wanted=True, room=not lacks, place="GPU-1", lacks=lacks, idle_ns=1 << 62).replace(**more)
 
 
 def test_who_does_nothing_is_suspended_in_time_and_once() -> None:
     idle = Idle()
     found = {now: idle.plan((tenant(work=min(now, 3 * SECOND)),), now) for now in range(0, 40 * SECOND, HALF)}
-    assert {now: steps for now, steps in found.items() if steps} == {3 * SECOND + IDLE: (("a", True),)}
+    assert {now: steps for now, steps in found.items() if steps} == {3 * SECOND + IDLE: (("a", LEAVES),)}
 
 
 def test_who_cannot_be_suspended_is_tried_again_after_a_minute() -> None:
@@ -29,7 +46,7 @@ def test_who_cannot_be_suspended_is_tried_again_after_a_minute() -> None:
 def test_who_is_wanted_comes_back_at_once() -> None:
     idle = Idle()
     assert not idle.plan((tenant(suspended=True),), 0)
-    assert idle.plan((tenant(suspended=True, wanted=True),), HALF) == (("a", False),)
+    assert idle.plan((tenant(suspended=True, wanted=True),), HALF) == (("a", RETURNS),)
     assert not idle.plan((tenant(suspended=True, wanted=True, moves=True),), 2 * HALF)
 
 
@@ -40,7 +57,7 @@ def test_the_one_that_did_nothing_for_longest_makes_room() -> None:
         idle.plan(tuple(tenant(key, min(now, end * SECOND)) for key, end in work.items()), now)
     wanted = tenant(suspended=True, wanted=True, room=False)
     others = tuple(tenant(key, min(9, end) * SECOND) for key, end in work.items())
-    assert idle.plan((wanted, *others), 9 * SECOND) == (("c", True),)
+    assert idle.plan((wanted, *others), 9 * SECOND) == (("c", LEAVES),)
 
 
 def test_who_works_stays_for_a_while() -> None:
@@ -86,7 +103,8 @@ def test_all_that_always_work_take_turns() -> None:
             tenant(key, here[key], key in suspended, wanted=key in suspended, room=room, moves=key in moving)
             for key in rng.sample(sorted(took), 3)
         )
-        for key, leave in idle.plan(known, now):
+        for key, what in idle.plan(known, now):
+            leave = what == LEAVES
             assert key not in moving and leave == (key not in suspended)
             moving[key] = now + took[key] * 1_000_000, leave
             if leave:
@@ -95,3 +113,84 @@ def test_all_that_always_work_take_turns() -> None:
     shares = {key: time / (600 * SECOND) for key, time in here.items()}
     assert min(shares.values()) > 0.5 and sum(shares.values()) > 2 - 2 / STAY, shares
     assert moves > 20
+
+
+def test_an_allocation_moves_who_did_nothing_for_longest() -> None:
+    idle = Idle()
+    for now in range(0, 9 * SECOND, HALF):
+        idle.plan((tenant(), tenant("b", min(now, 3 * SECOND)), tenant("c", min(now, 2 * SECOND))), now)
+    others = tenant("b", 3 * SECOND), tenant("c", 2 * SECOND)
+    assert idle.plan((asking(5), *others), 9 * SECOND) == (("c", LEAVES),)
+    assert not idle.plan((asking(5), others[0], tenant("c", moves=True)), 9 * SECOND + HALF)
+    gone = tenant("c", suspended=True)
+    assert idle.plan((asking(0), others[0], gone), 10 * SECOND) == (("a", ANSWERED),)
+    assert not idle.plan((tenant(), tenant("b", 4 * SECOND), gone), 11 * SECOND), "its work begins with the answer"
+
+
+def test_an_allocation_that_fits_nowhere_is_answered_at_once() -> None:
+    idle = Idle()
+    others = tenant("b"), tenant("c", devices=("GPU-2",)), tenant("d", suspended=True), tenant("e", held=())
+    assert idle.plan((asking(HELD + 1), *others), 0) == (("a", ANSWERED),)
+    assert idle.plan((asking(1),), SECOND) == (("a", ANSWERED),), "itself it does not move"
+
+
+def test_who_could_not_be_suspended_is_not_counted_on() -> None:
+    idle = Idle()
+    found = [now for now in range(0, 20 * SECOND, HALF) if idle.plan((tenant("b"),), now)]
+    assert found == [IDLE]
+    assert idle.plan((asking(1), tenant("b")), 20 * SECOND) == (("a", ANSWERED),)
+
+
+def test_who_works_stays_for_a_while_whatever_is_asked() -> None:
+    idle = Idle()
+    found = [(now, idle.plan((asking(1), tenant("b", now)), now)) for now in range(0, 9 * SECOND, HALF)]
+    assert next(step for step in found if step[1]) == (STAY_LEAST, (("b", LEAVES),))
+
+
+def test_one_allocation_may_need_several() -> None:
+    idle = Idle()
+    there = {"b", "c", "d"}
+    found = []
+    for now in range(0, 6 * SECOND, HALF):
+        lacks = max(0, 2 * HELD - (3 - len(there)) * HELD)
+        known = asking(lacks), *(tenant(key, suspended=key not in there, idle_ns=1 << 62) for key in "bcd")
+        for key, step in idle.plan(known, now):
+            found.append((now, key, step))
+            there.discard(key)
+        if found and found[-1][2] == ANSWERED:
+            break
+    assert found == [
+        (REST, "d", LEAVES), (REST + HALF, "c", LEAVES), (REST + 2 * HALF, "a", ANSWERED),
+    ]  # fmt: skip
+
+
+def test_one_slice_has_others_moved_now_and_then() -> None:
+    """A tenant that asks again and again, as others come back."""
+    idle, moved, away = Idle(), [], 0
+    for now in range(0, 30 * SECOND, HALF):
+        steps = idle.plan((asking(0 if away else 1), tenant("b", suspended=bool(away), idle_ns=1 << 62)), now)
+        if ("b", LEAVES) in steps:
+            moved.append(now)
+            away = now
+        elif ("a", ANSWERED) in steps:
+            away = 0
+    assert len(moved) > 3 and all(later - one >= AGAIN for one, later in zip(moved, moved[1:])), moved
+
+
+def test_of_two_that_wait_for_each_other_one_leaves() -> None:
+    idle = Idle()
+    idle.plan((tenant(), tenant("b")), 0)
+    assert not idle.plan((asking(5), tenant("b")), HALF)
+    assert idle.plan((asking(5), asking(5, "b")), 2 * SECOND) == (("b", LEAVES),)
+    away = tenant("b", suspended=True, wanted=True, room=False)
+    assert idle.plan((asking(0), away), 3 * SECOND) == (("a", ANSWERED),)
+    found = [now for now in range(4 * SECOND, 99 * SECOND, HALF) if idle.plan((tenant("a", now), away), now)]
+    assert found[0] == STAY * SECOND, "ten times as long as moving took; then it has its turn"
+
+
+def test_who_waits_for_longer_by_its_weight_is_served_first() -> None:
+    idle = Idle()
+    wanted = tenant("w", suspended=True, wanted=True, room=False, weight=1)
+    idle.plan((wanted, tenant("b", 0)), SECOND)
+    assert not idle.plan((asking(0), wanted, tenant("b", 1)), SECOND + HALF)
+    assert idle.plan((asking(0, weight=9), wanted, tenant("b", 2)), 2 * SECOND) == (("a", ANSWERED),)

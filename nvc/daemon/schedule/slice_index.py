@@ -64,6 +64,10 @@ class IndexedSlice:
             if device.uuid.lower() == uuid.lower():
                 quota.set_kept(self.quota, number, at, had, waited)
 
+    def set_room(self, number: int, at: int, answered: int) -> None:
+        """Write that nvcd makes room on a device into its quota; see quota.set_room. Raises OSError."""
+        quota.set_room(self.quota, number, host_monotonic(at), answered)
+
     def set_suspended(self, suspended: bool) -> None:
         """Write that into its quota; see quota.set_suspended. Raises OSError."""
         quota.set_suspended(self.quota, suspended)

@@ -1,10 +1,10 @@
 """Suspends slices that do nothing for as long as an operator says, and brings them back when they are used.
 
 A slice works while the driver's log gives it time on a device. A suspended one is wanted once a thread of it waits
-in the driver. If there is no room for it, another one makes room: whoever has done nothing for longest, else
-whoever is there for longest. One that works stays for ten times as long as it takes to move the one that is
-slowest to move, so nine tenths of the time go to work. Of several that are wanted, who has waited longest by its
-weight comes back first.
+in the driver, another one once the driver had no room for an allocation. If there is no room for it, another slice
+makes room: whoever has done nothing for longest, else whoever is there for longest. One that works stays for ten
+times as long as it takes to move the one that is slowest to move, so nine tenths of the time go to work. Of several
+that are wanted, who has waited longest by its weight is served first.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ REST = SECOND  # without work, after which a slice makes room for one that is wa
 STAY_LEAST = 5 * SECOND  # that one which works is left on its devices
 STAY = 10  # times what it took to move it
 REFUSED = 60 * SECOND  # before a slice is tried again that could not be suspended
+AGAIN = STAY_LEAST  # before somebody is moved for the next allocation of a slice
+LEAVES, RETURNS, ANSWERED = "leaves", "returns", "answered"  # steps; the last: who waits is told to try, or give up
 
 
 class Tenant(Value):
@@ -29,15 +31,27 @@ class Tenant(Value):
     idle_ns: int  # after which it is to be suspended
     work: int  # time of its devices in all
     suspended: bool
-    wanted: bool = False  # suspended, and a thread of it waits
-    room: bool = True  # suspended, and its devices have room for it
+    wanted: bool = False  # a thread of it waits: for its memory where it is suspended, else for an allocation
+    room: bool = True  # its devices have what it waits for
     moves: bool = False  # on its way
+    held: tuple[int, ...] = ()  # bytes of each device that it would give back; (): it cannot be suspended
+    place: str = ""  # the device on which it waits for an allocation
+    lacks: int = 0  # bytes that this device lacks for that
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The devices on which it waits."""
+        return (self.place,) if self.place else self.devices
+
+    def held_on(self, uuid: str) -> int:
+        """The bytes of a device that it would give back."""
+        return sum(count for each, count in zip(self.devices, self.held) if each == uuid)
 
 
 class Seen:
     """What is remembered of a slice."""
 
-    __slots__ = ("work", "worked", "wanted", "came", "began", "out", "back", "refused")
+    __slots__ = ("work", "worked", "wanted", "came", "began", "out", "back", "refused", "moved")
 
     def __init__(self, work: int, now: int) -> None:
         self.work = work
@@ -47,6 +61,7 @@ class Seen:
         self.began = 0  # to move
         self.out = self.back = 0  # nanoseconds that moving it took
         self.refused = 0
+        self.moved = 0  # when somebody was last moved for an allocation of it
 
 
 class Idle:
@@ -55,35 +70,38 @@ class Idle:
     def __init__(self) -> None:
         self.seen: dict[str, Seen] = {}
 
-    def plan(self, tenants: Iterable[Tenant], now: int) -> tuple[tuple[str, bool], ...]:
-        """Slices to be moved, each with whether it is to leave its devices."""
+    def plan(self, tenants: Iterable[Tenant], now: int) -> tuple[tuple[str, str], ...]:
+        """Slices, each with the step that is due for it."""
         known = {one.key: one for one in tenants}
         self.seen = {key: seen for key, seen in self.seen.items() if key in known}
         for one in known.values():
             self._note(one, now)
         busy = {uuid for one in known.values() if one.moves for uuid in one.devices}
-        found: list[tuple[str, bool]] = []
+        found: list[tuple[str, str]] = []
         wanted = [one for one in known.values() if one.wanted and not one.moves]
         for one in sorted(wanted, key=lambda one: (now - self.seen[one.key].wanted + 1) * one.weight, reverse=True):
-            if busy.isdisjoint(one.devices):
-                step = (one.key, False) if one.room else self._make_room(one, known, now)
-                found += [step] if step else []
-                busy.update(one.devices)  # who waits for longer is not overtaken
+            if busy.isdisjoint(one.places):
+                found += self._serve(one, known, now)
+                busy.update(one.places)  # who waits for longer is not overtaken
         for one in known.values():
             seen = self.seen[one.key]
-            idle = not one.suspended and now - seen.worked >= one.idle_ns and self._may_try(seen, now)
-            if idle and not one.moves and busy.isdisjoint(one.devices):
-                found.append((one.key, True))
+            idle = not one.suspended and not one.wanted and any(one.held) and now - seen.worked >= one.idle_ns
+            if idle and self._may_try(seen, now) and not one.moves and busy.isdisjoint(one.devices):
+                found.append((one.key, LEAVES))
                 busy.update(one.devices)
-        for key, leave in found:
-            self.seen[key].began = now
-            if leave:
-                self.seen[key].refused = now  # unless it goes
+        for key, step in found:
+            seen = self.seen[key]
+            if step == ANSWERED:
+                seen.worked, seen.wanted = now, 0
+                continue
+            seen.began = now
+            if step == LEAVES:
+                seen.refused = now  # unless it goes
         return tuple(found)
 
     def _note(self, one: Tenant, now: int) -> None:
         seen = self.seen.setdefault(one.key, Seen(one.work, now))
-        if one.work != seen.work or one.suspended:
+        if one.work != seen.work or one.suspended or not any(one.held):
             seen.work, seen.worked = one.work, now
         if seen.began and not one.moves:
             took, seen.began = now - seen.began, 0
@@ -96,17 +114,37 @@ class Idle:
         elif not seen.wanted:
             seen.wanted = now
 
-    def _make_room(self, wanted: Tenant, known: Mapping[str, Tenant], now: int) -> tuple[str, bool] | None:
-        """Who leaves for it; None: nobody may yet."""
-        near = [one for one in known.values() if not set(one.devices).isdisjoint(wanted.devices)]
+    def _serve(self, one: Tenant, known: Mapping[str, Tenant], now: int) -> list[tuple[str, str]]:
+        """The step for one that waits; []: nobody may be moved for it yet."""
+        near = [each for each in known.values() if not set(each.devices).isdisjoint(one.places)]
+        others = [
+            each for each in near
+            if each.key != one.key and not each.suspended and any(map(each.held_on, one.places))
+        ]  # fmt: skip
+        seen = self.seen[one.key]
+        if one.place:
+            able = sum(each.held_on(one.place) for each in others if self._may_try(self.seen[each.key], now))
+            if one.room or able < one.lacks:
+                return [(one.key, ANSWERED)]
+            if seen.moved and seen.wanted > seen.moved > now - AGAIN:
+                return []
+        elif one.room:
+            return [(one.key, RETURNS)]
+        leaves = self._leaves(others, near, now)
+        if leaves and one.place:
+            seen.moved = now
+        return leaves
+
+    def _leaves(self, others: Iterable[Tenant], near: Iterable[Tenant], now: int) -> list[tuple[str, str]]:
+        """Which of `others` leaves; `near` says how long moving takes."""
         stay = max(STAY_LEAST, STAY * max(self.seen[one.key].out + self.seen[one.key].back for one in near))
-        there = [(self.seen[one.key], one.key) for one in near if not one.suspended]
+        there = [(self.seen[one.key], one.key) for one in others]
         able = [
             (now - seen.worked, now - seen.came, key)
             for seen, key in there
             if (now - seen.worked >= REST or now - seen.came >= stay) and self._may_try(seen, now)
         ]  # fmt: skip
-        return (max(able)[2], True) if able else None
+        return [(max(able)[2], LEAVES)] if able else []
 
     @staticmethod
     def _may_try(seen: Seen, now: int) -> bool:

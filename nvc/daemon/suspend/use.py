@@ -6,17 +6,22 @@ from collections.abc import Callable, Iterator
 
 from nvc.daemon.audit.accountant import Accountant
 from nvc.daemon.schedule.slice_index import IndexedSlice, SliceIndex
-from nvc.daemon.suspend.idle import SECOND, Idle, Tenant
+from nvc.daemon.suspend.asks import Ask, Asks, answer
+from nvc.daemon.suspend.idle import ANSWERED, LEAVES, SECOND, Idle, Tenant
 from nvc.daemon.suspend.suspender import Suspender
 from nvc.daemon.suspend.threads import Threads
 from nvc.daemon.time.timing import Timing
 from nvc.model.slices.isolation import MPS
 from nvc.model.slices.layout import DENIED, PAUSED
+from nvc.model.slices.sizes import size_text
 from nvc.model.slices.suspension import SUSPENDED
+
+MINUTE = 60 * SECOND
+UNKNOWN = 1 << 40  # bytes: what NVML does not tell is enough for anybody
 
 
 class Use:
-    """Twice a second."""
+    """With each answer of NVML, twice a second."""
 
     def __init__(
         self, suspender: Suspender, slices: SliceIndex, accountant: Accountant, timing: Timing,
@@ -26,8 +31,17 @@ class Use:
         self.log = log
         self.idle = Idle()
         self.threads = Threads()
+        self.asks = Asks(accountant)
+        self._moving: frozenset[str] = frozenset()  # slices, when NVML was last asked
         self._said: dict[str, str] = {}
+        self._told: dict[str, int] = {}  # slices that got no room, and when that was last logged
         self._had: dict[tuple[str, str], tuple[int, int]] = {}  # by UUID and slice: time by the log, and work
+
+    def before(self, now: int) -> None:
+        """Note what NVML's next answer is to be seen with. Raises OSError."""
+        if any(own.idle_s for own in self.slices.device_policy.values()):
+            self._moving = frozenset(filter(self.suspender.moves, self.slices.by_key))
+            self.asks.note(self._subject(now).values())
 
     def look(self, now: int) -> None:
         """Ask for what is due. Raises OSError."""
@@ -35,14 +49,34 @@ class Use:
             return
         for uuid, own in self.slices.device_policy.items():
             self._say(uuid, self.timing.keeper_of(uuid, now) if own.idle_s else "")
-        for key, leave in self.idle.plan(tuple(self._tenants(now)), now):
-            problem = self.unseen(key) if leave else ""
-            if problem:
-                self.log(f"slice {key}: it is idle, and not suspended: {problem}")
-                continue
-            done = "suspended until it is used: idle-suspend" if leave else "resumed, as it is used"
-            self.log(f"slice {key}: it is {done}")
-            self.suspender.ask(key, leave, now, 0 if leave else now - self.idle.waited(key, now))
+        asks = self.asks.read()
+        answered = [ask for ask in asks.values() if not ask.bytes]
+        waiting = {key: ask for key, ask in asks.items() if ask.bytes}
+        for key, step in self.idle.plan(tuple(self._tenants(waiting, now)), now):
+            if step == ANSWERED:
+                answered.append(waiting[key])
+                self._say_of_room(waiting[key], now)
+            else:
+                self._move(key, step == LEAVES, now)
+        answer(self._subject(now), answered, now)
+
+    def _move(self, key: str, leave: bool, now: int) -> None:
+        problem = self.unseen(key) if leave else ""
+        if problem:
+            self.log(f"slice {key}: it is idle, and not suspended: {problem}")
+            return
+        done = "suspended until it is used: idle-suspend" if leave else "resumed, as it is used"
+        self.log(f"slice {key}: it is {done}")
+        self.suspender.ask(key, leave, now, 0 if leave else now - self.idle.waited(key, now))
+
+    def _say_of_room(self, ask: Ask, now: int) -> None:
+        """That an allocation finds room, or none; the latter of a slice once a minute."""
+        what = f"slice {ask.key}: {size_text(ask.bytes)} of {ask.uuid} for an allocation:"
+        if not ask.lacks:
+            self.log(f"{what} there is room")
+        elif now - self._told.get(ask.key, -MINUTE) >= MINUTE:
+            self._told = {key: at for key, at in self._told.items() if now - at < MINUTE} | {ask.key: now}
+            self.log(f"{what} no room, and no slice can be suspended for it: {size_text(ask.lacks)} are missing")
 
     def _say(self, uuid: str, cause: str) -> None:
         """Why idle slices of a GPU cannot be told from others; "": they can."""
@@ -66,26 +100,42 @@ class Use:
                 work[key] = work.get(key, 0) + done
         return work
 
-    def _tenants(self, now: int) -> Iterator[Tenant]:
+    def _subject(self, now: int) -> dict[str, IndexedSlice]:
+        """The slices all of whose devices have idle-suspend, and their time kept by the driver."""
+        policy = self.slices.device_policy
+        able = {uuid for uuid, own in policy.items() if own.idle_s and not self.timing.keeper_of(uuid, now)}
+        return {
+            key: known for key, known in self.slices.by_key.items()
+            if known.alive and known.devices and all(device.uuid in able for device in known.devices)
+        }  # fmt: skip
+
+    def _tenants(self, asks: dict[str, Ask], now: int) -> Iterator[Tenant]:
         work = self.count()
-        users = {user.key for user in self.accountant.users}
+        held: dict[tuple[str, str], int] = {}
+        for user in self.accountant.users:
+            place = user.key, user.uuid.lower()
+            held[place] = held.get(place, 0) + (user.used if user.used >= 0 else UNKNOWN)
         for key, known in self.slices.by_key.items():
             uuids = tuple(device.uuid for device in known.devices)
             idle = [self.slices.device_policy[uuid].idle_s for uuid in uuids if uuid in self.slices.device_policy]
             one = self.suspender.records.get(key)
             if not known.alive or len(idle) < len(uuids) or not uuids or not all(idle):
                 continue
+            ask = asks.get(key)
             suspended = one is not None and one.state == SUSPENDED
-            moves = self.suspender.moves(key)
-            if one is None and not moves and not (key in users and self._can_be_idle(known, uuids, now)):
-                continue
-            weight = max(1, *(device.weight for device in known.devices))
+            moves = self.suspender.moves(key) or key in self._moving
+            waits = suspended and not moves and self._is_wanted(one.pids if one is not None else ())
+            able = self._can_be_idle(known, uuids, now)
             yield Tenant(
-                key, uuids, weight, max(idle) * SECOND, work.get(key, 0),
+                key, uuids, max(1, *(device.weight for device in known.devices)), max(idle) * SECOND,
+                work.get(key, 0),
                 suspended=one is not None,
-                wanted=suspended and not moves and self._is_wanted(one.pids if one is not None else ()),
-                room=one is None or self.suspender.room_refusal(one) is None,
+                wanted=waits or (ask is not None and (suspended or one is None)),
+                room=self.suspender.room_refusal(one) is None if one is not None else ask is None or not ask.lacks,
                 moves=moves,
+                held=tuple(held.get((key, uuid.lower()), 0) for uuid in uuids) if able else (),
+                place=ask.uuid if ask is not None and one is None else "",
+                lacks=ask.lacks if ask is not None else 0,
             )  # fmt: skip
 
     def _can_be_idle(self, known: IndexedSlice, uuids: tuple[str, ...], now: int) -> bool:
