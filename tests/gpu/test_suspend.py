@@ -39,9 +39,10 @@ LEFT = 16  # MiB of a GPU that the driver may keep for itself
 class Program:
     """A program, in a slice called NAME or alone."""
 
-    def __init__(self, words: list[str], sliced: bool, name: str = NAME) -> None:
+    def __init__(self, words: list[str], sliced: bool, name: str = NAME, allocator: str = "") -> None:
         before = [NVC, "vgpu", "run", f"--device={gpus.uuid()}", "--memory=32GiB", f"--name={name}", "--"]
         keep = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "NVC_STAGE")}
+        keep |= {"PYTORCH_CUDA_ALLOC_CONF": allocator} if allocator else {}
         self.process = subprocess.Popen(
             [*(before if sliced else ()), *words],
             env=keep, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -167,13 +168,18 @@ def request(one: Program, rng: random.Random, until: float, found: list[float]) 
         found.append(float(took))
 
 
+def ballast_for_two(size: int) -> list[str]:
+    """A program that leaves room for two tenants of so many MiB, and half of a third, of a GPU that nobody uses."""
+    query = "nvidia-smi", f"--id={gpus.uuid()}", "--query-gpu=memory.free", "--format=csv,noheader,nounits"
+    free = int(run(*query, env=CLEAN_ENV).stdout)
+    return [sys.executable, "-c", HOLDER, "plain", str(free - 2 * (size + 1024) - size // 2)]
+
+
 def test_idle_slices_make_room(nvcd: object, measured: Measured) -> None:
     """Three tenants of 8 GiB and room for two: all are served, and none is lost."""
     size, python = 8 << 10, shutil.which("python3") or "python3"
     settled()
-    query = "nvidia-smi", f"--id={gpus.uuid()}", "--query-gpu=memory.free", "--format=csv,noheader,nounits"
-    free = int(run(*query, env=CLEAN_ENV).stdout)
-    ballast = [sys.executable, "-c", HOLDER, "plain", str(free - 2 * (size + 1024) - 4096)]
+    ballast = ballast_for_two(size)
     policy = NVC, "vgpu", "policy", gpus.uuid()
     found: list[list[float]] = [[], [], []]
     with ExitStack() as stack:
@@ -204,3 +210,36 @@ def test_idle_slices_make_room(nvcd: object, measured: Measured) -> None:
     times = ", ".join(f"{whole[int(len(whole) * part)]:.2f}" for part in (0.5, 0.9, 0.999))
     measured("the same: seconds of a request, p50, p90, most", times)
     assert all(found)
+
+
+@pytest.mark.parametrize("allocator", ["backend:native", "backend:cudaMallocAsync", "expandable_segments:True"])
+def test_allocation_makes_room(nvcd: object, measured: Measured, allocator: str) -> None:
+    """Two idle tenants of 8 GiB, and a third whose allocation finds no room: one of the two leaves."""
+    size, python = 8 << 10, shutil.which("python3") or "python3"
+    words = [python, REQUESTS, str(size)]
+    policy = NVC, "vgpu", "policy", gpus.uuid()
+    settled()
+    ballast = ballast_for_two(size)
+    with ExitStack() as stack:
+        run(*policy, "--idle-suspend=1h", env=CLEAN_ENV)
+        stack.callback(run, *policy, "--idle-suspend=off", env=CLEAN_ENV)
+        stack.enter_context(Program(ballast, False)).line()
+        tenants = [stack.enter_context(Program(words, True, f"{NAME}-{number}")) for number in range(2)]
+        for one in tenants:
+            assert one.line()[0] == "ready"
+        time.sleep(3)
+        begin = time.monotonic()
+        tenants.append(stack.enter_context(Program(words, True, f"{NAME}-2", allocator)))
+        assert tenants[2].line()[0] == "ready", "its allocation failed"
+        took = time.monotonic() - begin
+        measured(f"{allocator}: seconds until a third tenant has its 8 GiB, with its start", f"{took:.1f}")
+        assert sorted(state_of(f"{NAME}-{number}") for number in range(2)) == ["running", "suspended"]
+        assert state_of(f"{NAME}-2") == "running"
+        waits = []
+        for one in (*tenants, *tenants):
+            one.send()
+            waited, value = one.line()
+            assert value == "3"
+            waits.append(float(waited))
+        shown = ", ".join(f"{one:.1f}" for one in waits)
+        measured(f"{allocator}: seconds of a request to each of the three, twice", shown)
