@@ -207,7 +207,7 @@ test-engines: $(BUILD)/.packages-test $(BUILD)/.packages-engines stage $(BUILD)/
 	done
 
 fuzz: $(BUILD)/.packages-test stage ## feed the parsers of foreign bytes: in C for FUZZ seconds each (60), in Python INPUTS in all (a million), from SEED
-	@$(MAKE) -s --no-print-directory -C native/fuzz OUT=../../$(BUILD)/fuzz
+	@$(MAKE) -s --no-print-directory -C tests/fuzz OUT=../../$(BUILD)/fuzz
 	@for fuzzer in $(BUILD)/fuzz/*_fuzz; do \
 	    mkdir -p $$fuzzer.corpus && echo "$$fuzzer" && \
 	    $$fuzzer -max_total_time=$(or $(FUZZ),60) $(if $(SEED),-seed=$(SEED)) -verbosity=0 -artifact_prefix=$$fuzzer. $$fuzzer.corpus || exit 1; \

@@ -218,7 +218,7 @@ def test_damaged_caches(ldcache: Tool) -> None:
 
 @pytest.mark.nightly  # `make fuzz`, which CI runs too, goes on for longer, but begins with nothing
 def test_fuzzer_finds_nothing_in_a_short_run(ldcache: Tool, scratch: str) -> None:
-    folder = os.path.join(REPO, "native/fuzz")
+    folder = os.path.join(REPO, "tests/fuzz")
     run("make", "-s", "-C", folder, f"OUT={scratch}", "ldcache_fuzz", timeout=300)
     corpus = os.path.join(scratch, "corpus")
     os.mkdir(corpus)

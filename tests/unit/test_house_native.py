@@ -44,7 +44,6 @@ FOLDERS = (
     "native/vgpu/code",
     "native/vgpu/launch",
     "native/vgpu/view",
-    "native/fuzz",
 )
 MOST = 14
 #: Folders that are to be split, and how many files they have: fewer with each change.
