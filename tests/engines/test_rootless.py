@@ -6,15 +6,13 @@ import contextlib
 import os
 import shlex
 import signal
-import stat
 import subprocess
 from collections.abc import Iterator
 
 import pytest
-from support import REPO
-from support.cache import cache
 from support.engines import CONFIG_TOML, DIRECT, PODMAN, Host
 from support.owndev import DEV
+from support.reachable import reachable
 
 GENERATIONS = ("sid", "newest")
 UID, HOME = 4000, "/srv/home"
@@ -29,28 +27,10 @@ chown -R {UID}:{UID} {HOME}
 """
 
 
-def closed(path: str) -> str:
-    """The outermost directory above a path that only its owner may enter, "" where there is none."""
-    above = ""
-    for part in path.strip("/").split("/"):
-        above = f"{above}/{part}"
-        if not os.stat(above).st_mode & stat.S_IXOTH:
-            return above
-    return ""
-
-
 @pytest.fixture(scope="module")
 def user(host: Host) -> Iterator[Host]:
     """The host with a user, specifications, and nodes in /dev."""
-    paths = (REPO, os.path.realpath(cache()))
-    # What others may not enter: the same paths, in directories of this host's own.
-    for hidden in {closed(path) for path in paths} - {""}:
-        kept = [path for path in paths if closed(path) == hidden]
-        host.sh(
-            "; ".join(f"mkdir -p /run/keep{path}; mount --rbind {path} /run/keep{path}" for path in kept)
-        )
-        host.sh(f"mount -t tmpfs -o mode=755 tmpfs {hidden}")
-        host.sh("; ".join(f"mkdir -p {path}; mount --move /run/keep{path} {path}" for path in kept))
+    reachable(host)
     host.sh(DEV)
     host.sh(USER)
     host.write("/etc/nvc/config.toml", CONFIG_TOML + SIZES)

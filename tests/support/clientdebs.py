@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -34,8 +35,12 @@ class Client:
 
 
 _TOOLS = ("bin/rsync", "bin/unsquashfs", "bin/getfattr", "bin/setfattr")
+_STARTER = f"lib/{os.uname().machine}-linux-gnu/apptainer/bin/starter"
 CLIENTS = {
     "incus": Client({"incus-base": "7.0"}, ("libexec/incus/incusd", "bin/incus", *_TOOLS)),
+    "compose": Client({"docker-compose": "2.40"}, ("bin/docker-compose",)),
+    "gvisor": Client({"runsc": "0.0"}, ("bin/runsc",)),
+    "apptainer": Client({"apptainer": "1.4"}, ("bin/apptainer", _STARTER), ("sid",)),
 }
 
 

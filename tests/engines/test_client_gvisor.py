@@ -1,0 +1,46 @@
+"""gVisor: in the place of NVIDIA's hook it calls `nvidia-container-cli configure`, for a plain bundle."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.clientdebs import CLIENTS
+from support.clients import as_the_page_says, named
+from support.engines import DRIVER, Host
+
+pytestmark = pytest.mark.engines
+BUNDLE = "/srv/bundle"
+#: A driver whose calls gVisor lets through. The simulated kernel is not in its procfs, so nvidia-smi finds no GPU.
+VERSION = "550.54.15"
+HOOK = "/usr/local/bin/nvidia-container-runtime-hook"
+FLAGS = f"--network=none --ignore-cgroups --nvproxy --nvproxy-driver-version={VERSION}"
+LOOK = "ls /dev | grep nvidia; grep -c libcuda.so.1 /etc/ld.so.cache"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def gvisor(host: Host) -> None:
+    CLIENTS["gvisor"].put(host)
+    named(host)
+    host.sh(f"rm -rf {DRIVER}")
+    host.simulate(**{"gpus": 2, "driver-version": VERSION, "cuda-version": "12.4"})
+
+
+def test_version(host: Host) -> None:
+    as_the_page_says("gVisor", host.sh("runsc --version | sed 's/.*~//'").stdout)
+
+
+@pytest.mark.parametrize("devices", ["all", "1", "none"])
+def test_a_bundle_with_nvidia_s_hook(host: Host, devices: str) -> None:
+    """The root file system is a directory."""
+    host.sh(f"mkdir -p {BUNDLE}; rm -rf {BUNDLE}/rootfs; cp -a {host.rootfs()} {BUNDLE}/rootfs")
+    spec = json.loads(host.sh(f"cd {BUNDLE}; rm -f config.json; runc spec; cat config.json").stdout)
+    spec["process"]["terminal"] = False
+    spec["process"]["args"] = ["sh", "-c", LOOK]
+    wanted = {"VISIBLE_DEVICES": devices, "DRIVER_CAPABILITIES": "compute,utility"}
+    spec["process"]["env"] += [f"NVIDIA_{name}={value}" for name, value in wanted.items()]
+    spec["hooks"] = {"prestart": [{"path": HOOK, "args": [HOOK, "prestart"]}]}
+    host.write(f"{BUNDLE}/config.json", json.dumps(spec))
+    seen = host.sh(f"runsc --root /run/runsc {FLAGS} run --bundle {BUNDLE} nvc-{devices}").stdout.split()
+    gpus = {"all": ["nvidia0", "nvidia1"], "1": ["nvidia1"], "none": []}[devices]
+    assert seen == ["nvidia-uvm", *gpus, "nvidiactl", "1"]
