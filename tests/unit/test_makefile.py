@@ -20,7 +20,7 @@ MAKE = ("make", "--no-print-directory")
 def copy(scratch: str) -> str:
     """The Makefile and what its rules are about, under a path with spaces."""
     target = os.path.join(scratch, "left one/left two")
-    for name in ("packaging", "native", "tests/native"):
+    for name in ("packaging", "native", "tests/fuzz", "tests/native"):
         shutil.copytree(os.path.join(REPO, name), os.path.join(target, name))
     shutil.copy(os.path.join(REPO, "Makefile"), target)
     return target
