@@ -15,6 +15,7 @@ from nvc.frontends.cdi.generate import installed_hook, slicing_of
 from nvc.kernel import Kernel, LinuxKernel
 from nvc.kubernetes.api.access import by_kubeconfig, in_cluster
 from nvc.kubernetes.api.client import Api, Server
+from nvc.kubernetes.api.events import Events
 from nvc.kubernetes.api.publish import Publisher
 from nvc.kubernetes.claims import give
 from nvc.kubernetes.claims.claim import Allocation
@@ -111,6 +112,7 @@ class Plugin:
             settings.driver_name, settings.node_name, self.preparer, self.board, self.devices, self.counts, log,
             self._registered,
         )  # fmt: skip
+        self.events = Events(self.api, settings.node_name, "nvc-kubelet-plugin", self.preparer.prepared)
         self.recorder = Recorder(settings, self.options.root, self.outlet.hook_path, log)
 
     def _devices_of(self, facts: HostFacts) -> tuple[Device, ...]:
@@ -272,6 +274,14 @@ class Plugin:
             if self._ended:
                 return
             self.look()
+            if DRA in self.served:
+                self._tell()
+
+    def _tell(self) -> None:
+        try:
+            self.events.look()
+        except (NvcError, OSError) as error:
+            log(_line(error))
 
     def _collect(self) -> None:
         try:

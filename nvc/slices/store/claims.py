@@ -91,12 +91,17 @@ def in_use(kernel: Kernel, uid: str) -> bool:
 
 def held_uids() -> set[str]:
     """UIDs of the claims that have slices. Raises InitializationError, RegistryError."""
+    return set().union(*uids_by_slice().values())
+
+
+def uids_by_slice() -> dict[str, set[str]]:
+    """UIDs of the claims of each slice that was made for some. Raises InitializationError, RegistryError."""
     base = registry.base_directory()
     try:
         found = _readable(base)
     except OSError as error:
         raise RegistryError.of("list slices", base, error) from None
-    return {one.rpartition("-")[0] for entry in found if entry.claim for one in entry.holds.split()}
+    return {entry.key: {one.rpartition("-")[0] for one in entry.holds.split()} for entry in found if entry.claim}
 
 
 def _readable(base: str) -> list[Entry]:
