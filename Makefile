@@ -154,7 +154,8 @@ nightly-packages: $(BUILD)/.packages-test stage
 
 nightly-explore: $(BUILD)/.packages-test stage
 	NVC_EXPLORE=1 $(PYTEST) -n $(JOBS) --dist loadfile tests/unit tests/kernel/test_cgroup_model.py \
-	    tests/native/test_launcher_trust.py tests/native/test_simdriver_description.py
+	    tests/native/test_launcher_trust.py tests/native/test_simdriver_description.py \
+	    $(wildcard tests/native/test_ldcache_merge*.py)
 	NVC_EXPLORE=1 $(PYTEST) -m nightly tests/kernel/test_faults.py
 
 nightly-faults:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from support import REPO, need
+from support import EXPLORE, REPO, need
 from support import ldcache as caches
 from support.builds import kept, make
 from support.launcher import Installation
@@ -37,7 +37,14 @@ def ldcache_sanitized() -> str:
     return kept("ldcache_tool-sanitized", lambda directory: caches.compile_tool(directory, *flags))
 
 
+@pytest.fixture(scope="session")
+def ldcache_fast() -> str:
+    """The same program with the C core as it is compiled for use."""
+    return kept("ldcache_tool", lambda directory: caches.compile_tool(directory, "-O2"))
+
+
 @pytest.fixture
-def ldcache(ldcache_sanitized: str, scratch: str) -> caches.Tool:
-    """The loader cache merge under sanitizers, writing into the test's directory."""
-    return caches.Tool(ldcache_sanitized, scratch)
+def ldcache(request: pytest.FixtureRequest, scratch: str) -> caches.Tool:
+    """The loader cache merge, writing into the test's directory; under sanitizers when tests explore."""
+    program = request.getfixturevalue("ldcache_sanitized" if EXPLORE else "ldcache_fast")
+    return caches.Tool(program, scratch)

@@ -13,9 +13,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import CLEAN_ENV, PATIENCE, examples, run
-from support.launcher import Installation
-from support.launcher import sanitized as built_sanitized
+from support import CLEAN_ENV, EXPLORE, PATIENCE, examples, run
+from support.launcher import Installation, sanitized
 
 NOBODY = 65534
 
@@ -217,11 +216,12 @@ def test_an_interpreter_that_cannot_run_is_reported(installation: Installation) 
 
 
 @pytest.fixture(scope="module")
-def sanitized() -> Iterator[Installation]:
-    """An installation around a launcher that aborts on every memory error and undefined operation."""
+def tried(built_launcher: str) -> Iterator[Installation]:
+    """An installation whose launcher, when tests explore, aborts on every memory error and undefined operation."""
+    launcher = sanitized() if EXPLORE else built_launcher
     with tempfile.TemporaryDirectory(prefix="nvc-test-") as directory:
         os.chmod(directory, 0o755)
-        yield Installation(os.path.join(directory, "prefix"), built_sanitized(), "/bin/true")
+        yield Installation(os.path.join(directory, "prefix"), launcher, "/bin/true")
 
 
 LINES = st.lists(
@@ -238,9 +238,9 @@ LINES = st.lists(
 
 @settings(max_examples=examples(150), deadline=None, suppress_health_check=list(HealthCheck))
 @given(conf=st.one_of(LINES, st.binary(max_size=5000)))
-def test_no_conf_breaks_the_launcher(sanitized: Installation, conf: bytes) -> None:
-    sanitized.write_conf(conf)
-    done = sanitized.start()
+def test_no_conf_breaks_the_launcher(tried: Installation, conf: bytes) -> None:
+    tried.write_conf(conf)
+    done = tried.start()
     if done.returncode != 0:
         assert done.returncode == 1
         assert done.stderr.startswith("nvc-cli: initialization error: ") and done.stderr.count("\n") == 1
@@ -260,12 +260,12 @@ ENTRIES = st.lists(
 
 @settings(max_examples=examples(100), deadline=None, suppress_health_check=list(HealthCheck))
 @given(entries=ENTRIES)
-def test_no_environment_breaks_the_launcher(sanitized: Installation, entries: list[bytes]) -> None:
+def test_no_environment_breaks_the_launcher(tried: Installation, entries: list[bytes]) -> None:
     """What comes out is bounded, and has known names only."""
-    sanitized.write_conf(f"interpreter {os.path.realpath('/usr/bin/python3')}\n")
+    tried.write_conf(f"interpreter {os.path.realpath('/usr/bin/python3')}\n")
     helper = (
         "import ctypes, sys; lines = sys.stdin.buffer.read().split(b'\\0'); libc = ctypes.CDLL(None)\n"
-        f"exe = {sanitized.program()!r}.encode()\n"
+        f"exe = {tried.program()!r}.encode()\n"
         "libc.execve(exe, (ctypes.c_char_p * 2)(exe), (ctypes.c_char_p * (len(lines) + 1))(*lines))"
     )
     command = ["/usr/bin/python3", "-I", "-S", "-c", helper]
