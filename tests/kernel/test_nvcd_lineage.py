@@ -100,6 +100,7 @@ def cost(work: Callable[[], object]) -> int:
     return min(found)
 
 
+@pytest.mark.nightly  # it measures, and takes many seconds of a processor
 def test_a_process_with_many_threads() -> None:
     """Its first one has ended, so that another one is looked for: that does not take a list of all.
 

@@ -18,7 +18,7 @@ def shares(host: Host, strangers: int = 1) -> dict[str, float]:
     for number in range(strangers):
         host.tenant(STRANGERS, 100 + number, always())
     host.run(2 * SECOND)
-    found = host.by_slice(10 * SECOND)
+    found = host.by_slice(5 * SECOND)
     return {key: 100 * part / sum(found.values()) for key, part in found.items()}
 
 
@@ -58,7 +58,7 @@ def test_caps_that_promise_all_of_the_time_hold_beside_them(caps: tuple[int, ...
         host.tenant(str(place), place + 1, always())
     host.tenant(STRANGERS, 100, always())
     host.run(2 * SECOND)
-    found = host.by_slice(10 * SECOND)
+    found = host.by_slice(5 * SECOND)
     for place, cap in enumerate(caps):
         assert cap - 2 < found[str(place)] <= cap + 0.5, found
     assert found[STRANGERS] > 0.1, found
@@ -69,7 +69,7 @@ def test_they_have_what_caps_leave() -> None:
     host.tenant("a", 1, always())
     host.tenant(STRANGERS, 100, steps(MS, 0))
     host.run(2 * SECOND)
-    found = host.by_slice(10 * SECOND)
+    found = host.by_slice(5 * SECOND)
     assert abs(found["a"] - 30) < 0.5 and found[STRANGERS] > 68, found
 
 

@@ -62,7 +62,7 @@ def test_a_storm_of_processes_has_one_slice_s_share() -> None:
 
     change()
     host.run(2 * SECOND)
-    found = host.by_slice(10 * SECOND)
+    found = host.by_slice(5 * SECOND)
     assert found["b"] > 38, found
 
 
@@ -242,9 +242,9 @@ def test_a_timekeeper_that_waits_for_a_processor() -> None:
         return call(name, takes + (8 * MS if chance.random() < 0.1 else 0))
 
     host.gpu.call = late  # type: ignore[method-assign]
-    found = host.seconds(10)
+    found = host.seconds(5)
     assert device(host).jumps == 0 and device(host).slices[0].doubtful_ns < 200 * MS
-    assert abs(sum(one["a"] for one in found) / 10 - 20) <= 0.3, found
+    assert abs(sum(one["a"] for one in found) / 5 - 20) <= 0.3, found
     had = host.had()
     for pid, counted, _ in device(host).pids:
         assert abs(counted - had[pid]) < 0.3 * SECOND, "what came since the last account"
