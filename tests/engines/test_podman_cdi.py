@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.engines import DIRECT, DRIVER, PODMAN, Host
+from support.nightly import few
 from support.rootfs import multiarch
 
 from nvc.frontends.cdi.validate import problems
@@ -69,7 +70,7 @@ def test_one_gpu(host: Host, spec: str) -> None:
     assert f"libcuda.so.1 (libc6,{MACHINE}) => {LIBS}/libcuda.so.1" in cache
 
 
-@pytest.mark.parametrize("name", ["all", "gpu0 nvidia.com/gpu=gpu1", "0 nvidia.com/gpu=1"])
+@pytest.mark.parametrize("name", few(["all", "gpu0 nvidia.com/gpu=gpu1", "0 nvidia.com/gpu=1"], 3))
 def test_all_gpus(host: Host, spec: str, name: str) -> None:
     found = lines(podman(host, f"nvidia.com/gpu={name}", "nvidia-smi -L; ls /proc/driver/nvidia/gpus"))
     assert [line[:6] for line in found] == ["GPU 0:", "GPU 1:", "0000:1", "0000:4"]
@@ -164,7 +165,7 @@ BROKEN: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("key", "value"), [("kind", "nvidia.com/gpu"), *BROKEN])
+@pytest.mark.parametrize(("key", "value"), few([("kind", "nvidia.com/gpu"), *BROKEN], 3))
 def test_the_loader_drops_what_validate_refuses(host: Host, key: str, value: Any) -> None:
     """And takes the file that is not changed: the rules are the same ones, though later loaders have more."""
     good = {

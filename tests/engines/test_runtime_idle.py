@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from support.bundle import default_config
 from support.engines import CONFIG_TOML, Host
+from support.nightly import few
 
 from nvc.request import environment
 
@@ -79,7 +80,7 @@ def test_who_may_ask_for_something_is_looked_at(host: Host) -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [
+    few([
         'mode = "cdi"\n',
         "mode='jit-cdi'\n",
         '"mode" = "cdi"\n',
@@ -90,8 +91,8 @@ def test_who_may_ask_for_something_is_looked_at(host: Host) -> None:
         'debug = "/run/debug.log"\n',
         '[nvc]\nlog = "/run/nvc.log"\n',
         'swarm-resource = "DOCKER_RESOURCE_GPU"\n',
-    ],
-)
+    ], 3),
+)  # fmt: skip
 def test_settings_by_which_others_ask(host: Host, settings: str) -> None:
     assert asks_python(host, json.dumps(asking(host)), settings)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support import CLEAN_ENV, REPO, need, run
+from support.nightly import few
 from support.plans import LIBS, apply, mounts, plan_of, snapshot
 from support.prestart import at_prestart
 
@@ -64,7 +65,7 @@ def test_the_caller_repairs_at_once(
         assert (snapshot(held.rootfs), mounts(held.pid)) == before
 
 
-@pytest.mark.parametrize(("call", "when"), MOMENTS)
+@pytest.mark.parametrize(("call", "when"), few(MOMENTS, 2))
 def test_the_next_run_repairs(
     runc_bundle: Any, rootfs_before: str, scratch: str, call: str, when: int
 ) -> None:

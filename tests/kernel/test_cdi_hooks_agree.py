@@ -14,9 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support import examples
 from support.cdi_world import COMPAT, FOLDER, LIBS, VERSION, World, add_compat, broken
 from support.launcher import sanitized
+from support.nightly import few
 
 from nvc.request.environment import SLICES
 
@@ -138,7 +138,7 @@ def choose(random: random.Random) -> list[str]:
     return words
 
 
-@pytest.mark.parametrize("seed", range(examples(40)))
+@pytest.mark.parametrize("seed", few(range(40), 10))
 def test_any_image_and_any_call(world: World, seed: int) -> None:
     chance = random.Random(seed)
     arrange(world, chance)
@@ -153,6 +153,7 @@ def test_paths_that_are_not_utf_8(world: World) -> None:
     assert {"exit 0", "./etc/\ufffd l 777 1 \ufffd"} <= set(seen), said
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(100, 103))
 def test_no_image_breaks_the_launcher(world: World, seed: int) -> None:
     chance = random.Random(seed)

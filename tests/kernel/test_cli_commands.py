@@ -13,6 +13,7 @@ import pytest
 from support import CLEAN_ENV, PATIENCE, run
 from support.completion import offers as completed
 from support.completion import offers_in_fish, screen_of_zsh
+from support.nightly import few
 
 from nvc.slices.show.tables import LS
 
@@ -261,7 +262,7 @@ def test_a_driver_file_replaced_between_two_runs(
 
 @pytest.mark.parametrize(
     ("words", "offers"),
-    [
+    few([
         ("nvc-cli in", ["info"]),
         ("nvc-cli --root ROOT list --device 1:", ["0", "1", "2"]),  # bash has the word up to the colon
         ("nvc-cli --root=ROOT list --device=1:", ["0", "1", "2"]),
@@ -276,8 +277,8 @@ def test_a_driver_file_replaced_between_two_runs(
         ("nvc-cli configure --cuda-compat-mode d", ["disabled"]),
         ("nvc-cli vgpu run --memory 1g -- nvc-cd", ["nvc-cdi-hook"]),
         ("nvc-cli vgpu run --memory 1g -- env nvc-cd", []),
-    ],
-)
+    ], 3),
+)  # fmt: skip
 def test_completion(launcher: str, root: str, words: str, offers: list[str]) -> None:
     assert completed(launcher, words.replace("ROOT", root)) == offers
 

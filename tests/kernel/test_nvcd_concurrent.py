@@ -15,6 +15,7 @@ import pytest
 from support import PATIENCE, REPO, run, until
 from support.mps_clients import Tenants, shared
 from support.mps_program import compile_control
+from support.nightly import few
 from support.nvcd import GPU, Place, ask, eventually
 from support.nvcd_programs import get, started
 from support.simdriver import WARN
@@ -360,7 +361,7 @@ def test_a_mig_device(place: Place, tenants: Tenants) -> None:
         assert done.returncode == 1 and "MIG device" in done.stderr, done.stderr
 
 
-@pytest.mark.parametrize("kind", ["own namespaces", "the host's processes", "own users"])
+@pytest.mark.parametrize("kind", few(["own namespaces", "the host's processes", "own users"], 3))
 def test_a_container(
     place: Place, tenants: Tenants, stage: str, runc_bundle: Any, debian: str, kind: str
 ) -> None:

@@ -6,15 +6,18 @@ import os
 import re
 import signal
 from collections.abc import Callable, Iterator
+from itertools import product
 
 import pytest
 from support import CLEAN_ENV, GIB, run, until
+from support.nightly import few
 from support.nvcd import Place, ask, eventually
 from support.nvcd_programs import METRICS, get, started
 from support.suspended import Holder, cli, delay, shown, workers
 
 pytestmark = pytest.mark.driver(gpus=1)
 Start = Callable[..., Holder]
+WHO, STEPS = ("nvcd", "worker", "tenant"), ("lock", "checkpoint", "restore", "unlock")
 
 
 @pytest.fixture
@@ -145,8 +148,7 @@ def test_nvcd_does_not_run(place: Place, launcher: str, holder: Start) -> None:
     assert done.returncode == 1 and "nvcd does not answer" in done.stderr and "start nvcd" in done.stderr
 
 
-@pytest.mark.parametrize("step", ["lock", "checkpoint", "restore", "unlock"])
-@pytest.mark.parametrize("who", ["nvcd", "worker", "tenant"])
+@pytest.mark.parametrize(("who", "step"), few(product(WHO, STEPS), 3))
 def test_killed_at_a_step(place: Place, driver: str, launcher: str, holder: Start, step: str, who: str) -> None:
     """The slice runs in the end, or is gone with its process."""
     one = holder(100)

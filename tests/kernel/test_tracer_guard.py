@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.nightly import few
 from support.tracing import Caller, build_calls, changed, wait_for
 
 from nvc.daemon.time.timing import Timing
@@ -45,7 +46,7 @@ def test_a_guarded_process_is_killed(tracer: Tracer, bits: str, way: str) -> Non
             assert caller.process.wait() == -9
 
 
-@pytest.mark.parametrize(("bits", "way"), CALLS)
+@pytest.mark.parametrize(("bits", "way"), few(CALLS, 4))
 def test_others_go_on(tracer: Tracer, bits: str, way: str) -> None:
     with Caller(build_calls(bits)) as caller, Caller(build_calls(bits)) as guarded:
         tracer.guard(guarded.pid, True)

@@ -13,6 +13,7 @@ from support.bundle import RUNTIMES, Bundle
 from support.fileleases import Lease
 from support.hook import ask
 from support.loader import needing_libcuda, places
+from support.nightly import few
 from support.rootfs import LIBS
 from support.vgpu import entry_of, limits_of
 
@@ -41,7 +42,7 @@ def test_every_kind_of_hook(hook: Any, bundle: Bundle, runtime: str, kind: str) 
 
 @pytest.mark.parametrize(
     ("variables", "limits"),
-    [
+    few([
         ({"NVC_VGPU_MEMORY": "4g", "NVC_VGPU_MEMORY_1": "25%"}, [4 * GIB, 81559 // 4 << 20]),
         ({"CUDA_DEVICE_MEMORY_LIMIT": "3000m", "CUDA_DEVICE_SM_LIMIT": "0"}, [3000 << 20] * 2),
         ({"CUDA_DEVICE_MEMORY_LIMIT_0": "3g"}, [3 * GIB, NO_LIMIT]),
@@ -50,8 +51,8 @@ def test_every_kind_of_hook(hook: Any, bundle: Bundle, runtime: str, kind: str) 
         ({"ALIYUN_COM_GPU_MEM_CONTAINER": "3", "ALIYUN_COM_GPU_VISIBLE_DEVICES": "1"}, [NO_LIMIT, 3 * GIB]),
         ({"NVC_VGPU_MEMORY": "1g", "CUDA_DEVICE_MEMORY_LIMIT": "2g"}, [GIB] * 2),
         ({"NVIDIA_GPU_MEMORY_LIMIT": "3072", "NVIDIA_GPU_MEMORY_REQUEST": "1024"}, [3 * GIB] * 2),
-    ],
-)
+    ], 3),
+)  # fmt: skip
 def test_every_system_of_variables(
     hook: Any, bundle: Bundle, variables: dict[str, str], limits: list[int]
 ) -> None:
@@ -187,8 +188,8 @@ def test_a_directory_that_is_mounted_twice(
 
 @pytest.mark.parametrize(
     ("searched", "base"),
-    [("/opt/odd", "/opt/odd"), ("/none;/opt/$LIB", ""), ("/opt/${PLATFORM}/x", ""),
-     ("$ORIGIN/../odd", "/usr/local/odd"), ("/usr/local/cuda/compat", "/usr/local/cuda/compat")],
+    few([("/opt/odd", "/opt/odd"), ("/none;/opt/$LIB", ""), ("/opt/${PLATFORM}/x", ""),
+     ("$ORIGIN/../odd", "/usr/local/odd"), ("/usr/local/cuda/compat", "/usr/local/cuda/compat")], 2),
     ids=["preferred", "lib", "platform", "origin", "compat"],
 )  # fmt: skip
 def test_wherever_the_loader_of_the_image_looks_first(

@@ -10,11 +10,12 @@ from collections.abc import Callable
 
 import pytest
 from support import GIB
+from support.nightly import few
 from support.vgpucap import FIXED, Capped
 
 CALL, LOOK = 1000, 50  # nanoseconds
 ROUND = {"ns": 5000, "rounds": 5000, "batch": 1, "seconds": 0.1, "warm": 0.1}
-KINDS = ("plain", "graph", "default", "ptsz", "ex", "coop")
+KINDS = few(("plain", "default", "ptsz", "graph", "ex", "coop"), 3)
 
 
 def longer_by(slice_: Capped, kept_until: int = 0, **words: object) -> float:

@@ -15,6 +15,7 @@ from pytest import approx
 from support import GIB, REPO, run
 from support.builds import kept
 from support.clocks import apart
+from support.nightly import few
 from support.simdriver import SANITIZE
 from support.vgpucap import FIXED, NATIVE, PERIOD, Capped, Shares, Worker, compile_work
 from support.vgpushim import Slice
@@ -263,7 +264,7 @@ def test_events_take_what_they_do_on_an_h100(world: World, capped: Callable[...,
     assert among - plain == approx(2.2, abs=0.05)
 
 
-@pytest.mark.parametrize(("cap", "words"), [
+@pytest.mark.parametrize(("cap", "words"), few([
     (10, {"ns": 100_000, "batch": 0}),
     (90, {"ns": 300_000, "batch": 1}),
     (25, {"ns": 5_000_000, "batch": 0}),
@@ -271,7 +272,7 @@ def test_events_take_what_they_do_on_an_h100(world: World, capped: Callable[...,
     (90, {"ns": 100_000, "kind": "graph", "nodes": 10, "batch": 0}),
     (25, {"ns": 100_000, "kind": "graph", "nodes": 10, "batch": 1}),
     (50, {"ns": 100_000, "kind": "ptsz", "threads": 2, "grid": 20000, "batch": 4}),
-])  # fmt: skip
+], 2))  # fmt: skip
 def test_programs_that_mean_well(
     world: World, capped: Callable[..., Capped], cap: int, words: dict[str, object]
 ) -> None:
