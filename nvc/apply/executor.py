@@ -7,7 +7,7 @@ from nvc.apply.journal import HOST, is_interrupted, open_journal, read_journal
 from nvc.apply.program import build_program, repair_program
 from nvc.apply.sources import Sources
 from nvc.base.deadline import clear_deadline
-from nvc.base.errors import ContainerError, InternalError, LoaderCacheError, MountError, NvcError
+from nvc.base.errors import ContainerError, InternalError, LoaderCacheError, MountError, NvcError, remedy
 from nvc.base.value import Value
 from nvc.kernel import ApplyTarget, lib, strerror
 from nvc.plan.ops import AllowDevice, UpdateLoaderCache
@@ -193,7 +193,7 @@ def _failure(report: ApplyReport, program: Program, left: str) -> NvcError:
         return InternalError(step, path, cause)
     if report.failure == lib.NVC_FAILED_REPAIR:
         return ContainerError(step, path, cause, _REPAIR_HINT)
-    hint = _HINTS.get(report.error, "")
+    hint = _HINTS.get(report.error) or remedy(report.error)
     if report.failure == lib.NVC_FAILED_SHARED:
         cause, hint = _SHARED, _SHARED_HINT
     if report.failure == lib.NVC_FAILED_LOST:

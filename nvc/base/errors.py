@@ -28,11 +28,47 @@ code, and the check of `nvc-cli doctor` that looks into such errors, follow the 
 
 from __future__ import annotations
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    Self = TypeVar("Self", bound="NvcError")
+
 
 def one_line(text: object) -> str:
     """`text` with control characters replaced, at most 512 characters: it may quote a hostile name."""
     clean = "".join(c if c.isprintable() else "?" for c in str(text))
     return clean if len(clean) <= 512 else clean[:509] + "..."
+
+
+_NAMEI = "`namei -l` of that path shows which part of it is wrong"
+_RIGHTS = "run as root; for root, `dmesg` may name the rule that refused it"
+_ROOM = "make room: `df -h` and `df -i` show what is full"
+_KERNEL = "`nvc-cli doctor host` shows what the kernel lacks"
+#: What to do about a failed call, by its errno: where it is the caller or the host that fails, whatever was called.
+_AROUND = {
+    13: _RIGHTS, 28: _ROOM, 122: _ROOM,
+    12: "`free -h`, and the limit of the memory cgroup, show what is short",
+    23: "end programs that hold many files: `cat /proc/sys/fs/file-nr`",
+    24: "raise the caller's limit: `ulimit -n`, or LimitNOFILE= of its unit",
+    30: "mount its file system read-write, or choose another path",
+}  # fmt: skip
+#: Likewise, where the class does not know better.
+_THERE = {
+    1: _RIGHTS, 2: _NAMEI, 20: _NAMEI, 21: _NAMEI, 40: _NAMEI, 38: _KERNEL, 95: _KERNEL,
+    3: "that process has ended: start it again",
+    16: "end who uses it: `fuser -vm` of that path",
+    17: "remove it, or choose another path",
+    36: "choose a shorter path",
+    98: "stop who listens there, or choose another address: `ss -lntxp`",
+    99: "choose an address of this host: `ip address`",
+    111: "start what should listen there",
+}  # fmt: skip
+
+
+def remedy(number: int, known: str = "") -> str:
+    """What to do about a call that failed with this errno; `known` is what else would be said."""
+    return _AROUND.get(number) or known or _THERE.get(number) or "`dmesg`, the kernel's log, may say more"
 
 
 class NvcError(Exception):
@@ -62,8 +98,9 @@ class NvcError(Exception):
             self.hint = hint
 
     @classmethod
-    def of(cls, step: str, path: str, error: OSError, hint: str = "") -> NvcError:
+    def of(cls: type[Self], step: str, path: str, error: OSError, hint: str = "") -> Self:
         """The error for a failed system call; the kernel's text in lower case, as the peers print it."""
+        hint = hint or remedy(error.errno or 0, cls.hint)
         return cls(step, path, (error.strerror or str(error)).lower(), hint)
 
     def __str__(self) -> str:
@@ -104,11 +141,16 @@ class RmError(
     """The driver's resource manager refuses a call."""
 
 
-class ContainerError(NvcError, code="NVC-1301", stage="container", doctor="host"):
+class ContainerError(
+    NvcError, code="NVC-1301", stage="container", doctor="host",
+    hint="start the container again; its engine's log may say more",
+):  # fmt: skip
     """The container cannot be opened or read."""
 
 
-class DetectionError(NvcError, code="NVC-1401", stage="detection", doctor="driver nodes"):
+class DetectionError(
+    NvcError, code="NVC-1401", stage="detection", doctor="driver nodes", hint="reinstall the driver"
+):
     """The driver's files, NVML or device nodes are not what they should be."""
 
 
@@ -134,7 +176,10 @@ class MigMonitorError(NvcError, code="NVC-1503", stage="mig-monitor"):
     """The right to monitor MIG cannot be given."""
 
 
-class RequirementError(NvcError, code="NVC-1601", stage="requirement", doctor="driver.version"):
+class RequirementError(
+    NvcError, code="NVC-1601", stage="requirement", doctor="driver.version",
+    hint="correct NVIDIA_REQUIRE_* of the image; NVIDIA_DISABLE_REQUIRE=1 skips the check",
+):  # fmt: skip
     """A requirement of the image does not hold on this host."""
 
 
@@ -193,6 +238,6 @@ def _where(error: BaseException) -> str:
 
 class InternalError(
     NvcError, code="NVC-9001", stage="internal", exit_code=70,
-    hint="please report this with the traceback",
+    hint='please report this with the traceback; README.md, "If something fails", says where',
 ):  # fmt: skip
     """Our bug, never the caller's input."""

@@ -50,7 +50,7 @@ def needed_directory(step: str, *below: str) -> str:
     if path:
         return path
     base = _base()
-    hint = "run as root"
+    hint = "`findmnt -T /run` must show a file system that root can write to"
     if base != SYSTEM:
         home = base.rpartition("/")[0]
         hint = f"{home} must be a directory of the user: `loginctl enable-linger USER` makes it"

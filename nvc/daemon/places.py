@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable
 
 from nvc.base.errors import InitializationError, NvcError
-from nvc.base.rundir import runtime_directory
+from nvc.base.rundir import needed_directory
 from nvc.daemon import control
 from nvc.daemon.daemon import Daemon
 from nvc.daemon.io.services import Service
@@ -96,7 +96,9 @@ class Places:
             self.watch(daemon)
             daemon.happened("slices", now)
         except (OSError, NvcError) as error:
-            self.problem = error if isinstance(error, NvcError) else InitializationError.of("listen", "", error)
+            if not isinstance(error, NvcError):
+                error = InitializationError.of("listen", str(error.filename or self.control), error)
+            self.problem = error
             daemon.loop.stop()
 
     def watch(self, daemon: Daemon) -> None:
@@ -130,8 +132,4 @@ def watch_changes(daemon: Daemon) -> dict[str, int]:
 
 def own_directory() -> str:
     """Where nvcd's socket for root is, made if need be. Raises InitializationError."""
-    place = runtime_directory("nvcd")
-    if not place:
-        hint = "check that /run is writable"
-        raise InitializationError("start nvcd", "/run/nvc/nvcd", "cannot be made", hint)
-    return place
+    return needed_directory("start nvcd", "nvcd")

@@ -25,7 +25,6 @@ IDS_KEEP: int = lib.NVC_PROBE_IDS_KEEP
 IDS_CHANGE: int = lib.NVC_PROBE_IDS_CHANGE
 IDS_TRY: int = lib.NVC_PROBE_IDS_TRY
 
-_LIMITS = "check dmesg, and limits such as TasksMax= and MemoryMax="
 _unreaped: list[int] = []
 
 

@@ -110,7 +110,7 @@ def test_bad_configurations_of_the_bundle(hook: Hook, bundle: Bundle) -> None:
         (
             ("-config=/no/such/file", "prestart"),
             1,
-            "/no/such/file: no such file or directory [NVC-1801: nvc-cli doctor config]\n",
+            "/no/such/file: no such file or directory; name a file that exists [NVC-1801: nvc-cli doctor config]\n",
         ),
     ],
 )

@@ -152,7 +152,7 @@ def test_failures_of_the_probe() -> None:
         (
             {"status": wire.NVML, "step": b"nvmlDeviceGetCount", "text": b"Unknown Error", "code": 999},
             DetectionError,
-            "detection error: nvml error: unknown error; nvmlDeviceGetCount failed",
+            "detection error: nvml error: nvmlDeviceGetCount: unknown error; `nvidia-smi` shows",
         ),
         (
             {"status": wire.CONFINE, "step": b"chroot", "code": 1},

@@ -36,6 +36,7 @@ _HINTS = {
     15: "look for Xid errors in the kernel log; the GPU needs a reset",
     18: "the driver was upgraded while its kernel module stayed: reload the module or reboot",
 }
+_BROKEN = "`nvidia-smi` shows whether the driver works; if it does not, reboot or reinstall it"
 _HEX = frozenset("0123456789abcdefABCDEF")
 
 
@@ -158,16 +159,16 @@ def _failure(status: int, code: int, step: str, text: str) -> InitializationErro
     if status == CONFINE:
         import os
 
-        cause = os.strerror(code).lower() if code else "failed"
+        error = OSError(code, os.strerror(code) if code else "failed")
         hint = "run as root, or allow user namespaces" if step == "chroot" else ""
-        return InitializationError("confine driver probe", step, cause, hint)
+        return InitializationError.of("confine driver probe", step, error, hint)
     if status == LOAD:
         hint = "install the driver, run ldconfig, or name the driver's root with --root"
         return InitializationError("load library failed", "", lower_tail(text), hint)
     if status == NVML:
         if step == "nvmlInit":
-            return InitializationError("nvml error", "", lower_tail(text), _HINTS.get(code, ""))
-        return DetectionError("nvml error", "", lower_tail(text), _HINTS.get(code, f"{step} failed"))
+            return InitializationError("nvml error", "", lower_tail(text), _HINTS.get(code, _BROKEN))
+        return DetectionError("nvml error", step, lower_tail(text), _HINTS.get(code, _BROKEN))
     if status == TOO_MANY:
         return DetectionError("driver error", "", f"too many devices: {code}, at most {GPUS_MAX}")
     return _malformed("malformed answer: status")

@@ -16,21 +16,20 @@ from nvc.doctor.context import Context
 from nvc.request.config import PATHS, check_file
 
 _PLUGINS = "/var/lib/kubelet/device-plugins"
-_CORRECT = "correct it; docs/configuration.md has every key"
 
 
 def _file(context: Context) -> Iterator[Fact]:
     config, failure = context.config, context.config_error
     if failure is not None:
         yield Fact(error=failure, means="no container starts while the file is invalid",
-                   advice=failure.hint or _CORRECT,
+                   advice=failure.hint,
                    run=[failure.hint] if failure.hint.startswith("ch") else [])  # fmt: skip
         return
     there = [path for path in PATHS if os.path.exists(path)]
     yield Fact(used=config.path, other=there[1] if len(there) > 1 else "")
     wrong = check_file(config.path)[1] if config.path else ()
     for one in wrong:
-        yield Fact(error=one, means="programs that use this value do not start", advice=_CORRECT)
+        yield Fact(error=one, means="programs that use this value do not start", advice=one.hint)
     for text in config.warnings:
         if not any(str(one.cause) in text for one in wrong):
             yield Fact(warning=text)

@@ -28,7 +28,10 @@ MAX_SIZE = 1 << 20  # bytes
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
-class ConfigError(NvcError, code="NVC-1801", stage="configuration", doctor="config"):
+class ConfigError(
+    NvcError, code="NVC-1801", stage="configuration", doctor="config",
+    hint="correct it; docs/configuration.md has every key",
+):  # fmt: skip
     """The configuration file cannot be read, is not TOML, or has a value that makes no sense."""
 
     #: Of Config: whoever asks for one of them gets this error. None: nothing of the file holds.
@@ -148,7 +151,7 @@ def load(named: str = "", directory: str = "") -> Config:
             fd = os.open(path, _READ)
         except (FileNotFoundError, NotADirectoryError) as error:
             if named:
-                raise ConfigError.of("open", path, error) from None
+                raise ConfigError.of("open", path, error, "name a file that exists") from None
             continue
         except OSError as error:
             raise ConfigError.of("open", path, error) from None
@@ -164,7 +167,7 @@ def check_file(path: str) -> tuple[tuple[str, ...], tuple[ConfigError, ...]]:
     try:
         fd = os.open(path, _READ)
     except OSError as error:
-        return (), (ConfigError("open", path, str(error.strerror).lower()),)
+        return (), (ConfigError.of("open", path, error),)
     try:
         _check(os.fstat(fd), path)
         _, warnings, errors = examine(_read(fd, path), path)
