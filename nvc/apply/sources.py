@@ -48,7 +48,7 @@ class Sources(Closable):
         try:
             fd = self._keep(self.kernel.open_in_root(self.roots[root], path, O_PATH, follow))
         except OSError as error:
-            raise SourceChanged.of("open source", path, error) from None
+            raise SourceChanged.of("open driver file", path, error) from None
         return fd, os.fstat(fd)
 
     def file(self, op: ops.BindFile) -> int:
@@ -57,7 +57,7 @@ class Sources(Closable):
         if not stat.S_ISREG(st.st_mode):
             raise MountError("open driver file", op.source, WRONG_KIND, REINSTALL)
         if Identity(st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns) != op.identity:
-            raise SourceChanged("open source", op.source, "changed since it was found")
+            raise SourceChanged("open driver file", op.source, "changed since it was found")
         return fd
 
     def host_file(self, op: ops.BindHostFile) -> int:
@@ -65,13 +65,13 @@ class Sources(Closable):
         try:
             fd = self._keep(os.open(op.source, O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC))
         except OSError as error:
-            raise SourceChanged.of("open source", op.source, error) from None
+            raise SourceChanged.of("open file of nvc", op.source, error) from None
         st = os.fstat(fd)
         if not (stat.S_ISDIR if op.is_directory else stat.S_ISREG)(st.st_mode):
             raise MountError("open file of nvc", op.source, WRONG_KIND, "reinstall nvc")
         found = Identity(st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns)
         if op.identity is not None and found != op.identity:
-            raise SourceChanged("open source", op.source, "changed since it was found")
+            raise SourceChanged("open file of nvc", op.source, "changed since it was found")
         return fd
 
     def inside(self, op: ops.BindInside) -> int:
@@ -79,11 +79,11 @@ class Sources(Closable):
         try:
             fd = self._keep(self.kernel.open_in_root(self.rootfs, op.source, O_PATH))
         except OSError as error:
-            raise MountError.of("open source", op.source, error) from None
+            raise MountError.of("open file of the container", op.source, error) from None
         st = os.fstat(fd)
         found = Identity(st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns)
         if not stat.S_ISREG(st.st_mode) or found != op.identity:
-            raise MountError("open source", op.source, "changed while it was looked at")
+            raise MountError("open file of the container", op.source, "changed meanwhile", "start it again")
         return fd
 
     def socket(self, op: ops.BindSocket) -> int:

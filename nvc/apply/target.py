@@ -93,7 +93,7 @@ def open_target(
     Raises InputError for a bad path, ContainerError when pid and rootfs do not belong together.
     """
     if not rootfs.startswith("/") or not rootfs.strip("/"):
-        raise InputError("invalid rootfs directory", rootfs, "must be absolute and not /")
+        raise InputError("invalid rootfs directory", rootfs, "want an absolute path other than /")
     target = Target()
     # A parent outside of this pid namespace has no number here; it has made the namespace for this process.
     target.pid = os.getpid() if pid == SELF else pid or os.getppid() or os.getpid()
@@ -112,7 +112,7 @@ def open_target(
         gone = isinstance(error, ProcessLookupError) or _has_ended(target.pid)
         raise ContainerError.of(
             "open container", error.filename or f"pid {target.pid}", error,
-            "the process has ended: is the container still being created?" if gone else "",
+            "the process has ended: start the container again" if gone else "",
         ) from None  # fmt: skip
     except NvcError:
         target.close()
@@ -219,7 +219,7 @@ def _open_rootfs(kernel: Kernel, target: Target) -> int:
             whole = _same(os.stat(rootfs), os.stat(root))  # by way of a link, or of `/..`
         if whole:
             os.close(rootfs)
-            raise InputError("invalid rootfs directory", target.rootfs_path, "leads to /")
+            raise InputError("invalid rootfs directory", target.rootfs_path, "leads to /: want that of a container")
         if target.mount_namespace >= 0 and not kernel.is_mount_root(rootfs) and _has_other_root(target):
             os.close(rootfs)
             raise _not_its_rootfs(target, "is not a mount of its namespace")

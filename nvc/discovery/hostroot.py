@@ -16,6 +16,7 @@ PROC_LIMIT = 1 << 20
 #: Seconds that one search waits in all for who holds leases on files. A file server gives one back at once.
 PATIENCE = 5.0
 _ENOENT, _ENOTDIR, _ELOOP = 2, 20, 40
+_ROOT = "name the directory with --root, by its absolute path"
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 
@@ -45,13 +46,11 @@ class HostRoot(Closable):
     def at(cls, kernel: Kernel, path: str) -> HostRoot:
         """The root at `path`. Raises InitializationError."""
         if not path.startswith("/"):
-            raise InitializationError("open driver root", path, "not an absolute path")
+            raise InitializationError("open driver root", path, "not an absolute path", _ROOT)
         try:
             return cls(kernel, os.open(path, O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), path)
         except OSError as error:
-            raise InitializationError.of(
-                "open driver root", path, error, "name the directory with --root"
-            ) from None
+            raise InitializationError.of("open driver root", path, error, _ROOT) from None
 
     def close(self) -> None:
         if self.fd >= 0:

@@ -97,12 +97,8 @@ def check_floor(release: str = "") -> None:
     if not all(number.isdigit() for number in numbers[:2]) or len(numbers) < 2:
         return  # a name of somebody's own: the system calls will tell
     if (int(numbers[0]), int(numbers[1])) < FLOOR:
-        raise InitializationError(
-            "check kernel",
-            release,
-            "Linux 5.12 or newer is needed",
-            "boot a newer kernel, or use nvc's CDI specs",
-        )
+        cause = "Linux 5.12 or newer is needed"
+        raise InitializationError("check kernel", release, cause, "boot a newer kernel, or use nvc's CDI specs")
 
 
 def strerror(number: int) -> str:

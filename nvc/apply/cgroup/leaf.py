@@ -45,10 +45,8 @@ def leaf_of(proc: int) -> Leaf:
     if children:
         raise ContainerError(STEP, path, f"not a leaf: the cgroup {children[0]} is in it", LEAF_HINT)
     if foreign:
-        raise ContainerError(
-            STEP, path, f"{foreign[0]} is delegated to user {foreign[1]}, and that user can leave it",
-            "start the container as root, without delegating cgroups",
-        )  # fmt: skip
+        cause = f"{foreign[0]} is delegated to user {foreign[1]}, and that user can leave it"
+        raise ContainerError(STEP, path, cause, "start the container as root, without delegating cgroups")
     return Leaf(path, inode)
 
 

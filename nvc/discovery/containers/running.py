@@ -58,7 +58,7 @@ def resolve(name: str) -> RunningContainer:
     have a container of that name.
     """
     if not name or not name.isprintable() or len(name) > 256 or "/" in name:
-        raise InputError("find container", name, "neither a process id nor the id of a container")
+        raise InputError("find container", name, "want a process id, or the name or id of a container")
     if name.isascii() and name.isdigit() and len(name) < 10 and os.path.exists(f"/proc/{name}"):
         return _with_state(RunningContainer(name, int(name)))
     try:

@@ -153,10 +153,8 @@ def _majors(host: Host) -> dict[str, int]:
     else:
         majors = char_majors(host.system.read_optional("/proc/devices") or b"")
     if "nvidia-uvm" not in majors or not has_nvidia_major(majors):
-        raise InitializationError(
-            "find device numbers", "/proc/devices", "the driver's kernel modules are not loaded",
-            "add --load-kernel-modules",
-        )  # fmt: skip
+        cause = "the driver's kernel modules are not loaded"
+        raise InitializationError("find device numbers", "/proc/devices", cause, "add --load-kernel-modules")
     return majors
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nvc.base.errors import DetectionError
 from nvc.discovery.devices.nodes import dri_nodes, find_node, nvidia_major
+from nvc.discovery.devices.proc import RELOAD
 from nvc.model.facts import DeviceNode, Gpu, MigDevice
 
 TYPE_CHECKING = False
@@ -32,10 +33,8 @@ def find_gpus(
     for gpu in reply.gpus:
         entry = by_address.pop(gpu.address, None)
         if entry is None and known is not None:
-            raise DetectionError(
-                "compare GPUs", bus_id(gpu.address), "NVML lists it, /proc/driver/nvidia/gpus does not",
-                "reload the driver's kernel modules, or reboot",
-            )
+            cause = "NVML lists it, /proc/driver/nvidia/gpus does not"
+            raise DetectionError("compare GPUs", bus_id(gpu.address), cause, RELOAD)
         minor = _minor(gpu, entry)
         node = _gpu_node(host.devices, nvidia_major(majors), minor, warnings)
         found.append(_gpu(host, gpu, entry, minor, node, capabilities, warnings))
@@ -59,18 +58,12 @@ def bus_id(address: tuple[int, int, int]) -> str:
 def _minor(gpu: ProbeGpu, entry: ProcGpu | None) -> int:
     told = entry.minor if entry is not None else -1
     if gpu.minor >= 0 and told >= 0 and gpu.minor != told:
-        raise DetectionError(
-            "compare GPUs",
-            bus_id(gpu.address),
-            f"minor {gpu.minor} in NVML, {told} in /proc/driver/nvidia/gpus",
-            "reload the driver's kernel modules, or reboot",
-        )
+        cause = f"minor {gpu.minor} in NVML, {told} in /proc/driver/nvidia/gpus"
+        raise DetectionError("compare GPUs", bus_id(gpu.address), cause, RELOAD)
     minor = told if told >= 0 else gpu.minor
     if minor < 0:
-        raise DetectionError(
-            "compare GPUs", bus_id(gpu.address), "neither NVML nor the kernel module reports its minor",
-            "reload the driver's kernel modules, or reboot",
-        )
+        cause = "neither NVML nor the kernel module reports its minor"
+        raise DetectionError("compare GPUs", bus_id(gpu.address), cause, RELOAD)
     return minor
 
 

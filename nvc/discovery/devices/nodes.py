@@ -47,17 +47,13 @@ def find_node(devices: HostRoot, path: str, major: int, minor: int) -> DeviceNod
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise DetectionError.of("stat device node", path, error) from None
+        raise DetectionError.of("stat device node", path, error, _remedy(path)) from None
     if not stat.S_ISCHR(status.st_mode):
         raise DetectionError("invalid device node", path, "not a character device", _remedy(path))
     there = os.major(status.st_rdev), os.minor(status.st_rdev)
     if there != (major, minor):
-        raise DetectionError(
-            "invalid device node",
-            path,
-            f"is {there[0]}:{there[1]}, the driver's is {major}:{minor}",
-            _remedy(path),
-        )
+        cause = f"is {there[0]}:{there[1]}, the driver's is {major}:{minor}"
+        raise DetectionError("invalid device node", path, cause, _remedy(path))
     return DeviceNode(path, major, minor)
 
 

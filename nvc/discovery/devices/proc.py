@@ -9,6 +9,7 @@ from nvc.model.facts import ProcFile
 
 PROC = "/proc/driver/nvidia"
 GPUS = PROC + "/gpus"
+RELOAD = "reload the driver's kernel modules, or reboot"
 #: The end of the names of a simulated driver's GPUs. Its versions look like a real driver's: tools parse them.
 SIMULATED_NAME = " (simulated)"
 
@@ -111,10 +112,8 @@ def proc_gpus(system: HostRoot) -> tuple[ProcGpu, ...] | None:
         text = fields.get("Device Minor", "")
         minor = int(text) if text.isascii() and text.isdigit() and len(text) <= 7 else -1
         if minor >= 0 and minor in minors:
-            raise DetectionError(
-                "read GPU information", f"{GPUS}/{name}", f"{minors[minor]} has minor {minor} too",
-                "reload the driver's kernel modules, or reboot",
-            )
+            cause = f"{minors[minor]} has minor {minor} too"
+            raise DetectionError("read GPU information", f"{GPUS}/{name}", cause, RELOAD)
         minors[minor] = name
         excluded = fields.get("GPU Excluded", fields.get("GPU Blacklisted", "No")) == "Yes"
         found.append(ProcGpu(f"{GPUS}/{name}", address, minor, fields.get("GPU UUID", ""), excluded))

@@ -111,7 +111,5 @@ def check_version(host: Host, version: str, reply: ProbeReply) -> None:
         )  # fmt: skip
     if reply.gpus and host.simulated != reply.simulated:
         what = ("simulated", "real") if host.simulated else ("real", "simulated")
-        raise DetectionError(
-            "driver version", host.driver.path, f"a {what[0]} driver root with a {what[1]} NVML",
-            "make the simulated driver root again",
-        )  # fmt: skip
+        cause = f"a {what[0]} driver root with a {what[1]} NVML"
+        raise DetectionError("driver version", host.driver.path, cause, "make the simulated driver root again")
