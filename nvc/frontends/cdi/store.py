@@ -25,7 +25,10 @@ _FILES_MAX = 4096
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
-class CdiError(NvcError, code="NVC-2001", stage="cdi", doctor="cdi"):
+class CdiError(
+    NvcError, code="NVC-2001", stage="cdi", doctor="cdi",
+    hint="correct or remove it; `nvc-cli cdi generate` writes that of this host's GPUs",
+):  # fmt: skip
     """A specification cannot be read, made or written."""
 
 

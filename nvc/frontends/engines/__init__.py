@@ -11,7 +11,9 @@ ENGINES = ("docker", "containerd", "crio", "podman")
 RUNTIME = "nvc-runtime"
 
 
-class EngineError(NvcError, code="NVC-1901", stage="engine", doctor="engines"):
+class EngineError(
+    NvcError, code="NVC-1901", stage="engine", doctor="engines", hint="correct it; it was left as it is"
+):
     """A configuration file cannot be read, understood or written, or belongs to somebody else."""
 
 

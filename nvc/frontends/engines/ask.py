@@ -75,7 +75,7 @@ def _dump(command: list[str], path: str) -> dict[str, Any]:
     done = _run(command)
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-        raise EngineError("ask containerd", path, lines[-1], "correct it; it was left as it is")
+        raise EngineError("ask containerd", path, lines[-1])
     return dict(tomltext.load(done.stdout[:MAX_OUTPUT], "the output of `containerd config dump`"))
 
 
@@ -86,4 +86,4 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
             timeout=SECONDS, env={"PATH": PATH, "LC_ALL": "C.UTF-8"},
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise EngineError("ask engine", command[0], error) from None
+        raise EngineError("ask engine", command[0], error, f"run it yourself: `{' '.join(command)}`") from None

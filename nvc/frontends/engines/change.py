@@ -66,9 +66,7 @@ def text_of(data: bytes | None, path: str) -> str:
         return (data or b"").decode("utf-8")
     except UnicodeDecodeError as error:
         line = (data or b"")[: error.start].count(b"\n") + 1
-        raise EngineError(
-            "parse", path, f"line {line}: not UTF-8", "correct it; it was left as it is"
-        ) from None
+        raise EngineError("parse", path, f"line {line}: not UTF-8") from None
 
 
 def document_of(path: str, form: str) -> Any:

@@ -139,10 +139,8 @@ def _filled(table: dict[str, Any]) -> dict[str, Any]:
 def _cdi(state: ContainerdState, plugin: tuple[str, str], path: str) -> list[Key]:
     """`enable_cdi` where it has a meaning: 1.7 to 2.3; from 2.0 on it is the default."""
     if state.version and state.version < (1, 7):
-        raise EngineError(
-            "enable CDI", path, f"containerd {'.'.join(map(str, state.version))} has no CDI, which needs 1.7",
-            "use the runtime alone",
-        )  # fmt: skip
+        cause = f"containerd {'.'.join(map(str, state.version))} has no CDI, which needs 1.7"
+        raise EngineError("enable CDI", path, cause, "use the runtime alone")
     return [] if state.version >= (2, 4) else [Key((*plugin, "enable_cdi"), True)]
 
 

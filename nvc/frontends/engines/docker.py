@@ -48,10 +48,8 @@ def registration(wanted: Wanted, version: tuple[int, ...]) -> Registration:
         keys.append(Key(("default-runtime",), name))
     if wanted.cdi:
         if version and version < (25,):
-            raise EngineError(
-                "enable CDI", path, f"dockerd {'.'.join(map(str, version))} has no CDI, which needs 25.0",
-                f"use `docker run --runtime {name}` or --gpus",
-            )  # fmt: skip
+            cause = f"dockerd {'.'.join(map(str, version))} has no CDI, which needs 25.0"
+            raise EngineError("enable CDI", path, cause, f"use `docker run --runtime {name}` or --gpus")
         keys.append(Key(("features", "cdi"), True))
     made = ("", "")
     if wanted.hook_link:

@@ -31,7 +31,7 @@ def load(text: str, path: str) -> Any:
         if isinstance(document, dict):
             return document
         cause = "not an object"
-    raise EngineError("parse", path, cause, "correct it; it was left as it is")
+    raise EngineError("parse", path, cause)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

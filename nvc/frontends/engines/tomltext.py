@@ -19,9 +19,9 @@ def _parse(text: str, path: str) -> Any:
         if "'\\x00'" in cause and "\0" not in text:  # what tomlkit sees at the end
             cause = "the file ends too early"
         where = f"line {error.line} column {error.col}: {cause}"
-        raise EngineError("parse", path, where, "correct it; it was left as it is") from None
+        raise EngineError("parse", path, where) from None
     except (TOMLKitError, ValueError, RecursionError) as error:
-        raise EngineError("parse", path, error, "correct it; it was left as it is") from None
+        raise EngineError("parse", path, error) from None
 
 
 def load(text: str, path: str) -> Any:

@@ -65,7 +65,7 @@ def _slicing(facts: HostFacts, request: Request, wanted: SliceRequest, config: C
     for place, device in enumerate(resolve(facts, select(facts, request), wanted)):
         limit = device.memory if device.limit == NO_LIMIT else device.limit
         if not limit:
-            raise InputError(device.uuid, cause="NVML does not tell its memory, so that it has no slices by NRI")
+            raise InputError(device.uuid, cause="NVML does not tell its memory", hint="ask for a size of it")
         portion = device.replace(isolation=config.vgpu_isolation).only(Portion)
         parts.append((f"n{place}", Part(device.uuid, limit, **portion)))
     return Slicing((), shim.current(), wanted.uncounted, bounds_of(config), tuple(parts))

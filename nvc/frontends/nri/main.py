@@ -23,7 +23,7 @@ from nvc.request.config import Config, driver_options
 
 #: Seconds that the driver has to answer: runtimes wait for 2 s, and then start the container without a GPU.
 ANSWER = 1.5
-HINT = "is the runtime there, with NRI enabled? Name its socket with --socket"
+HINT = "start the runtime, with NRI enabled, or name its socket with --socket"
 
 
 class Settings(Value):

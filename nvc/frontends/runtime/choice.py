@@ -122,7 +122,8 @@ def _checked(items: list[str], where: str) -> list[str]:
         kind, equals, device = item.partition("=")
         problem = kind_problem(kind) or device_problem(device) if equals else "is not vendor/class=device"
         if problem:
-            raise InputError(where, item[:80], f"{problem}, beside CDI devices")
+            raise InputError(where, item[:80], f"{problem}, beside CDI devices",
+                             "name all as vendor/class=device, or none")  # fmt: skip
         if kind in CLAIM_KINDS:
             raise InputError(where, item[:80], "belongs to a claim: only the kubelet gives it",
                              "name the claim in the pod's resourceClaims")  # fmt: skip

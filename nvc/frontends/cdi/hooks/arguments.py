@@ -36,6 +36,7 @@ REQUIRED: dict[str, tuple[str, ...]] = {
 }
 #: Before or among the options of any step.
 SPEC = "container-spec"
+_HELP = "`nvc-cdi-hook --help` lists steps and options"
 _MAX_WORDS = 65536
 _MAX_PATH = 4096
 _MAX_VERSION = 64
@@ -89,7 +90,7 @@ def parse_arguments(argv: Sequence[str]) -> Call:
             continue
         if not word.startswith("-"):
             if steps:
-                raise InputError(steps[-1][0], word, "unexpected argument")
+                raise InputError(steps[-1][0], word, "unexpected argument", _HELP)
             unknown.append(word)
             skipping = True
             continue
@@ -99,13 +100,13 @@ def parse_arguments(argv: Sequence[str]) -> Call:
             continue
         if name in ("help", "h", "version", "v"):
             return Call((), (), "", quiet, debug, "help" if name[0] == "h" else "version")
-        allowed = OPTIONS[steps[-1][0]] if steps else ()
-        if name not in (*allowed, SPEC):
-            raise InputError(steps[-1][0] if steps else "nvc-cdi-hook", f"--{name}", "no such option")
+        at = steps[-1][0] if steps else "nvc-cdi-hook"
+        if name not in (*OPTIONS.get(at, ()), SPEC):
+            raise InputError(at, f"--{name}", "no such option", _HELP)
         if not equals:
             value = next(words, "\0")
             if value == "\0":
-                raise InputError(steps[-1][0] if steps else "nvc-cdi-hook", f"--{name}", "needs a value")
+                raise InputError(at, f"--{name}", "needs a value", _HELP)
         if name == SPEC:
             spec = value
         else:
@@ -114,7 +115,7 @@ def parse_arguments(argv: Sequence[str]) -> Call:
     for step in parsed:
         for option in REQUIRED.get(step.name, ()):
             if not step.all(option):
-                raise InputError(step.name, f"--{option}", "is missing")
+                raise InputError(step.name, f"--{option}", "is missing", _HELP)
     return Call(parsed, tuple(unknown), spec, quiet, debug, "")
 
 

@@ -45,7 +45,7 @@ def change_modes(kernel: Kernel, rootfs: int, mode: int, paths: list[str]) -> tu
             old = stat.S_IMODE(os.fstat(fd).st_mode)
             if kernel.identity(fd).mount not in own and old != mode:
                 os.close(fd)
-                raise ContainerError("chmod", path, "is a file of the host that was mounted")
+                raise ContainerError("chmod", path, "is a file of the host that was mounted", "change it there")
             done.append((fd, old))
             if old != mode:
                 os.chmod(f"/proc/self/fd/{fd}", mode)

@@ -14,6 +14,7 @@ from nvc.plan.ops import BindProc, Op
 from nvc.plan.proc import simulated_proc_ops, unmodifiable
 
 _ENTRIES_MAX = 4096
+_MAKE = "`nvc-cli sim create DIRECTORY` makes one"
 
 
 def simulated_ops(kernel: Kernel, driver_root: str, entries: list[str]) -> list[Op]:
@@ -27,10 +28,10 @@ def simulated_ops(kernel: Kernel, driver_root: str, entries: list[str]) -> list[
     try:
         root = HostRoot.at(kernel, driver_root)
     except NvcError as error:
-        raise InputError(step, f"--driver-root={driver_root}", error.cause) from None
+        raise InputError(step, f"--driver-root={driver_root}", error.cause, error.hint) from None
     with root:
         if not root.exists(SIMULATION):
-            raise InputError(step, f"--driver-root={driver_root}", "is not a simulated driver")
+            raise InputError(step, f"--driver-root={driver_root}", "is not a simulated driver", _MAKE)
         files = tuple((file.name, unmodifiable(file.name, file.content)) for file in proc_files(root))
         directories: list[str] = []
         binds: list[Op] = []

@@ -48,8 +48,8 @@ class Steps:
             for name, value in step.options if error.step == "read option" else ():
                 if value.endswith(error.path) and bool(value) == bool(error.path):
                     form = name if value == error.path else ""
-                    cause = _WANTED.get(form, "want an absolute path in the container")
-                    raise InputError(step.name, f"--{name}={value}", cause) from None
+                    wanted = _WANTED.get(form, "want an absolute path in the container")
+                    raise InputError(step.name, f"--{name}={value}", wanted) from None
             raise
         return self._records()
 
