@@ -176,7 +176,8 @@ def _requirements(container: Container, config: Config, _: list[str]) -> tuple[s
     for name, value in environment.items():
         if name.startswith(REQUIRE) and not name.startswith(REQUIRE + "JETPACK") and value:
             if len(value) > MAX_REQUIREMENT or not (value.isascii() and value.isprintable()):
-                raise InputError(_short(name), _short(value), "not a requirement")
+                wanted = f"want at most {MAX_REQUIREMENT} characters of ASCII, such as cuda>=12.4"
+                raise InputError(_short(name), _short(value), wanted)
             found.append(value)
     if is_legacy(environment):
         found.append(f"cuda>={_cuda_version(environment[CUDA_VERSION])}")

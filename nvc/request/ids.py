@@ -25,9 +25,11 @@ def user_and_group(spec: str) -> tuple[int, int]:
             uid = entry.pw_uid
             gid = _group(group) if group else entry.pw_gid
     except KeyError:
-        raise InputError("parse user/group failed", spec, "no such user or group") from None
+        hint = "`getent passwd` and `getent group` list them"
+        raise InputError("parse user/group failed", spec, "no such user or group", hint) from None
     except ValueError:
-        raise InputError("parse user/group failed", spec, "invalid argument") from None
+        hint = "write USER or USER:GROUP, by names or numbers"
+        raise InputError("parse user/group failed", spec, "invalid argument", hint) from None
     return uid, gid
 
 

@@ -19,7 +19,7 @@ MAX_STATE = 1 << 20  # bytes
 MAX_CONFIG = 16 << 20
 ID_MAX = 1024  # characters
 #: How a runtime and this program may be out of step.
-HINT = "is this called by an OCI runtime, as a hook?"
+HINT = "it is for OCI runtimes, which call it as a hook"
 _PID_MAX = 1 << 22  # PID_MAX_LIMIT of the kernel
 
 

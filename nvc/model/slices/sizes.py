@@ -92,7 +92,7 @@ def parse_part(name: str, text: str, whole_name: str, whole_text: str) -> Size:
     """Parse the fraction `text`/`whole_text` of a device, the form of cGPU's two variables. Raises InputError."""
     part, whole = _number(name, text, text), _number(whole_name, whole_text, whole_text)
     if whole == 0:
-        raise InputError(whole_name, whole_text, "0 is not allowed")
+        raise InputError(whole_name, whole_text, "0 is not allowed", "say of how many parts a device consists")
     if not 1 <= part <= whole:
         raise InputError(name, text, f"want 1 to {whole}, which {whole_name} says the device has")
     return Size(name, text, 0, part, whole)

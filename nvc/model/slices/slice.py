@@ -184,6 +184,12 @@ def resolve(facts: HostFacts, selection: Selection, wanted: SliceRequest) -> tup
     )
 
 
+def wrong_count(given: tuple[Size | TimeSetting, ...], what: str, devices: int) -> InputError:
+    """The error for `given` values, called `what`, that are neither one nor as many as the devices."""
+    cause = f"{len(given)} {what}, but the number of devices is {devices}"
+    return InputError(given[0].name, cause=cause, hint="give one for all, or one for each device")
+
+
 def _placed(
     given: tuple[T, ...],
     given_at: tuple[tuple[int, T], ...],
@@ -193,12 +199,11 @@ def _placed(
 ) -> dict[int, T]:
     """The value for each device that has one, by the device's place in the request."""
     if len(given) > 1 and len(given) != len(sliced):
-        raise InputError(given[0].name, cause=f"{len(given)} {what}, but the number of devices is {len(sliced)}")
+        raise wrong_count(given, what, len(sliced))
     for place, value in given_at:
         if place >= len(devices):
-            raise InputError(
-                value.name, value.text, f"the container has {len(devices)} devices, counted from 0"
-            )
+            cause = f"the container has {len(devices)} devices, counted from 0"
+            raise InputError(value.name, value.text, cause, "name one of them, or have it get more devices")
     found = {}
     if given:
         found = {place: given[number if len(given) > 1 else 0] for number, place in enumerate(sliced)}

@@ -155,12 +155,8 @@ def _memory(
         return found
     for size in (*found[0], *(size for _, size in found[1])):
         if size.part or size.bytes != limit.bytes:
-            raise InputError(
-                limit.name,
-                limit.text,
-                f"{size.name} says {size.text}",
-                "set one of the two, or both to one size",
-            )
+            cause = f"{size.name} says {size.text}"
+            raise InputError(limit.name, limit.text, cause, "set one of the two, or both to one size")
     return found if found[0] else ((limit,), found[1], found[2])
 
 
@@ -184,12 +180,8 @@ def _nvidia_memory(environment: dict[str, str]) -> Size | None:
     limited, request = environment.get(NVIDIA_LIMIT, ""), _reserved(environment)
     limit = parse_mebibytes(NVIDIA_LIMIT, limited) if limited else None
     if request is not None and limit is not None and request.bytes > limit.bytes:
-        raise InputError(
-            NVIDIA_REQUEST,
-            request.text,
-            f"more than {NVIDIA_LIMIT}, which is {limited}",
-            "request at most the limit",
-        )
+        cause = f"more than {NVIDIA_LIMIT}, which is {limited}"
+        raise InputError(NVIDIA_REQUEST, request.text, cause, "request at most the limit")
     return limit or request
 
 

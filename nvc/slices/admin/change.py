@@ -12,13 +12,13 @@ from nvc.base.value import Value
 from nvc.kernel import Kernel
 from nvc.model.facts import HostFacts
 from nvc.model.request import Size, SliceRequest, TimeSetting, fields_by
-from nvc.model.slices.entry import EntryDevice, open_own
+from nvc.model.slices.entry import REMOVE, EntryDevice, open_own
 from nvc.model.slices.isolation import KERNEL
 from nvc.model.slices.layout import NO_LIMIT, PAUSED
 from nvc.model.slices.policy import POLICIES, policy_of
 from nvc.model.slices.quota import QuotaDevice, QuotaError
 from nvc.model.slices.sizes import size_text
-from nvc.model.slices.slice import HOOKS, HeldCgroup, SliceDevice, amount, with_time
+from nvc.model.slices.slice import HOOKS, HeldCgroup, SliceDevice, amount, with_time, wrong_count
 from nvc.model.slices.time_settings import TO_START, check_together, default_policy, enforced_text
 from nvc.slices.client.nvcd import silence
 from nvc.slices.policy import policies
@@ -65,8 +65,7 @@ def set_limits(
     chosen = _chosen(tenant, devices)
     for given, what in ((wanted.memory, "sizes"), (wanted.cores, "caps")):
         if len(given) not in (0, 1, len(chosen)):
-            cause = f"{len(given)} {what}, but the number of devices is {len(chosen)}"
-            raise InputError(given[0].name, cause=cause)
+            raise wrong_count(given, what, len(chosen))
     told: list[str] = []
 
     def change(place: int, old: DeviceLimits) -> DeviceLimits:
@@ -171,7 +170,7 @@ def _edited_locked(
             raise IndexError("its quota has fewer devices than the registry")
         edit(entry, tuple(one.share for one in now), tuple(one.known for one in now), **hooks)
     except (OSError, QuotaError, IndexError) as error:
-        raise RegistryError("change limits", tenant.entry.quota, error) from None
+        raise RegistryError("change limits", tenant.entry.quota, error, REMOVE) from None
     finally:
         os.close(lock)
     return {place: now[place].share for place in chosen}

@@ -67,10 +67,8 @@ def shared_device(devices: tuple[SliceDevice, ...], isolation: str, claimed: boo
         raise DeviceError(SHARING, own.uuid, f"its slices share one server: no isolation by {isolation}",
                           "leave the isolation out, or choose another policy")  # fmt: skip
     if claimed:
-        raise DeviceError(
-            SHARING, own.uuid, "not for claims: the MPS server would be in nvcd's container",
-            "`nvc-cli vgpu policy GPU --reset` on that node",
-        )  # fmt: skip
+        cause = "not for claims: the MPS server would be in nvcd's container"
+        raise DeviceError(SHARING, own.uuid, cause, "`nvc-cli vgpu policy GPU --reset` on that node")
     return own.uuid
 
 

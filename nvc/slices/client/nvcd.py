@@ -20,6 +20,7 @@ PAST = 8  # violations that are over, of one slice
 DENIED = "denied more"
 _PART = 1 << 16
 ASK = "ask nvcd"
+RESTART = "`journalctl -u nvcd -n 50` says more; `systemctl restart nvcd` ends no slice"
 
 
 def ask(question: str, seconds: float, **words: str | int) -> dict[str, Any]:
@@ -43,7 +44,7 @@ def ask(question: str, seconds: float, **words: str | int) -> dict[str, Any]:
     return found
 
 
-def failed(step: str, path: str, cause: str, hint: str = "") -> InitializationError:
+def failed(step: str, path: str, cause: str, hint: str = RESTART) -> InitializationError:
     """The error for a `step` with nvcd that fails."""
     error = InitializationError(step, path, cause, hint)
     error.doctor = "vgpu.daemon"

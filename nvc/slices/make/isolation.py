@@ -44,10 +44,8 @@ def take_mig_device(
         raise next(iter(broken.values())).error("isolate a slice")
     if not mine and not free:
         cause = f"{len(found) - len(large)} are too small, {len(large)} are taken"
-        raise DeviceError(
-            "isolate a slice", MIG, f"no free MIG device of at least {size_text(need)}: {cause}",
-            "wait, ask for less, or make more with `nvidia-smi mig`",
-        )  # fmt: skip
+        cause = f"no free MIG device of at least {size_text(need)}: {cause}"
+        raise DeviceError("isolate a slice", MIG, cause, "wait, ask for less, or make more with `nvidia-smi mig`")
     chosen = min(mine or free, key=lambda device: device.memory)
     request = request.replace(devices=(chosen.uuid,), vgpu=request.vgpu.replace(devices=()))
     return request, select(facts, request)
@@ -58,7 +56,7 @@ def _need(request: Request) -> int:
     assert request.vgpu is not None
     sizes = [*request.vgpu.memory, *(size for _, size in request.vgpu.memory_at)]
     if len(sizes) > 1:
-        raise InputError(sizes[1].name, sizes[1].text, "isolation takes one MIG device, of one size")
+        raise InputError(sizes[1].name, sizes[1].text, "isolation takes one MIG device, of one size", "give one")
     for size in sizes:
         if size.part:
             raise InputError(size.name, size.text, "a part of which MIG device?", "write a size, like 10GiB")

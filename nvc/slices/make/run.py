@@ -191,8 +191,10 @@ def _execute(program: Command) -> str:
     try:
         os.execvpe(program.words[0], list(program.words), program.environment)
     except OSError as error:
-        text = str(InputError.of("run", program.words[0], error))
-        return f"{_NOT_FOUND if error.errno == errno.ENOENT else _NOT_EXECUTED}{text}"
+        missing = error.errno == errno.ENOENT
+        hint = "write its path, or have its directory in PATH" if missing else ""
+        text = str(InputError.of("run", program.words[0], error, hint))
+        return f"{_NOT_FOUND if missing else _NOT_EXECUTED}{text}"
 
 
 def _become(program: Command) -> None:
@@ -275,7 +277,7 @@ def _apply(kernel: Kernel, target: Target, plan: Plan, places: list[str], timeou
         except OSError as error:
             raise ContainerError.of("make a slice", "", error, "see --timeout if the host is busy") from None
         if report.error:
-            raise MountError(report.step, report.path, strerror(report.error))
+            raise MountError.of(report.step, report.path, OSError(report.error, strerror(report.error)))
 
 
 def _wait(kernel: Kernel, pid: int, read: int, warn: Callable[[tuple[str, ...]], None]) -> int:

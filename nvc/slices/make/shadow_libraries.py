@@ -78,9 +78,9 @@ def _check(steps: object) -> None:
     step, path, error = failure
     if error.errno == E2BIG:
         cause = f"more than {lib.NVC_STEPS_SHADOWS_MAX} copies of libcuda in the image"
-        raise MountError(step, path, cause)
+        raise MountError(step, path, cause, "remove those that nothing needs from the image")
     if error.errno == EOVERFLOW:
         raise MountError(step, path, f"more than {lib.NVC_STEPS_SEARCHED_MAX} directories to search", SHORTER)
     if error.errno == EFBIG:
         raise MountError(step, path, f"more than {lib.NVC_STEPS_NAMES_MAX} names", SHORTER)
-    raise MountError(step, path, error.strerror)
+    raise MountError.of(step, path, error)

@@ -94,7 +94,7 @@ def parse(text: str) -> DevicePolicy:
             field, least, most = _NUMBERS[name]
             found = found.replace(**{field: parse_number(name, value, least, most)})
         else:
-            raise InputError(name[:UUID_MAX], cause="no such setting; known are those of `vgpu policy`")
+            raise InputError(name[:UUID_MAX], "", "no such setting", f"known are policy, {', '.join(_NUMBERS)}")
     return found
 
 

@@ -81,10 +81,8 @@ def admit(kernel: Kernel, key: str, slice: Slice) -> None:
             continue
         alone = slice.isolation in EXCLUSIVE
         if alone and others or any(one.isolation in EXCLUSIVE for one in others):
-            raise RegistryError(
-                "make a slice", device.uuid, "it is reserved for one slice, and another has it",
-                "start it again, or ask for another device",
-            )  # fmt: skip
+            cause = "it is reserved for one slice, and another has it"
+            raise RegistryError("make a slice", device.uuid, cause, "start it again, or ask for another device")
         if slice.server:
             check_clients(device.uuid, others)
         most = own.max_instances
@@ -133,10 +131,8 @@ def check_weight(step: str, uuid: str, weight: int, total: int, others: tuple[Sh
 def check_clients(uuid: str, others: tuple[Sharer, ...]) -> None:
     """Refuse one more slice where `others` are as many as an MPS server takes clients. Raises RegistryError."""
     if sum(one.server == uuid for one in others) >= MPS_CLIENTS:
-        raise RegistryError(
-            "make a slice", uuid, f"{MPS_CLIENTS} slices share its MPS server, the most that it takes",
-            "wait until one has ended, or ask for another device",
-        )  # fmt: skip
+        cause = f"{MPS_CLIENTS} slices share its MPS server, the most that it takes"
+        raise RegistryError("make a slice", uuid, cause, "wait until one has ended, or ask for another device")
 
 
 def check_server(entry: Entry, uuid: str, policy: int) -> None:

@@ -20,10 +20,8 @@ def check_name(name: str) -> None:
     """Check a name for a slice. Raises InputError; a number is refused, since it would mean a process."""
     sound = name[:1] in _LETTERS and name and _IN_NAME.issuperset(name) and not name.isdigit()
     if not sound or len(name) > NAME_MAX:
-        raise InputError(
-            "--name", name, f"want up to {NAME_MAX} letters, digits, '_', '.' and '-', not a number",
-            "begin with a letter or a digit",
-        )  # fmt: skip
+        cause = f"want up to {NAME_MAX} letters, digits, '_', '.' and '-', not a number"
+        raise InputError("--name", name, cause, "begin with a letter or a digit")
 
 
 def claim(kernel: Kernel, key: str, name: str, command: str) -> None:
@@ -36,12 +34,8 @@ def claim(kernel: Kernel, key: str, name: str, command: str) -> None:
         others = [one for one in statuses(kernel, locked=True)[0] if one.alive and one.entry.key != key]
         taken = {alias for one in others for alias in one.aliases}
         if name in taken:
-            raise InputError(
-                "--name",
-                name,
-                "another slice is called so",
-                "choose another name; `nvc-cli vgpu ls` lists them",
-            )
+            cause = "another slice is called so"
+            raise InputError("--name", name, cause, "choose another name; `nvc-cli vgpu ls` lists them")
         entry = registry.read_entry(path)
         registry.write_about(path, registry.text_of(entry.replace(program=name or _free(command, taken))))
 

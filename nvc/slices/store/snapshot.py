@@ -12,7 +12,7 @@ import time
 
 from nvc.base.value import Value
 from nvc.kernel import Kernel
-from nvc.model.slices.entry import FILE_LEASE_TIME
+from nvc.model.slices.entry import FILE_LEASE_TIME, REMOVE
 from nvc.model.slices.quota import QuotaDevice, QuotaError, uuid_bytes
 from nvc.slices.store import registry
 from nvc.slices.store.limits import read_quota, sound_quota
@@ -42,11 +42,9 @@ class Broken(Value):
     def error(self, step: str) -> RegistryError:
         """The error with which `step` is refused."""
         key = self.entry.key
-        hint = f"stop its container, then `nvc-cli vgpu rm {key}`" if self.life else ""
-        return RegistryError(
-            step, self.path, f"{self.cause}, so what slice {key} has is not known",
-            hint or f"its container is gone: `nvc-cli vgpu rm {key}`",
-        )  # fmt: skip
+        first = "stop its container, then" if self.life else "its container is gone:"
+        cause = f"{self.cause}, so what slice {key} has is not known"
+        return RegistryError(step, self.path, cause, f"{first} `nvc-cli vgpu rm {key}`")
 
 
 class Snapshot(Value):
@@ -123,7 +121,7 @@ def snapshot(
             torn = isinstance(error, QuotaError) and error.torn
             leased = cause is None and isinstance(error, BlockingIOError)
             text = error.strerror if isinstance(error, OSError) else str(error.cause)
-            cause = cause or RegistryError("read slice", entry.quota, text)
+            cause = cause or RegistryError("read slice", entry.quota, text, REMOVE)
         if cause is None:
             found.append(SliceRecord(entry, limits, life))
             continue

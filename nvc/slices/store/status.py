@@ -286,14 +286,10 @@ def find(everybody: tuple[SliceStatus, ...], name: str) -> SliceStatus:
         if len(found) == 1:
             return found[0]
         if found:
-            raise InputError(
-                "find slice", name, f"{len(found)} slices are meant: {_candidates(found)}",
-                "write one of these names, or more of the id",
-            )  # fmt: skip
-    raise InputError(
-        "find slice", name, "no such slice, container or process in one",
-        "`nvc-cli vgpu ls --all` lists them",
-    )  # fmt: skip
+            cause = f"{len(found)} slices are meant: {_candidates(found)}"
+            raise InputError("find slice", name, cause, "write one of these names, or more of the id")
+    cause = "no such slice, container or process in one"
+    raise InputError("find slice", name, cause, "`nvc-cli vgpu ls --all` lists them")
 
 
 def _candidates(found: list[SliceStatus]) -> str:
