@@ -13,6 +13,7 @@ class ClaimError(NvcError):
 
     code = "NVC-2401"
     stage = "kubernetes"
+    hint = "delete the pod: its claim is allocated again"
 
 
 class ApiError(NvcError):

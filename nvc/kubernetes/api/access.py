@@ -28,9 +28,7 @@ def in_cluster(environment: dict[str, str], directory: str = ACCOUNT) -> Server:
             "find API server", "KUBERNETES_SERVICE_HOST", "not set: this is no pod of Kubernetes",
             "outside of one, name a file with --kubeconfig",
         )  # fmt: skip
-    return Server(
-        host, int(port), _context(f"{directory}/ca.crt", b""), lambda: _token(f"{directory}/token")
-    )
+    return Server(host, int(port), _context(f"{directory}/ca.crt"), lambda: _token(f"{directory}/token"))
 
 
 def by_kubeconfig(path: str) -> Server:
@@ -38,7 +36,7 @@ def by_kubeconfig(path: str) -> Server:
     try:
         config = parse_yaml(_read(path).decode())
     except (YamlError, UnicodeDecodeError) as error:
-        raise InputError("--kubeconfig", path, f"not YAML that is understood: {error}") from None
+        raise _unusable(path, f"not YAML that is understood: {error}") from None
     context = _named(config, path, "contexts", "context", str(_table(config).get("current-context") or ""))
     cluster = _named(config, path, "clusters", "cluster", str(context.get("cluster") or ""))
     user = _named(config, path, "users", "user", str(context.get("user") or ""))
@@ -46,28 +44,32 @@ def by_kubeconfig(path: str) -> Server:
     scheme, _, rest = str(cluster.get("server") or "").partition("://")
     host, _, port = rest.rstrip("/").rpartition(":") if ":" in rest.rpartition("]")[2] else (rest, "", "443")
     if scheme != "https" or not host or "/" in host or not port.isdigit():
-        raise InputError("--kubeconfig", path, f"server {scheme}://{rest}: want https://HOST:PORT")
+        raise _unusable(path, f"server {scheme}://{rest}: want https://HOST:PORT")
     if cluster.get("insecure-skip-tls-verify"):
-        raise InputError(
-            "--kubeconfig", path, "insecure-skip-tls-verify is not obeyed", "name the authority"
-        )
+        raise _unusable(path, "insecure-skip-tls-verify is not obeyed: name the authority")
     authority = _bytes(cluster, "certificate-authority", base, path)
-    tls = _context("", authority)
+    tls = _context(path, authority)
     certificate, key = _bytes(user, "client-certificate", base, path), _bytes(user, "client-key", base, path)
     if certificate:
         _load_pair(tls, certificate, key, path)
     token, file = str(user.get("token") or ""), str(user.get("tokenFile") or "")
     if not (certificate or token or file):
-        raise InputError("--kubeconfig", path, "its user has neither a certificate nor a token")
+        raise _unusable(path, "its user has neither a certificate nor a token")
     tokens = (lambda: _token(os.path.join(base, file))) if file else (lambda: token)
     return Server(host.strip("[]"), int(port), tls, tokens)
 
 
-def _context(path: str, data: bytes) -> ssl.SSLContext:
+def _unusable(path: str, cause: str) -> InputError:
+    return InputError("--kubeconfig", path, cause, "`kubectl --kubeconfig FILE config view` shows what it says")
+
+
+def _context(path: str, data: bytes | None = None) -> ssl.SSLContext:
+    """With the authorities in the file `path`; with those in `data`, b"" for the system's, that `path` names."""
     try:
-        return ssl.create_default_context(cafile=path or None, cadata=data.decode("ascii") if data else None)
+        text = data.decode("ascii") if data else None
+        return ssl.create_default_context(cafile=path if data is None else None, cadata=text)
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError("read certificate authority", path, error) from None
+        raise InputError("read certificate authority", path, error, "want certificates in PEM") from None
 
 
 def _load_pair(context: ssl.SSLContext, certificate: bytes, key: bytes, path: str) -> None:
@@ -80,7 +82,7 @@ def _load_pair(context: ssl.SSLContext, certificate: bytes, key: bytes, path: st
         try:
             context.load_cert_chain(one.name, other.name)
         except OSError as error:
-            raise InputError("--kubeconfig", path, f"client certificate: {error}") from None
+            raise _unusable(path, f"client certificate: {error}") from None
 
 
 def _token(path: str) -> str:
@@ -104,7 +106,7 @@ def _named(config: object, path: str, kind: str, field: str, name: str) -> dict[
     for entry in entries if isinstance(entries, list) else ():
         if _table(entry).get("name") == name:
             return _table(entry.get(field))
-    raise InputError("--kubeconfig", path, f"{kind} has no {name or 'name for the current context'}")
+    raise _unusable(path, f"{kind} has no {name or 'name for the current context'}")
 
 
 def _bytes(table: dict[str, Any], name: str, base: str, path: str) -> bytes:
@@ -114,6 +116,6 @@ def _bytes(table: dict[str, Any], name: str, base: str, path: str) -> bytes:
         try:
             return base64.b64decode(str(data), validate=True)
         except binascii.Error as error:
-            raise InputError("--kubeconfig", path, f"{name}-data: {error}") from None
+            raise _unusable(path, f"{name}-data: {error}") from None
     file = str(table.get(name) or "")
     return _read(os.path.join(base, file)) if file else b""

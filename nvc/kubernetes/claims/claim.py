@@ -108,11 +108,10 @@ def _given(
     main = request.partition("/")[0]
     device = devices.get(name)
     if device is None:
-        hint = "delete the pod: its claim is allocated again"
-        raise InputError("device", name, f"the node has no such device any more, of pool {pool}", hint)
+        raise InputError("device", name, f"the node has no such device any more, of pool {pool}", ClaimError.hint)
     asking = requests.get(request)
     if asking is None:
-        raise InputError("request", request, "the claim has no such request")
+        raise InputError("request", request, "the claim has no such request", ClaimError.hint)
     asked = _table(_table(asking.get("capacity")).get("requests"))
     consumed = _table(result.get("consumedCapacity"))
     admin = result.get("adminAccess") is True
@@ -163,8 +162,8 @@ def _amounts(device: Device, consumed: dict[str, Any]) -> tuple[int, int]:
     memory = parse_quantity(f"consumedCapacity.{MEMORY}", consumed[MEMORY])
     cores = parse_quantity(f"consumedCapacity.{CORES}", consumed[CORES])
     if not MIB <= memory <= device.memory:
-        cause = f"want 1Mi to {device.memory // MIB}Mi of {device.name}"
-        raise InputError(f"consumedCapacity.{MEMORY}", str(consumed[MEMORY]), cause)
+        wanted = f"want 1Mi to {device.memory // MIB}Mi of {device.name}"
+        raise InputError(f"consumedCapacity.{MEMORY}", str(consumed[MEMORY]), wanted)
     if not 1 <= cores <= ALL_CORES:
         raise InputError(f"consumedCapacity.{CORES}", str(consumed[CORES]), f"want 1 to {ALL_CORES}")
     return memory, cores % ALL_CORES
@@ -173,17 +172,11 @@ def _amounts(device: Device, consumed: dict[str, Any]) -> tuple[int, int]:
 def _check_isolation(device: Device, isolation: str) -> None:
     """Refuse a kind of isolation that the device cannot have. Raises InputError."""
     if isolation == MIG and device.kind != MIG:
-        raise InputError(
-            "isolation",
-            MIG,
-            f"{device.name} is not a MIG device",
-            "use a class of MIG devices, or leave it out",
-        )
+        cause = f"{device.name} is not a MIG device"
+        raise InputError("isolation", MIG, cause, "use a class of MIG devices, or leave it out")
     if isolation == KERNEL and device.kind == MIG:
-        raise InputError(
-            "isolation", KERNEL, f"{device.name} is a MIG device: the driver limits whole GPUs by cgroup",
-            "use a class of whole GPUs, or leave it out",
-        )  # fmt: skip
+        cause = f"{device.name} is a MIG device: the driver limits whole GPUs by cgroup"
+        raise InputError("isolation", KERNEL, cause, "use a class of whole GPUs, or leave it out")
 
 
 def _requests(claim: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -30,6 +30,7 @@ KINDS = {SLICE_PARAMETERS: (*FIELDS, "capabilities"), GPU_PARAMETERS: ("capabili
 #: What claims may name, and what other values must be: the type, and what to say of another.
 _NAMES = {"policy": POLICIES, "isolation": CLAIMS}
 _TYPES = {"weight": (int, f"a whole number from 1 to {WEIGHT_MAX}"), "flag": (bool, "true or false")}
+_PAGE = "docs/kubernetes.md has each parameter with its values"
 _SERVERS = (MPS, *(row.name for row in TABLE if row.server))
 _OF_NVCD = "not for claims: the MPS server would be in nvcd's container, whose end ends the programs of all pods"
 
@@ -83,7 +84,7 @@ def decode(where: str, value: object, kind: str) -> dict[str, Any]:
             else:
                 fields[FIELDS[name].name] = _value(FIELDS[name], text)
         except ValueError as error:
-            raise InputError(f"{where}.{name}", shown(text), error) from None
+            raise InputError(f"{where}.{name}", shown(text), error, _PAGE) from None
     return fields if found == kind else {}
 
 

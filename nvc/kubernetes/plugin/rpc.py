@@ -140,7 +140,7 @@ class SocketPath:
         try:
             server.add_insecure_port(f"unix:{self.path}")
         except RuntimeError as error:
-            raise InitializationError("open socket", self.path, error) from None
+            raise InitializationError("open socket", self.path, error, "`ss -lxp` shows who has it") from None
         finally:
             os.umask(before)
         self._identity = self._inode()

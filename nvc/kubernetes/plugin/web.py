@@ -51,7 +51,7 @@ class Web:
         try:
             self._server = Server((host.strip("[]"), int(port)), Handler)
         except (OSError, OverflowError) as error:
-            raise InitializationError("serve metrics", address, error) from None
+            raise InitializationError("serve metrics", address, error, "choose another --metrics-listen") from None
         self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
         self._thread.start()
 
