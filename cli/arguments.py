@@ -122,7 +122,7 @@ def pid(values: Values) -> int:
     """The container's init process; 0, also without the option, is the standalone mode."""
     given = text(values, "pid", "0")
     if not _decimal(given) or int(given) >= 2**31:
-        raise InputError("parse pid failed", given, "not a process id")
+        raise InputError("parse pid failed", given, "want a process id")
     return int(given)
 
 

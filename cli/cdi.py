@@ -205,7 +205,8 @@ def asked(ctx: click.Context, given: dict[str, Any]) -> tuple[DriverOptions, Req
         ("class", class_problem(given["device_class"])),
     ):
         if problem:
-            raise InputError(f"--{name}", given["device_class" if name == "class" else name], problem)
+            value = given["device_class" if name == "class" else name]
+            raise InputError(f"--{name}", value, problem, "write one such as nvidia.com, or gpu for a class")
     hook = given["hook_path"] or installed_hook()
     if not hook.startswith("/") or "\0" in hook or hook.endswith("/"):
         raise InputError("--hook-path", hook, "want the absolute path of a program")

@@ -96,7 +96,7 @@ def _read(ctx: click.Context, named: str) -> tuple[str, tuple[Setting, ...]]:
     path = path_now(named)
     data = change.read(path)
     if data is None and named:
-        raise ConfigError("open", path, "no such file")
+        raise ConfigError("open", path, "no such file", "`nvc-cli config set` makes it")
     found, errors = settings(data or b"", path)
     output.warn(program_of(ctx), tuple(map(refusal, errors)))
     return ("" if data is None else path), found

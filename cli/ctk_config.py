@@ -62,7 +62,8 @@ def config(ctx: click.Context, file: str, sets: tuple[str, ...], in_place: bool,
     """
     if ctx.invoked_subcommand is not None:
         if file or sets or in_place or path:
-            raise InputError(ctx.invoked_subcommand, cause="options of `config` are for it alone")
+            cause = "options of `config` are for it alone"
+            raise InputError(ctx.invoked_subcommand, cause=cause, hint="write no option before it")
         return
     if in_place and path:
         raise InputError("--in-place", path, "not together with --output", "leave out one of them")

@@ -149,7 +149,8 @@ def _load_modules(ctx: click.Context, host: Host, options: DriverOptions, dry_ru
         _check_root("load kernel modules", missing[0])
         warnings = load_modules(host, options)
         if warnings:
-            raise InitializationError("load kernel modules", missing[0], "; ".join(warnings))
+            hint = f"`modprobe -v {missing[0]}`, then `dmesg`, tell why"
+            raise InitializationError("load kernel modules", missing[0], "; ".join(warnings), hint)
 
 
 def _make(ctx: click.Context, host: Host, wanted: tuple[WantedNode, ...], dry_run: bool) -> None:
@@ -157,9 +158,8 @@ def _make(ctx: click.Context, host: Host, wanted: tuple[WantedNode, ...], dry_ru
     program, place = program_of(ctx), host.devices.path.rstrip("/")
     for node in missing_nodes(host, wanted):
         if not node.attributes.modify:
-            raise InitializationError(
-                "make device node", place + node.path, "the driver's parameter NVreg_ModifyDeviceFiles is 0"
-            )
+            cause = "the driver's parameter NVreg_ModifyDeviceFiles is 0"
+            raise InitializationError("make device node", place + node.path, cause, "load its module with 1")
         if not dry_run:
             _check_root("make device node", place + node.path)
             try:

@@ -31,6 +31,6 @@ def open_log(program: str, path: str) -> RunLog:
 
             warn(program, (f"{path}: there is no terminal: nothing is logged",))
             return Unread()
-        cause = error.strerror if isinstance(error, OSError) else "embedded NUL"
-        raise InputError("open the debug log", path, str(cause).lower()) from None
+        failure = error if isinstance(error, OSError) else OSError(errno.EINVAL, "embedded NUL")
+        raise InputError.of("open the debug log", path, failure, "name another file with --debug") from None
     return DebugLog(fd)

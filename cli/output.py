@@ -13,7 +13,7 @@ BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
 WIDTH = 80  # columns where standard output is no terminal
 
 
-class OutputError(NvcError, code="NVC-2201", stage="output"):
+class OutputError(NvcError, code="NVC-2201", stage="output", hint="redirect it elsewhere"):
     """Standard output does not take what was to be printed."""
 
 

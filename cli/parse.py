@@ -94,11 +94,11 @@ def _long(
         raise InputError(f"unrecognized option '--{name}'", hint=hint)
     if len(found) > 1:
         names = " ".join(f"'--{option[0]}'" for option in found)
-        raise InputError(f"option '--{name}' is ambiguous; possibilities: {names}")
+        raise InputError(f"option '--{name}' is ambiguous; possibilities: {names}", hint="write one in full")
     option = found[0]
     if option[2] in (FLAG, SHOW):
         if equals:
-            raise InputError(f"option '--{option[0]}' doesn't allow an argument")
+            raise InputError(f"option '--{option[0]}' doesn't allow an argument", hint="write it without")
         return [(option, True)], ""
     if equals:
         return [(option, value)], ""

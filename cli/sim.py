@@ -48,7 +48,7 @@ def parse_numbers(option: str, text: str) -> tuple[int, ...]:
     """`1,0,5` as numbers. Raises InputError."""
     words = text.split(",") if text else []
     if not all(re.fullmatch("[0-9]{1,9}", word) for word in words):
-        raise InputError(f"read --{option}", text, "not numbers separated by commas")
+        raise InputError(f"read --{option}", text, "want numbers separated by commas")
     return tuple(int(word) for word in words)
 
 
@@ -105,7 +105,7 @@ def create_command(directory: str, **given: Any) -> None:
 def spec_of(given: dict[str, Any]) -> SimSpec:
     """The options of `sim create` as what they ask for. Raises InputError."""
     if given["combined_cache"] and given["without_cache"]:
-        raise InputError("read options", "--without-cache", "contradicts --combined-cache")
+        raise InputError("read options", "--without-cache", "contradicts --combined-cache", "leave out one of them")
     same = {name: given[name] for name in SimSpec._fields if name in given}
     same |= {name: not given[f"no_{name}"] for name in ("persistenced", "compat32", "device_nodes")}
     return SimSpec(**same).replace(

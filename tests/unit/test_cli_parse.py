@@ -154,9 +154,9 @@ def test_as_click(command: str, data: st.DataObject) -> None:
     ("words", "message"),
     [
         (["--nope"], "unrecognized option '--nope'"),
-        (["--us"], "option '--us' is ambiguous; possibilities: '--user' '--usage'"),
+        (["--us"], "option '--us' is ambiguous; possibilities: '--user' '--usage'; write one in full"),
         (["-Z"], "invalid option -- 'Z'"),
-        (["--load-kmods=1"], "option '--load-kmods' doesn't allow an argument"),
+        (["--load-kmods=1"], "option '--load-kmods' doesn't allow an argument; write it without"),
         (["--roo"], "option '--root' requires an argument"),
         (["-kr"], "option requires an argument -- 'r'"),
         (["configure", "--cuda-compat-mod"], "option '--cuda-compat-mode' requires an argument"),

@@ -77,7 +77,8 @@ def host_arch() -> str:
     """The architecture that the simulated driver is built for. Raises InitializationError."""
     machine = platform.machine()
     if machine not in _MULTIARCH:
-        raise InitializationError("simulate a driver", machine, "architecture not supported")
+        known = f"use {' or '.join(_MULTIARCH)}"
+        raise InitializationError("simulate a driver", machine, "architecture not supported", known)
     return machine
 
 
@@ -191,6 +192,11 @@ def is_root(directory: str) -> bool:
         return False
     with open(fd, "rb") as marker:
         return marker.read(len(_MARKER_TEXT)) == _MARKER_TEXT.encode()
+
+
+def not_a_root(step: str, directory: str) -> InputError:
+    """The error for a directory that `create` has not made."""
+    return InputError(step, directory, "not the root of a simulated driver", "name what `nvc-cli sim create` made")
 
 
 @contextmanager
@@ -326,10 +332,10 @@ def _fill(path: str, spec: SimSpec, gpus: tuple[SimGpu, ...], built: str) -> Non
 def destroy(directory: str) -> None:
     """Removes a simulated root. Raises InputError where it is none or in use, InitializationError."""
     if not os.path.isdir(directory):
-        raise InputError("remove simulated driver", directory, "not the root of a simulated driver")
+        raise not_a_root("remove simulated driver", directory)
     with _opened("remove simulated driver", directory) as root:
         if not is_root(root):
-            raise InputError("remove simulated driver", directory, "not the root of a simulated driver")
+            raise not_a_root("remove simulated driver", directory)
         _check_unused(root, directory)
         _empty(root)
         os.rmdir(directory)  # nothing but an empty directory, whatever the name leads to by now

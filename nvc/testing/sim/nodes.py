@@ -28,7 +28,7 @@ def choose_majors() -> dict[str, int]:
     used = _used_majors()
     free = [major for major in range(511, 383, -1) if major not in used]
     if len(free) < len(DYNAMIC):
-        raise InitializationError("choose majors", "/proc/devices", "no major between 384 and 511 is free")
+        raise InitializationError("choose majors", "/proc/devices", "none of 384 to 511 is free", "unload a driver")
     return dict(zip(DYNAMIC, free))
 
 

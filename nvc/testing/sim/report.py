@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from nvc.base.errors import InitializationError, InputError
+from nvc.base.errors import InitializationError
 from nvc.base.value import Value
 from nvc.testing.sim import description, state
-from nvc.testing.sim.layout import DESCRIPTION, STATE, is_root
+from nvc.testing.sim.layout import DESCRIPTION, STATE, is_root, not_a_root
 
 
 class MigReport(Value):
@@ -58,7 +58,7 @@ class SimReport(Value):
 def report(directory: str) -> SimReport:
     """What `directory` simulates now. Raises InputError where it is no simulated root, InitializationError."""
     if not is_root(directory):
-        raise InputError("read simulated driver", directory, "not the root of a simulated driver")
+        raise not_a_root("read simulated driver", directory)
     try:
         with open(os.path.join(directory, DESCRIPTION), "rb") as text:
             driver, gpus = description.parse(text.read())

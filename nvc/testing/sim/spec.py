@@ -85,7 +85,10 @@ def _uuid(spec: SimSpec, *parts: object) -> str:
 _INSTANCE_IDS = {7: (0,), 4: (1,), 3: (1, 2), 2: (3, 4, 5, 6), 1: (7, 8, 9, 10, 11, 12, 13)}
 
 
-def _refuse(what: str, value: object, cause: str, hint: str = "") -> InputError:
+_HELP = "`nvc-cli sim create --help` has all that it takes"
+
+
+def _refuse(what: str, value: object, cause: str, hint: str = _HELP) -> InputError:
     return InputError(f"simulate {what}", str(value), cause, hint)
 
 
@@ -104,7 +107,8 @@ def parse_mig(text: str, model: Model) -> tuple[str, ...]:
     compute = sum(known[name].compute_slices for name in names)
     memory = sum(known[name].memory_slices for name in names)
     if compute > 7 or memory > 8:
-        raise _refuse("MIG", text, f"needs {compute} of 7 compute slices and {memory} of 8 memory slices")
+        cause = f"needs {compute} of 7 compute slices and {memory} of 8 memory slices"
+        raise _refuse("MIG", text, cause, "ask for fewer")
     return tuple(names)
 
 
@@ -116,7 +120,7 @@ def _mig_devices(spec: SimSpec, index: int, text: str, model: Model, memory: int
         profile = known[name]
         free = [i for i in _INSTANCE_IDS[profile.compute_slices] if i not in taken]
         if not free:
-            raise _refuse("MIG", text, f"no room for another {name}")
+            raise _refuse("MIG", text, f"no room for another {name}", "leave it out")
         taken.add(free[0])
         share = memory * profile.memory_slices // 8
         devices.append(
