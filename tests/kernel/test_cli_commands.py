@@ -164,7 +164,7 @@ def test_dry_run_shows_the_plan_and_touches_nothing(cli: Cli, scratch: str) -> N
             ["--require=cuda>=99.1"],
             "requirement error: unsatisfied condition: cuda>=99.1, please update your",
         ),
-        (["--require=cuda=="], "requirement error: invalid expression: cuda== ["),
+        (["--require=cuda=="], "requirement error: invalid expression: cuda==; correct NVIDIA_REQUIRE_*"),
         (["--pid=4194305"], "container error: "),
     ],
 )
