@@ -41,7 +41,7 @@ def busy(host: Booted, work: str) -> Iterator[Callable[..., Worker]]:
 
     def start(*words: str) -> Worker:
         every = {**CLEAN_ENV, "LD_LIBRARY_PATH": f"{DRIVER}{LIBS}"}
-        argv = (*host.namespace, *SLICED, *words, "--", "/srv/work")
+        argv = (*host.namespace, *SLICED, *words, *(() if "--" in words else ("--",)), "/srv/work")
         workers.append(Worker(argv[0], every, *argv[1:], ns=1000000, batch=0, warm=0.1, seconds=600))
         return workers[-1]
 
@@ -129,3 +129,11 @@ def test_servers_that_it_starts(host: Booted) -> None:
     eventually(host, lambda state: not state["mps"])
     assert host.sh("ls /run/nvc/mps").stdout == ""
     assert errors(host) == []
+
+
+def test_its_hooks_reach_other_network_namespaces(host: Booted, busy: Callable[..., Worker]) -> None:
+    """Of all kinds of namespaces, the unit lets a process enter those alone."""
+    busy("--suspend-hook=http:8000/", "--", "unshare", "--net").started()
+    found = eventually(host, lambda state: state["memory"] and state["memory"][0]["pids"])
+    host.sh(f"nvc-cli --root={DRIVER} vgpu suspend {found['memory'][0]['key']}", check=False)
+    assert "hook http:8000/: network is unreachable" in host.sh("journalctl -u nvcd").stdout
