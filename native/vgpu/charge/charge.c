@@ -2,9 +2,7 @@
 
 #include "process/capture.h"
 #include "gauge.h"
-#include "process/clock.h"
 #include "process/log.h"
-#include "slice/budget.h"
 #include "slice/share.h"
 
 #include <string.h>
@@ -89,8 +87,7 @@ bool charge(int position, uint64_t bytes)
 
 void charge_refused(int position)
 {
-    if (position >= 0 && position < VGPU_DEVICES)
-        __atomic_add_fetch(&budget_of(position, now_ns(CLOCK_MONOTONIC))->refused, 1, __ATOMIC_RELAXED);
+    account_count(position, offsetof(struct vgpu_budget, refused));
 }
 
 bool charge_quietly(int position, uint64_t bytes)

@@ -3,7 +3,6 @@
 #include "process/clock.h"
 #include "process/log.h"
 #include "slice/account.h"
-#include "slice/budget.h"
 
 #include <errno.h>
 
@@ -54,7 +53,7 @@ static bool moves_others(int position, struct vgpu_quota_device *device)
 static void wait_for_room(int position, struct vgpu_quota_device *device)
 {
     uint64_t begin = now_ns(CLOCK_MONOTONIC);
-    uint64_t number = __atomic_add_fetch(&budget_of(position, begin)->asked, 1, __ATOMIC_SEQ_CST);
+    uint64_t number = account_count(position, offsetof(struct vgpu_budget, asked));
     while (moves_others(position, device) && (int64_t)(device->answered - number) < 0 &&
            now_ns(CLOCK_MONOTONIC) - begin < ROOM_NS) {
         sleep_us(ROOM_US);

@@ -218,6 +218,23 @@ void account_force(int position, uint64_t bytes)
     change(position, 0, bytes, 0);
 }
 
+uint64_t account_count(int position, size_t field)
+{
+    struct process *in = process();
+    uint64_t at = LEDGER_AT(budgets) + (uint64_t)position * sizeof(struct vgpu_budget) + field, value = 0;
+    if (!in || !is_position(position))
+        return 0;
+    lock_take(&in->account);
+    if (ledger_enter(in)) {
+        bool alone = ledger_await_byte(in, LEDGER_HEAD_BYTE);
+        value = ledger_raise(in, at);
+        if (alone)
+            ledger_unlock_byte(in, LEDGER_HEAD_BYTE);
+    }
+    lock_drop(&in->account);
+    return value;
+}
+
 static void reap_sometimes(struct process *in)
 {
     if (now_ns(CLOCK_MONOTONIC_COARSE) - in->reaped_at > REAP_EVERY_MS * UINT64_C(1000000))

@@ -38,6 +38,10 @@ void account_release(int position, uint64_t bytes);
 /* Commits what the driver has taken already, limit or not. */
 void account_force(int position, uint64_t bytes);
 
+/* Raises a count of struct vgpu_budget, at the offset `field`: what programs were refused, or ask for. Returns it; 0: there is no
+ * ledger. Not by the mapping of budgets, which a ledger that is cut short does not outlive. */
+uint64_t account_count(int position, size_t field);
+
 struct account_view {
     uint64_t limit; /* VGPU_NO_LIMIT: none */
     uint64_t used;  /* by all living processes of the container, the host's correction included */

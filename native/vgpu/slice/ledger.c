@@ -38,13 +38,13 @@ bool ledger_is_whole(const struct process *in)
            status.st_dev == in->device && status.st_size >= (off_t)sizeof(struct vgpu_ledger);
 }
 
-bool ledger_raise(const struct process *in, uint64_t offset)
+uint64_t ledger_raise(const struct process *in, uint64_t offset)
 {
     uint64_t value;
     if (!ledger_read(in, offset, &value, sizeof(value)))
-        return false;
+        return 0;
     value++;
-    return ledger_write(in, offset, &value, sizeof(value));
+    return ledger_write(in, offset, &value, sizeof(value)) ? value : 0;
 }
 
 /* One above the descriptors that programs count on being low, where the limit lets us. */

@@ -36,8 +36,8 @@ static inline uint64_t ledger_share_at(uint32_t share)
     return LEDGER_AT(shares) + share * sizeof(struct vgpu_share);
 }
 
-/* A word of the head, raised by one. The lock of the shares is held. */
-bool ledger_raise(const struct process *in, uint64_t offset);
+/* A word, raised by one, or 0: it cannot be. A lock is held that whoever else raises it takes. */
+uint64_t ledger_raise(const struct process *in, uint64_t offset);
 
 /* Writes the process's own account of a device to its slot, if it has one. */
 bool ledger_publish(struct process *in, int position);
