@@ -40,6 +40,10 @@ CLIENTS = {
     "incus": Client({"incus-base": "7.0"}, ("libexec/incus/incusd", "bin/incus", *_TOOLS)),
     "compose": Client({"docker-compose": "2.40"}, ("bin/docker-compose",)),
     "gvisor": Client({"runsc": "0.0"}, ("bin/runsc",)),
+    "rootless": Client(
+        {"rootlesskit": "2.0", "slirp4netns": "1.3"},
+        ("bin/rootlesskit", "bin/rootlesskit-docker-proxy", "bin/slirp4netns"),
+    ),
     "apptainer": Client({"apptainer": "1.4"}, ("bin/apptainer", _STARTER), ("sid",)),
 }
 
