@@ -7,7 +7,7 @@ import fcntl
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 
 from nvc.base.errors import ContainerError, InputError, NvcError
-from nvc.base.files import Closable, closing
+from nvc.base.files import Closable, closing, lines_of
 from nvc.base.value import Value
 from nvc.kernel import O_PATH, Kernel
 
@@ -173,7 +173,7 @@ def _mounts(path: str, directory: int | None = None) -> list[tuple[str, str, str
         while part := os.read(fd, 65536):
             text += part
     found = []
-    for line in text.decode("utf-8", "surrogateescape").splitlines():
+    for line in lines_of(text.decode("utf-8", "surrogateescape")):
         fields, _, rest = line.partition(" - ")
         kind, source = rest.split(" ")[:2]
         found.append((fields.split(" ")[4], kind, source))

@@ -11,6 +11,8 @@ import errno
 import os
 import threading
 
+from nvc.base.files import lines_of
+
 _LOCKS_MAX = 1 << 20  # bytes of the kernel's list that are read
 
 
@@ -64,8 +66,8 @@ def opened(fd: int, path: str, flags: int, seconds: float) -> int:
 def holder(device: int, inode: int) -> int:
     """The number of the process that holds a lease on a file, from /proc/locks (proc(5)); 0 if unknown."""
     name = f"{os.major(device):02x}:{os.minor(device):02x}:{inode}"
-    with open("/proc/locks", encoding="ascii") as lines:
-        for line in lines.read(_LOCKS_MAX).splitlines():
+    with open("/proc/locks", "rb") as locks:
+        for line in lines_of(locks.read(_LOCKS_MAX).decode("ascii")):
             words = line.split()
             if len(words) > 5 and words[1] == "LEASE" and words[5] == name:
                 return int(words[4])

@@ -7,6 +7,7 @@ import select
 import signal
 
 from nvc.base.errors import InitializationError
+from nvc.base.files import lines_of
 from nvc.daemon.io.sockets import listener_of
 from nvc.slices.client.nvcd import failed
 from nvc.slices.client.presence import NOT_RUNNING, socket_path
@@ -60,7 +61,7 @@ def _of_unit(path: str) -> InitializationError:
 
 def _is_of_unit(pid: int) -> bool:
     try:
-        with open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="replace") as file:
-            return any(line.rstrip("\n").endswith(f"/{UNIT}") for line in file)
+        with open(f"/proc/{pid}/cgroup", "rb") as file:
+            return any(line.endswith(f"/{UNIT}".encode()) for line in lines_of(file.read()))
     except OSError:
         return False  # it has ended, or is in no cgroup that is seen

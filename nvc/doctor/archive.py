@@ -18,6 +18,7 @@ from typing import Any
 
 import nvc
 from nvc.base.errors import NvcError
+from nvc.base.files import lines_of
 from nvc.discovery.containers.files import names_in
 from nvc.discovery.driver.places import DIRECTORIES
 from nvc.doctor import Result, document
@@ -123,7 +124,7 @@ def _versions(context: Context) -> dict[str, Any]:
         shim_directory = shim.installed().directory
     except NvcError as error:
         shim_directory = str(error)
-    lines = read_text("/etc/os-release").splitlines()
+    lines = lines_of(read_text("/etc/os-release"))
     release = [line for line in lines if line.startswith(("ID=", "VERSION_ID="))]
     return {
         "nvc": nvc.__version__,

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from nvc.apply.cgroup.denied import judge
 from nvc.base.errors import MountError, NvcError
+from nvc.base.files import lines_of
 from nvc.discovery.containers.files import table, text
 from nvc.discovery.devices.nodes import CONTROL, UVM
 from nvc.doctor import AS_ROOT, FAILED, OK, UNKNOWN, WARNING, Blocked, Check, Fact, Row, first
@@ -176,7 +177,7 @@ def _systemd(context: Context) -> Iterator[Fact]:
 def _user(context: Context) -> Iterator[Fact]:
     """Whether the user of the first process may open the nodes."""
     inside, ids = context.inside, {"Uid": [0, 0], "Gid": [0, 0], "Groups": []}
-    for line in read_text(f"/proc/{inside.pid}/status").splitlines():
+    for line in lines_of(read_text(f"/proc/{inside.pid}/status")):
         name, _, values = line.partition(":")
         if name in ids:
             ids[name] = [int(value) for value in values.split()]

@@ -13,6 +13,7 @@ import struct
 from typing import NamedTuple
 
 from nvc.base.errors import RmError
+from nvc.base.files import lines_of
 from nvc.base.types import Any, Sequence
 from nvc.base.value import Value
 from nvc.kernel import LinuxKernel, ffi, lib, strerror, tracing
@@ -282,8 +283,9 @@ def read_minors(driver: str) -> dict[str, int]:
         return {}
     for name in names:
         try:
-            with open(f"{driver}/gpus/{name}/information", encoding="utf-8", errors="replace") as file:
-                fields = dict(line.partition(":")[::2] for line in file.read(65536).splitlines())
+            with open(f"{driver}/gpus/{name}/information", "rb") as file:
+                text = file.read(65536).decode("utf-8", "replace")
+            fields = dict(line.partition(":")[::2] for line in lines_of(text))
             uuid, minor = fields["GPU UUID"].strip(), int(fields["Device Minor"])
         except (OSError, KeyError, ValueError):
             continue

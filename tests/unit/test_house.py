@@ -271,6 +271,31 @@ def test_threads_are_counted_when_they_are_started() -> None:
     assert not occurrences(r"start_new_thread|start_joinable_thread", everywhere())
 
 
+#: Texts of people and of programs. What the kernel writes has names of tenants: lines_of() splits it.
+OTHER_TEXTS = (
+    "cli/vgpu_report.py",
+    "nvc/daemon/suspend/threads.py",
+    "nvc/doctor/codes.py",
+    "nvc/frontends/",
+    "nvc/kernel/__init__.py",
+    "nvc/kernel/bpf.py",
+    "nvc/kernel/tracing.py",
+    "nvc/request/config/",
+    "nvc/slices/make/run.py",
+    "nvc/slices/show/",
+    "nvc/testing/",
+)
+#: They have names of tenants, and in text mode a carriage return begins a line.
+NAMED_IN = r'open\(f?"/proc/[^"]*(cgroup|maps|mountinfo|mounts|locks|status)", *enc'
+
+
+def test_only_a_newline_ends_a_line_of_the_kernels() -> None:
+    ours = [name for name in everywhere() if name.startswith(("nvc/", "cli/", "hooks/"))]
+    kernels = [name for name in ours if not name.startswith(OTHER_TEXTS)]
+    assert occurrences(r"\.splitlines\(", kernels) == []
+    assert occurrences(NAMED_IN, ours) == []
+
+
 def test_no_binary_is_tracked() -> None:
     for name in sources():
         with open(os.path.join(REPO, name), "rb") as file:

@@ -16,6 +16,7 @@ import fcntl
 import os
 
 from nvc.apply.cgroup.find import below, named_after
+from nvc.base.files import lines_of
 from nvc.kernel import Kernel
 from nvc.slices.store.process_info import is_here, namespace_link, status_number
 from nvc.slices.store.process_view import ProcessView
@@ -124,6 +125,7 @@ def _are_below(above: dict[str, str], paths: dict[str, str]) -> bool:
 
 def _cgroups(pid: str) -> dict[str, str]:
     """The cgroups of a process, one for each hierarchy. Raises OSError."""
-    with open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="surrogateescape") as file:
-        lines = [line.rstrip("\n").split(":", 2) for line in file]
+    with open(f"/proc/{pid}/cgroup", "rb") as file:
+        text = file.read().decode("utf-8", "surrogateescape")
+    lines = [line.split(":", 2) for line in lines_of(text)]
     return {words[0]: words[2] for words in lines if len(words) == 3}

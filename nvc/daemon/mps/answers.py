@@ -6,7 +6,7 @@ import os
 import re
 
 from nvc.base.errors import one_line
-from nvc.base.files import closing
+from nvc.base.files import closing, lines_of
 from nvc.base.value import Value
 
 LINE_MAX = 200  # bytes
@@ -22,7 +22,7 @@ def last_line(path: str) -> str:
             data = os.pread(fd, LINE_MAX, max(0, os.fstat(fd).st_size - LINE_MAX))
     except OSError:
         return ""
-    lines = data.decode("utf-8", "replace").strip().splitlines()
+    lines = lines_of(data.decode("utf-8", "replace").strip())
     return one_line(lines[-1]) if lines else ""
 
 
@@ -40,7 +40,7 @@ class ServerStatus(Value):
 
 def server_status(text: str) -> ServerStatus:
     """Parse the answers to `get_server_status` and `get_client_list`: a word, then a number a line."""
-    words = [line.strip() for line in text.splitlines() if line.strip()]
+    words = [line.strip() for line in lines_of(text) if line.strip()]
     state = next((one_line(word).upper()[:40] for word in words if not word.isdigit()), "")
     return ServerStatus(state, tuple(int(word) for word in words if word.isdigit() and len(word) < 12))
 
@@ -62,7 +62,7 @@ def culprit(path: str, position: int, clients: frozenset[int]) -> int:
             data = os.pread(fd, LOG_MAX, max(begin, size - LOG_MAX))
     except OSError:
         return 0
-    for line in data.decode("utf-8", "replace").splitlines():
+    for line in lines_of(data.decode("utf-8", "replace")):
         named = [pid for pid in clients if re.search(rf"(?<!\d){pid}(?!\d)", line)]
         if len(named) == 1 and FAULT.search(line):
             return named[0]

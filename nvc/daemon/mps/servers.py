@@ -21,6 +21,7 @@ import signal
 from collections.abc import Callable
 
 from nvc.base.errors import DeviceError, one_line
+from nvc.base.files import lines_of
 from nvc.base.rundir import runtime_directory
 from nvc.daemon.io.helper import fork
 from nvc.daemon.io.identity import signal_process
@@ -311,7 +312,7 @@ class Servers:
 
     def _answered(self, one: MpsServer, text: str, now: int) -> None:
         """Whether the limits are those that were asked for; if it did not listen yet, ask again."""
-        numbers = [line.strip() for line in text.splitlines() if line.strip()]
+        numbers = [line.strip() for line in lines_of(text) if line.strip()]
         wanted = 2 if one.memory else 1
         if len(numbers) >= wanted and is_number(numbers[-wanted], one.percent):
             if one.memory and not is_size(numbers[-1], one.memory):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 
+from nvc.base.files import lines_of
 from nvc.base.value import Value
 from nvc.model.slices.sizes import size_text
 from nvc.model.slices.suspension import HOST_SPARE, Saved
@@ -94,7 +95,7 @@ def gpu_refusal(
 
 
 def _available(proc: str) -> int | None:
-    for line in _text(f"{proc}/meminfo").splitlines():
+    for line in lines_of(_text(f"{proc}/meminfo")):
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) << 10
     return None
@@ -102,7 +103,7 @@ def _available(proc: str) -> int | None:
 
 def _groups(pid: int, proc: str, cgroups: str) -> list[str]:
     """The directories of a process's memory cgroup and of those above it."""
-    for line in _text(f"{proc}/{pid}/cgroup").splitlines():
+    for line in lines_of(_text(f"{proc}/{pid}/cgroup")):
         number, controllers, path = (line.split(":", 2) + ["", ""])[:3]
         if "memory" in controllers.split(","):
             base = f"{cgroups}/memory"
@@ -125,7 +126,8 @@ def _left(path: str) -> int | None:
     ):
         limit, used = _text(f"{path}/{most}").strip(), _text(f"{path}/{now}").strip()
         if limit.isdigit() and used.isdigit() and int(limit) < _UNLIMITED:
-            stat = dict(line.split(" ", 1) for line in _text(f"{path}/memory.stat").splitlines() if " " in line)
+            lines = lines_of(_text(f"{path}/memory.stat"))
+            stat = dict(line.split(" ", 1) for line in lines if " " in line)
             return max(0, int(limit) - int(used) + int(stat.get(cache, "0")))
     return None
 
@@ -133,8 +135,8 @@ def _left(path: str) -> int | None:
 def _text(path: str) -> str:
     """What a file of the kernel says, "" where there is none. Raises OSError."""
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(_MOST)
+        with open(path, "rb") as file:
+            return file.read(_MOST).decode("utf-8", "replace")
     except OSError as error:
         if error.errno in ENDED or isinstance(error, NotADirectoryError):
             return ""

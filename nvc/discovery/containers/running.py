@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from nvc.base.errors import ContainerError, InputError
+from nvc.base.files import lines_of
 from nvc.discovery.containers.cgroup import ids_in
 from nvc.discovery.containers.files import read_bytes, read_json, table
 from nvc.discovery.containers.lookup import Lookup
@@ -132,7 +133,7 @@ def _by_cgroup(name: str, wanted: str, whole: bool) -> RunningContainer | None:
 
 def _cgroups(pid: int) -> list[str]:
     """The paths of a process's cgroups; none where it has ended."""
-    lines = read_bytes(f"/proc/{pid}/cgroup").decode("utf-8", "replace").splitlines()
+    lines = lines_of(read_bytes(f"/proc/{pid}/cgroup").decode("utf-8", "replace"))
     return [line.split(":", 2)[-1] for line in lines]
 
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 
 from nvc.base.errors import NvcError
+from nvc.base.files import lines_of
 from nvc.doctor import FAILED, OK, WARNING, Check, Fact, Row, first, with_systemd
 from nvc.doctor.context import Context, read_text
 from nvc.doctor.host.slices import PATIENCE
@@ -53,7 +54,7 @@ def _idle(base: str) -> set[str]:
 
 def _available() -> int:
     """Free memory of the host, bytes."""
-    lines = (line.split() for line in read_text("/proc/meminfo").splitlines())
+    lines = (line.split() for line in lines_of(read_text("/proc/meminfo")))
     return next((int(words[1]) << 10 for words in lines if words[0] == "MemAvailable:"), 0)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from nvc.apply.cgroup.find import mounted
 from nvc.base.errors import InitializationError
-from nvc.base.files import closing
+from nvc.base.files import closing, lines_of
 from nvc.base.rundir import in_user_namespace
 from nvc.discovery.containers.files import names_in
 from nvc.discovery.containers.running import mount_namespace
@@ -51,9 +51,8 @@ def _proc(_: Context) -> Iterator[Fact]:
         os.readlink("/proc/1/ns/mnt")
     except FileNotFoundError:
         fact.hidden = True
-        fact.seen = [line for line in read_text("/proc/self/mounts").splitlines() if " /proc proc " in line][
-            :1
-        ]
+        mounts = lines_of(read_text("/proc/self/mounts"))
+        fact.seen = [line for line in mounts if " /proc proc " in line][:1]
     except PermissionError as error:
         fact.closed = (error.strerror or "").lower()
         where = "a container or a security module may forbid it: run it on the host itself, with all rights"
@@ -63,7 +62,7 @@ def _proc(_: Context) -> Iterator[Fact]:
 
 def _root(_: Context) -> Iterator[Fact]:
     """Runtimes cannot change the root directory of a container where that of the host is an initramfs."""
-    lines = [line.split() for line in read_text("/proc/self/mountinfo").splitlines()]
+    lines = [line.split(" ") for line in lines_of(read_text("/proc/self/mountinfo"))]
     tops = [fields for fields in lines if fields[4] == "/"]
     if tops and tops[-1][-3] == "rootfs":
         yield Fact(seen=[" ".join(tops[-1])[:200]])
@@ -128,7 +127,7 @@ def _has_node(kernel: Kernel, pid: str) -> bool:
 
 def scope_of(pid: str | int) -> str:
     """The name of the systemd scope that a process is in, "" for none."""
-    lines = read_text(f"/proc/{pid}/cgroup").splitlines()
+    lines = lines_of(read_text(f"/proc/{pid}/cgroup"))
     return next((scope for line in lines if (scope := scope_in(line.split(":", 2)[-1]))), "")
 
 

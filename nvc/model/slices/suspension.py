@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from nvc.base.errors import one_line
-from nvc.base.files import replace_file
+from nvc.base.files import lines_of, replace_file
 from nvc.base.rundir import runtime_directory
 from nvc.base.value import Value
 from nvc.model.slices.entry import open_own
@@ -91,7 +91,7 @@ def _read(path: str, key: str) -> Suspension:
         os.close(fd)
     values = {"state": "", "since": "", "problem": ""}
     saved = []
-    for line in text.splitlines():
+    for line in lines_of(text):
         name, _, value = line.partition(" ")
         if name == "saved":
             pid, start, uuid, count = value.split(" ")

@@ -10,7 +10,7 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 import stat
 
 from nvc.base.errors import NvcError
-from nvc.base.files import closing
+from nvc.base.files import closing, lines_of
 from nvc.base.value import Value
 
 PATH = "/var/lib/nvc/calibration"
@@ -60,7 +60,7 @@ def load(path: str = PATH) -> tuple[Measurement, ...]:
     except OSError as error:
         raise CalibrationError.of(READ, path, error, AGAIN) from None
     found = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(lines_of(text), 1):
         one = parse_line(line)
         if one is None:
             raise CalibrationError(READ, path, f"line {number} is not valid", AGAIN)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 
 from nvc.base.errors import InputError, NvcError
-from nvc.base.files import closing
+from nvc.base.files import closing, lines_of
 from nvc.base.rundir import needed_directory
 from nvc.base.value import Value
 from nvc.model.slices.entry import open_own
@@ -86,7 +86,7 @@ def directory() -> str:
 def parse(text: str) -> DevicePolicy:
     """Parse the content of a file. Raises InputError."""
     found = DevicePolicy()
-    for line in text.splitlines():
+    for line in lines_of(text):
         name, _, value = line.partition(" ")
         if name == "policy":
             found = found.replace(policy=parse_policy(name, value).value)

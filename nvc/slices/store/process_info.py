@@ -6,7 +6,7 @@ import errno
 import fcntl
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 
-from nvc.base.files import closing
+from nvc.base.files import closing, lines_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def cgroup_of(proc: int) -> str:
             text = os.read(fd, 1 << 16).decode("utf-8", "surrogateescape")
     except OSError:
         return ""
-    paths = (line.split(":", 2)[-1] for line in text.splitlines())  # 3:cpu:/docker/ID or 0::/docker/ID
+    paths = (line.split(":", 2)[-1] for line in lines_of(text))  # 3:cpu:/docker/ID or 0::/docker/ID
     return next((path for path in paths if path.strip("/")), "")
 
 
