@@ -290,3 +290,22 @@ def test_an_allocation_that_cannot_fit(place: Place, driver: str, launcher: str,
     until(lambda: one.more(5000) == 2 and place.daemon and "are missing" in place.daemon.said())
     assert re.search(f"slice {key}: 5000 MiB of GPU-.*no slice can be suspended for it", place.daemon.said())
     assert state(place, launcher, other) == "running" and one.tells() and other.tells()
+
+
+def test_a_record_that_cannot_be_written(place: Place, launcher: str, holder: Start) -> None:
+    """An nvcd after this one would not know that the slice is suspended, so it stays; with room it goes."""
+    one, records = holder(100), "/run/nvc/suspend"
+    os.makedirs(f"{place.run}/suspend", mode=0o700, exist_ok=True)
+    assert place.daemon is not None
+    there = "nsenter", f"--mount=/proc/{place.daemon.pid}/ns/mnt"
+    run(*there, "mount", "-t", "tmpfs", "-o", "nr_inodes=1,mode=0700", "none", records)
+    try:
+        done = cli(place, launcher, "suspend", str(one.tenant), check=False)
+        assert done.returncode == 1 and "no space left" in done.stderr.lower(), done.stderr
+        assert "the slice is running" in done.stderr and records in done.stderr
+        assert state(place, launcher, one) == "running" and one.tells()
+    finally:
+        run(*there, "umount", records)
+    cli(place, launcher, "suspend", str(one.tenant))
+    cli(place, launcher, "resume", str(one.tenant))
+    assert one.tells()

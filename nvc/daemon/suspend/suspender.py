@@ -81,6 +81,7 @@ class Suspender:
         self._wanted: dict[str, int] = {}  # since when programs of suspended slices wait
         self._waiting: dict[str, tuple[bool, int]] = {}  # for NVML: whether it is to leave, and since when
         self._again: dict[str, int] = {}  # when what hung is brought back
+        self._unwritten: set[str] = set()  # slices whose record on disk is not what it should be
         self._unreaped: list[int] = []
 
     def open(self, now: int) -> None:
@@ -175,6 +176,8 @@ class Suspender:
                 self._forget(key)
         for key in self.counts.keys() - self.slices.by_key.keys():
             del self.counts[key]
+        for key in tuple(self._unwritten):
+            self._keep(self.records[key])
         for key, due in list(self._again.items()):
             if now >= due and key in self.records and key not in self.jobs:
                 self._again.pop(key)
@@ -249,7 +252,10 @@ class Suspender:
         if libraries is None or len(self._unreaped) >= HANG_MAX:
             return Refusal("", "the driver does not answer", "`nvc-cli doctor driver` says why")
         pids = tuple(sorted({each.pid for each in one.saved if is_here(each.pid, each.start)}))
-        self._keep(one)
+        problem = self._keep(one)
+        if problem is not None and leave:  # an nvcd after this one would not know of it
+            self._forget(one.key)
+            return Refusal(problem.filename or "/run/nvc", one_line(problem.strerror), "make room there")
         try:
             pid, channel = worker.start(self.kernel, libraries, pids, leave)
         except OSError as error:
@@ -319,10 +325,17 @@ class Suspender:
         if told is None or told.refusal != refusal:  # what is tried again is said once
             self.log(f"slice {key}: {refusal.path}{': ' if refusal.path else ''}{refusal.cause}")
 
-    def _keep(self, one: Suspension) -> None:
+    def _keep(self, one: Suspension) -> OSError | None:
+        """Note where a slice is, and why that could not be written: it is tried again, then."""
         self.records[one.key] = one
-        suspension.write(one)
         self._say(one.key, True)
+        self._unwritten.discard(one.key)
+        try:
+            suspension.write(one)
+        except OSError as error:
+            self._unwritten.add(one.key)
+            return error
+        return None
 
     def _say(self, key: str, suspended: bool) -> None:
         """Tell the slice's shims: they let no call begin that would fault."""
@@ -334,6 +347,7 @@ class Suspender:
         self.records.pop(key, None)
         self._again.pop(key, None)
         self._wanted.pop(key, None)
+        self._unwritten.discard(key)
         self._say(key, False)
         suspension.forget(key)
 
