@@ -18,6 +18,8 @@ from nvc.daemon.mps.shared import SharedServers
 from nvc.daemon.names import Names
 from nvc.daemon.schedule.pacer import Pacer
 from nvc.daemon.schedule.slice_index import SliceIndex
+from nvc.daemon.suspend.observer import Observer
+from nvc.daemon.suspend.observer import start as start_observer
 from nvc.daemon.suspend.suspender import Suspender
 from nvc.daemon.suspend.use import Use
 from nvc.daemon.time.timing import Timing
@@ -60,7 +62,8 @@ class Daemon:
         self.suspender = Suspender(
             self.loop, kernel, self.slices, self.accountant, self.look, lambda: self.nvml.libraries, log
         )
-        self.use = Use(self.suspender, self.slices, self.accountant, self.timing, log)
+        observer = Observer(self.loop, lambda: start_observer(kernel))
+        self.use = Use(self.suspender, self.slices, self.accountant, self.timing, observer, log)
         self.watcher: Watcher | None = None
         self.notified = False  # the kernel tells of changes of slices and policies
         self._census = now

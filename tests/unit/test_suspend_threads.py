@@ -133,3 +133,13 @@ def test_who_waits_for_something_else(tmp_path: Path, call: str, words: list[int
 
 def test_a_stack_that_cannot_be_read(tmp_path: Path) -> None:
     assert not sleeper(tmp_path, asleep(FUTEX).replace(f"{STACK:#x}", "0x7ffffffffffff000"), [CODE])
+
+
+def test_a_stack_in_the_half_of_the_kernel(tmp_path: Path) -> None:
+    assert not sleeper(tmp_path, asleep(FUTEX).replace(f"{STACK:#x}", "0xfffffffffffffff8"), [CODE])
+
+
+@pytest.mark.parametrize("separator", ["\f", "\r", "\x1c", "\x85", "\u2028"])
+def test_the_name_of_a_mapped_file_is_no_line(tmp_path: Path, separator: str) -> None:
+    """The kernel escapes a line feed alone."""
+    assert not sleeper(tmp_path, asleep(FUTEX), [], f"x{separator}zz-qq r-xp 0 0 0 libcuda.so\n1-2 r--p")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from nvc.daemon.suspend.threads import Threads
 from nvc.daemon.suspend.use import Use
 from nvc.slices.policy.policies import DevicePolicy
 
@@ -21,7 +20,7 @@ def test_time_without_kernels_is_no_work() -> None:
     seen: Any = SimpleNamespace()
     timing: Any = SimpleNamespace(books=SimpleNamespace(slices=lambda uuid: log.get(uuid, [])))
     nothing: Any = SimpleNamespace()
-    use = Use(nothing, slices, seen, timing, print)
+    use = Use(nothing, slices, seen, timing, nothing, print)
 
     def count(one: int, two: int, percent_of_one: int, percent_of_two: int) -> int:
         log.update({ONE: [("a", one, 0)], TWO: [("a", two, 0)], OTHER: [("a", one, 0)]})
@@ -33,19 +32,3 @@ def test_time_without_kernels_is_no_work() -> None:
     assert count(110, 60, 7, 0) == 10
     assert count(120, 70, 0, 0) == 10  # who was last on the engine has it until another one is
     assert count(130, 80, -1, 3) == 30  # what is not known counts
-
-
-class Hidden(Threads):
-    """Where the kernel lets nobody look (yama/ptrace_scope 3)."""
-
-    def calls(self, pid: int) -> dict[int, str]:
-        raise PermissionError(1, "Operation not permitted", f"{pid}/task/{pid}/syscall")
-
-
-def test_who_cannot_be_watched_is_not_suspended() -> None:
-    users = [SimpleNamespace(key="a", pid=7), SimpleNamespace(key="b", pid=1 << 22)]
-    nothing: Any = SimpleNamespace(users=users)
-    use = Use(nothing, nothing, nothing, nothing, print)
-    assert use.unseen("b") == "", "it has just ended"
-    use.threads = Hidden()
-    assert "7/task/7/syscall: the threads of its processes cannot be watched" in use.unseen("a")

@@ -73,7 +73,7 @@ class Threads:
     def _library(self, pid: int) -> list[tuple[int, int]]:
         """Where the code of libcuda is."""
         found = []
-        for line in self._text(f"{pid}/maps").splitlines():
+        for line in self._text(f"{pid}/maps").split("\n"):  # alone of what ends a line, the kernel escapes it
             words = line.split(maxsplit=5)
             if len(words) == 6 and "x" in words[1] and _LIBRARY in words[5].rpartition("/")[2]:
                 begin, _, end = words[0].partition("-")
@@ -83,6 +83,8 @@ class Threads:
     def _near(self, pid: int, words: list[str]) -> tuple[int, ...]:
         """Where a thread is, and what lies on its stack there; `words` of its system call."""
         stack, here = int(words[7], 16), int(words[8], 16)
+        if stack >> 63:
+            return (here,)  # the kernel's half
         try:
             with closing(self._open(f"{pid}/mem")) as fd:
                 data = os.pread(fd, _NEAR, stack)
@@ -107,7 +109,7 @@ class Threads:
     def _text(self, path: str) -> str:
         """What a file of /proc says, "" where its process has ended. Raises OSError."""
         try:
-            with open(self._open(path), encoding="utf-8", errors="replace") as file:
+            with open(self._open(path), encoding="utf-8", errors="replace", newline="\n") as file:
                 return file.read(_MAPS_MAX).strip()
         except OSError as error:
             if error.errno in ENDED:

@@ -8,8 +8,8 @@ from nvc.daemon.audit.accountant import Accountant
 from nvc.daemon.schedule.slice_index import IndexedSlice, SliceIndex
 from nvc.daemon.suspend.asks import Ask, Asks, answer
 from nvc.daemon.suspend.idle import ANSWERED, LEAVES, SECOND, Idle, Tenant
+from nvc.daemon.suspend.observer import QUIET, WANTED, Observer, Subject
 from nvc.daemon.suspend.suspender import Suspender
-from nvc.daemon.suspend.threads import Threads
 from nvc.daemon.time.timing import Timing
 from nvc.model.slices.isolation import MPS
 from nvc.model.slices.layout import DENIED, PAUSED
@@ -25,12 +25,12 @@ class Use:
 
     def __init__(
         self, suspender: Suspender, slices: SliceIndex, accountant: Accountant, timing: Timing,
-        log: Callable[[str], None],
+        observer: Observer, log: Callable[[str], None],
     ) -> None:  # fmt: skip
         self.suspender, self.slices, self.accountant, self.timing = suspender, slices, accountant, timing
         self.log = log
         self.idle = Idle()
-        self.threads = Threads()
+        self.observer = observer
         self.asks = Asks(accountant)
         self._moving: frozenset[str] = frozenset()  # slices, when NVML was last asked
         self._said: dict[str, str] = {}
@@ -42,6 +42,7 @@ class Use:
         if any(own.idle_s for own in self.slices.device_policy.values()):
             self._moving = frozenset(filter(self.suspender.moves, self.slices.by_key))
             self.asks.note(self._subject(now).values())
+            self.observer.look(self._observed(now), now)
 
     def look(self, now: int) -> None:
         """Ask for what is due. Raises OSError."""
@@ -61,8 +62,9 @@ class Use:
         answer(self._subject(now), answered, now)
 
     def _move(self, key: str, leave: bool, now: int) -> None:
-        problem = self.unseen(key) if leave else ""
-        if problem:
+        seen = self.observer.answer(key)
+        if leave and seen not in (WANTED, QUIET):
+            problem = seen or "its threads have not been looked at yet"
             self.log(f"slice {key}: it is idle, and not suspended: {problem}")
             return
         done = "suspended until it is used: idle-suspend" if leave else "resumed, as it is used"
@@ -124,7 +126,8 @@ class Use:
             ask = asks.get(key)
             suspended = one is not None and one.state == SUSPENDED
             moves = self.suspender.moves(key) or key in self._moving
-            waits = suspended and not moves and self._is_wanted(one.pids if one is not None else ())
+            # Of one that cannot be looked at nobody would see that it is wanted.
+            waits = suspended and not moves and self.observer.answer(key) not in (QUIET, "")
             able = self._can_be_idle(known, uuids, now)
             yield Tenant(
                 key, uuids, max(1, *(device.weight for device in known.devices)), max(idle) * SECOND,
@@ -144,18 +147,14 @@ class Use:
         served = known.entry.isolation == MPS or known.entry.server
         return not stopped and not served and not any(self.timing.keeper_of(uuid, now) for uuid in uuids)
 
-    def unseen(self, key: str) -> str:
-        """Why nvcd could not see that a slice is wanted; "": it could."""
-        try:
-            for user in self.accountant.users:
-                if user.key == key:
-                    self.threads.calls(user.pid)
-        except OSError as error:
-            return f"{error.filename or '/proc'}: the threads of its processes cannot be watched: {error.strerror}"
-        return ""
-
-    def _is_wanted(self, pids: tuple[int, ...]) -> bool:
-        try:
-            return any(map(self.threads.wait_for_driver, pids))
-        except OSError:  # nobody else would bring it back
-            return True
+    def _observed(self, now: int) -> dict[str, Subject]:
+        """The slices of whose threads something has to be known: suspended ones, and those that may be."""
+        away = {
+            key: (one.pids, True) for key, one in self.suspender.records.items()
+            if one.state == SUSPENDED and key in self.slices.by_key
+        }  # fmt: skip
+        pids: dict[str, set[int]] = {key: set() for key in self._subject(now) if key not in self.suspender.records}
+        for user in self.accountant.users:
+            if user.key in pids:
+                pids[user.key].add(user.pid)
+        return away | {key: (tuple(sorted(found)), False) for key, found in pids.items() if found}
