@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import socket
 import time
+import traceback
 from collections.abc import Callable
 
-from nvc.base.errors import NvcError
+from nvc.base.errors import NvcError, one_line
 from nvc.daemon.audit.accountant import Accountant
 from nvc.daemon.audit.nvml_client import DeviceSeen, NvmlClient
 from nvc.daemon.audit.verify import BYPASS, EXCESS, Verifier
@@ -127,6 +128,9 @@ class Daemon:
             work()
         except (OSError, NvcError) as error:
             self._say(str(error))
+        except Exception as error:  # of what tenants write, something was not foreseen; the others need nvcd
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            self._say(f"not foreseen: {type(error).__name__}: {one_line(error)}, {last.filename}:{last.lineno}")
 
     def _say(self, problem: str) -> None:
         if problem != self._problem:

@@ -111,3 +111,20 @@ def test_a_signal_ends_it(woken: Host) -> None:
     signal.raise_signal(signal.SIGTERM)
     woken.daemon.loop.run()
     assert woken.daemon.loop.stopped
+
+
+def test_what_was_not_foreseen_does_not_end_it(woken: Host) -> None:
+    """A tenant may find something that a part of nvcd does not understand: the parts behind it still work."""
+    done: list[int] = []
+    said: list[str] = []
+
+    def fails(now: int) -> None:
+        raise OverflowError("int too large")
+
+    daemon: Any = woken.daemon
+    daemon.log = said.append
+    daemon.timing.second, daemon.suspender.second = fails, done.append
+    daemon.second(SECOND)
+    assert done == [SECOND]
+    (line,) = [one for one in said if "OverflowError" in one]
+    assert "not foreseen: OverflowError: int too large" in line and "test_daemon_wake.py:" in line
