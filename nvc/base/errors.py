@@ -41,6 +41,11 @@ def one_line(text: object) -> str:
     return clean if len(clean) <= 512 else clean[:509] + "..."
 
 
+def visible(text: str) -> str:
+    """`text` with `\\x1b` and the like for characters that would move a terminal, end a line or not be encoded."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 _NAMEI = "`namei -l` of that path shows which part of it is wrong"
 _RIGHTS = "run as root; for root, `dmesg` may name the rule that refused it"
 _ROOM = "make room: `df -h` and `df -i` show what is full"

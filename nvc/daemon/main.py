@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 
 import nvc
-from nvc.base.errors import PermissionDenied
+from nvc.base.errors import PermissionDenied, visible
 from nvc.daemon.daemon import Daemon
 from nvc.daemon.io import watch
 from nvc.daemon.io.loop import SECOND
@@ -28,10 +28,13 @@ BY_SYSTEMD = "NOTIFY_SOCKET" in os.environ
 
 
 def log(text: str, level: int = WARNING) -> None:
-    """One line on standard error, for systemd's journal with its level. It may be a terminal that has gone."""
-    line = f"{f'<{level}>' if BY_SYSTEMD else ''}nvcd: {text}\n"
+    """One line on standard error, for systemd's journal with its level. It may be a terminal that has gone.
+
+    The text may quote names that tenants give, as of cgroups: here, and nowhere else, they are made harmless.
+    """
+    line = f"{f'<{level}>' if BY_SYSTEMD else ''}nvcd: {visible(text)}\n"
     with suppress(OSError):
-        os.write(2, line.encode(errors="backslashreplace"))
+        os.write(2, line.encode())
 
 
 def run(config: Config, wait: bool = False) -> None:

@@ -8,7 +8,7 @@ import sys
 import time
 
 import nvc
-from nvc.base.errors import InitializationError, NvcError, PermissionDenied, unforeseen
+from nvc.base.errors import InitializationError, NvcError, PermissionDenied, unforeseen, visible
 from nvc.base.wake import Wake
 from nvc.discovery import discover
 from nvc.frontends.cdi.generate import installed_hook, slicing_of
@@ -58,7 +58,7 @@ def _line(error: NvcError | OSError) -> str:
 
 def log(text: str) -> None:
     """One line on standard error."""
-    sys.stderr.write(f"nvc-kubelet-plugin: {text}\n")
+    sys.stderr.write(f"nvc-kubelet-plugin: {visible(text)}\n")
     sys.stderr.flush()
 
 
