@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import pytest
 
 from nvc.daemon.io.loop import SECOND
+from nvc.daemon.io.seldom import MINUTE, MOST
 from nvc.daemon.keeper.device import SliceTime
 from nvc.daemon.time.meddling import BREAKS, Meddling, number_of
-from nvc.daemon.time.seldom import MINUTE, MOST
 from nvc.kernel.tracer import KILLED, MEDDLED, NAMED, News
 
 TENTH = SECOND // 10

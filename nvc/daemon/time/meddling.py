@@ -9,10 +9,10 @@ import hashlib
 from collections.abc import Callable, Iterable
 
 from nvc.daemon.io.loop import SECOND
+from nvc.daemon.io.seldom import Seldom
 from nvc.daemon.keeper.caps import NEVER
 from nvc.daemon.keeper.device import SliceTime
 from nvc.daemon.time.owners import STRANGER
-from nvc.daemon.time.seldom import Seldom
 from nvc.kernel.tracer import KILLED, MEDDLED, NAMED, TIMESLICE, News
 
 BROKE = SECOND // 100  # that a process had the GPU while it was stopped: somebody has started its channels
