@@ -90,6 +90,7 @@ class Daemon:
     def second(self, now: int) -> None:
         """Do what is due once a second: registry, MPS servers, processes to watch."""
         census = now - self._census >= CENSUS
+        self.slices.seldom.second(now)
         if census:
             self._census = now
             self.accountant.open_again()

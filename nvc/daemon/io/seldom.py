@@ -51,5 +51,5 @@ class Seldom:
             else:
                 del self._said[about]
         if self._others and len(self._said) < MOST:
-            self._log(f"left out: {self._others} lines about more than {MOST} processes in a minute")
+            self._log(f"left out: {self._others} lines about more than {MOST} things in a minute")
             self._others = 0

@@ -5,9 +5,11 @@ policies. Only what has changed is read again. Of what cannot be read, the last 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 
 from nvc.base.errors import NvcError
+from nvc.daemon.io.seldom import Seldom
 from nvc.kernel import Kernel
 from nvc.kernel.clocks import host_monotonic
 from nvc.model.slices import layout, quota
@@ -90,7 +92,7 @@ class SliceIndex:
         self.device_policy: dict[str, DevicePolicy] = {}  # by UUID
         self.force: dict[bytes, InForce] = {}  # by the bytes of the UUID
         self.names: dict[bytes, str] = {}  # UUIDs by their bytes
-        self._problems: set[str] = set()
+        self.seldom = Seldom(log)
         self._again = 0
 
     def entries(self) -> list[Entry]:
@@ -168,10 +170,8 @@ class SliceIndex:
             known.read()
 
     def say(self, problem: str) -> None:
-        """Log a problem once."""
-        if problem not in self._problems and len(self._problems) < 1000:
-            self._problems.add(problem)
-            self.log(problem)
+        """Log a problem that a tenant can cause; while it goes on, once a minute."""
+        self.seldom.say(problem, problem, time.monotonic_ns())
 
     def _drop(self, key: str) -> None:
         """Forget a slice that has ended, if it was known."""
