@@ -16,6 +16,7 @@ from nvc.base.errors import InitializationError, NvcError
 from nvc.base.rundir import needed_directory
 from nvc.daemon import control
 from nvc.daemon.daemon import Daemon
+from nvc.daemon.io.loop import SECOND
 from nvc.daemon.io.services import Service
 from nvc.daemon.io.sockets import CONTROL, listen, listen_at
 from nvc.daemon.web.page import Page
@@ -23,6 +24,8 @@ from nvc.slices.policy import policies
 from nvc.slices.store import registry
 
 CONTROL_SOCKET = "nvcd.sock"
+METRICS, WEB = "metrics", "web"  # the keys of [nvcd] in config.toml
+AGAIN = 5 * SECOND  # between two tries to have a port that another process has
 CHANGES = fcntl.DN_CREATE | fcntl.DN_DELETE | fcntl.DN_RENAME | fcntl.DN_ATTRIB | fcntl.DN_MULTISHOT
 
 
@@ -34,8 +37,7 @@ class Places:
 
         Raises InitializationError.
         """
-        self.metrics = metrics
-        self.page = listen_at(web, "web") if web else None
+        self.wanted = {key: text for key, text in ((METRICS, metrics), (WEB, web)) if text}
         self.control = f"{own_directory()}/{CONTROL_SOCKET}"
         self.problem: NvcError | None = None  # for which the daemon ends
         self._sockets: dict[str, socket.socket] = {}
@@ -48,23 +50,52 @@ class Places:
         self._listen()
 
     def _listen(self) -> None:
-        """Make the sockets that are missing. Raises InitializationError."""
+        """Make the sockets that are missing, but for ports of other processes. Raises InitializationError."""
         if CONTROL not in self._sockets:
             self._sockets[CONTROL] = listen(self.control, socket.SOCK_STREAM, 0o600)
-        if self.metrics and self.metrics not in self._sockets:
-            self._sockets[self.metrics] = listen_at(self.metrics, "metrics")
+        for key in self._missing():
+            made = listen_at(self.wanted[key], key)
+            if made is not None:
+                self._sockets[key] = made
+
+    def _missing(self) -> list[str]:
+        return [key for key in self.wanted if key not in self._sockets]
 
     def serve(self, daemon: Daemon) -> None:
         """Take connections at all of them."""
         for name in self._sockets:
             self._serve(daemon, name)
-        if self.page is not None:
-            daemon.closing.append(Page(daemon, self.page, own_directory(), daemon.log).close)
+        self._await(daemon)
+        daemon.loop.every(AGAIN, lambda now: self._again(daemon))
+
+    def _await(self, daemon: Daemon) -> None:
+        """Tell of ports that another process has: it can be any user's, and is no reason not to run."""
+        for key in self._missing():
+            daemon.slices.say(
+                f"{key}: another process has {self.wanted[key]}; end it (`ss -ltnp` names it), or give another "
+                f"address by [nvcd] {key} in config.toml: tried again every {AGAIN // SECOND} s"
+            )
+
+    def _again(self, daemon: Daemon) -> None:
+        """Have the ports that were another process's. What else fails is told, too."""
+        awaited = self._missing()
+        if not awaited:
+            return
+        try:
+            self._listen()
+            for key in [key for key in awaited if key in self._sockets]:
+                self._serve(daemon, key)
+                daemon.log(f"{key}: listens at {self.wanted[key]} now")
+        except (OSError, NvcError) as error:
+            daemon.slices.say(str(error))
+        self._await(daemon)
 
     def _serve(self, daemon: Daemon, name: str) -> None:
         listener = self._sockets[name]
         if name == CONTROL:
             Service(daemon.loop, listener, b"\n", lambda data, now: control.answer(daemon, data, now), True)
+        elif name == WEB:
+            daemon.closing.append(Page(daemon, listener, own_directory(), daemon.log).close)
         else:
             from nvc.daemon.metrics import Exporter
 
@@ -73,8 +104,8 @@ class Places:
     def _paths(self) -> dict[str, str]:
         """The path of each socket that has one."""
         found = {CONTROL: self.control}
-        if self.metrics.startswith("unix:"):
-            found[self.metrics] = self.metrics.removeprefix("unix:")
+        if self.wanted.get(METRICS, "").startswith("unix:"):
+            found[METRICS] = self.wanted[METRICS].removeprefix("unix:")
         return found
 
     def look(self, daemon: Daemon, now: int, tell: Callable[[str], None]) -> None:
@@ -90,8 +121,9 @@ class Places:
                 old = self._sockets.pop(name)
                 daemon.loop.remove(old.fileno())
                 old.close()
+            kept = {*self._sockets}
             self._listen()
-            for name in gone:
+            for name in [name for name in self._sockets if name not in kept]:
                 self._serve(daemon, name)
             self.watch(daemon)
             daemon.happened("slices", now)

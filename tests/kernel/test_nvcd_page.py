@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support import MIB, PATIENCE, run, until
 from support.nvcd import Place, ask
-from support.page import Crowd, Shown, wanted
+from support.page import Crowd, Shown, free_port, wanted
 
 
 @pytest.fixture
@@ -90,7 +90,8 @@ def test_one_that_has_ended_is_started_again(place: Place) -> None:
     second = served(shown.daemon.pid)
     shown.daemon.end()
     assert not os.path.exists(f"/proc/{second}")
-    assert Shown(place).token == shown.token  # a page that is open goes on
+    again = Shown(place)  # while it did not run, anybody could have asked an open page for its token
+    assert again.token != shown.token and again.get("/state", shown.token).startswith("HTTP/1.1 401 ")
 
 
 def test_slow_and_many_clients_keep_nobody_waiting(place: Place) -> None:
@@ -180,10 +181,9 @@ def test_where_it_is(place: Place) -> None:
     """An address that it cannot have is an error; the configuration names one, too."""
     done = run(*place.enter(*place.program, "--web=nowhere"), check=False)
     assert done.returncode == 1 and "want address:port" in done.stderr
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        done = run(*place.enter(*place.program, f"--web=127.0.0.1:{port}"), check=False)
-        assert done.returncode == 1 and "[nvcd] web in config.toml" in done.stderr
+    done = run(*place.enter(*place.program, "--web=192.0.2.1:9395"), check=False)
+    assert done.returncode == 1 and "[nvcd] web in config.toml" in done.stderr
+    port = free_port()
     path = os.path.join(place.scratch, "config.toml")
     with open(path, "w", encoding="ascii") as out:
         out.write(f'[nvcd]\nweb = "[::1]:{port}"\n')
@@ -192,3 +192,22 @@ def test_where_it_is(place: Place) -> None:
     daemon.end()
     place.start()
     assert ask(place)["page"] is None  # off by default
+
+
+def test_whoever_takes_its_ports_does_not_keep_it_from_running(place: Place) -> None:
+    """Any user can. It is told with what to do, and once they are free again, nvcd has them."""
+    path = os.path.join(place.scratch, "config.toml")
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        web, metrics = (taken.getsockname()[1] for taken in (one, other))
+        with open(path, "w", encoding="ascii") as out:
+            out.write(f'[nvcd]\nweb = "127.0.0.1:{web}"\nmetrics = "127.0.0.1:{metrics}"\n')
+        daemon = place.start(f"--config={path}")
+        assert ask(place)["page"] is None
+        for key, port in (("web", web), ("metrics", metrics)):
+            assert f"{key}: another process has 127.0.0.1:{port}; end it" in daemon.said()
+    until(lambda: ask(place)["page"] is not None)
+    until(lambda: f"metrics: listens at 127.0.0.1:{metrics} now" in daemon.said())
+    for port, path in ((web, "/page.js"), (metrics, "/metrics")):
+        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as made:
+            made.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            assert made.recv(4096).startswith(b"HTTP/1.1 200 OK")

@@ -99,10 +99,10 @@ def listen(path: str, kind: int, mode: int) -> socket.socket:
     return made
 
 
-def listen_at(text: str, key: str) -> socket.socket:
+def listen_at(text: str, key: str) -> socket.socket | None:
     """A listening stream socket at `unix:/path` or `address:port`, which `key` of config.toml gives.
 
-    Raises InitializationError.
+    None: another process has that port, which any user may take. Raises InitializationError.
     """
     if text.startswith("unix:"):
         return listen(text[5:], socket.SOCK_STREAM, 0o600)
@@ -116,6 +116,8 @@ def listen_at(text: str, key: str) -> socket.socket:
         made.listen(16)
     except OSError as error:
         made.close()
+        if error.errno == errno.EADDRINUSE:
+            return None
         raise InitializationError.of("listen", text, error, f"see [nvcd] {key} in config.toml") from None
     return made
 

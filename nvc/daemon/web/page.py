@@ -24,7 +24,6 @@ from nvc.daemon.io.loop import SECOND
 from nvc.daemon.web import http
 from nvc.daemon.web.feed import Feed
 from nvc.daemon.web.server import Pages, Server
-from nvc.model.slices.entry import open_own
 from nvc.slices.make.confine import become_nobody
 
 TOKEN, ROOT = "page-token", "page"  # in nvcd's directory: a file, and the empty root of the process
@@ -45,15 +44,16 @@ def pages() -> Pages:
     return found
 
 
-def token_in(directory: str) -> str:
-    """The token, which stays the same until the machine restarts. Raises InitializationError."""
+def new_token(directory: str) -> str:
+    """A token, which is kept in a file. Raises InitializationError.
+
+    Each start has its own: while nvcd does not run, whoever takes the port hears that of a page that is open.
+    """
     path = f"{directory}/{TOKEN}"
+    made = secrets.token_urlsafe(32)
     try:
-        with suppress(FileNotFoundError), open(open_own(path), "rb") as file:
-            return file.read(256).decode("ascii").strip()
-        made = secrets.token_urlsafe(32)
         replace_file(path, f"{made}\n".encode(), 0o600, sync=False)
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise InitializationError("keep a token", path, error, f"remove {path}") from None
     return made
 
@@ -65,7 +65,7 @@ class Page:
         """`listener` is where the page is; `directory` is nvcd's own. Raises InitializationError, OSError."""
         self.loop, self.listener, self.log = daemon.loop, listener, log
         self.root = f"{directory}/{ROOT}"
-        self.token, self.pages, self.feed = token_in(directory), pages(), Feed(daemon)
+        self.token, self.pages, self.feed = new_token(directory), pages(), Feed(daemon)
         self.pid = 0
         self._socket: socket.socket | None = None
         self._question = self._out = b""
