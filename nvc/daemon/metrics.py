@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.exposition import generate_latest
 
+from nvc.base.errors import NvcError, one_line
 from nvc.daemon.audit.accountant import Balance
 from nvc.daemon.audit.verify import REPORT
 from nvc.daemon.daemon import Daemon
@@ -44,18 +45,29 @@ class Exporter:
         if words[1].partition(b"?")[0] not in PATHS:
             return _reply(b"404 Not Found", b"")
         self.now = now
-        body = generate_latest(self.registry)
+        try:
+            body = generate_latest(self.registry)
+        except (OSError, ValueError, NvcError) as error:  # whatever a scraper asks, nvcd goes on
+            self.daemon.slices.say(f"no metrics: {error}")
+            return _reply(b"500 Internal Server Error", b"")
         return _reply(b"200 OK", body if words[0] == b"GET" else b"")
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics; called by the registry, once when it is made."""
-        if self.now:
-            yield from self._hosts()
-            yield from self._memory()
-            yield from self._use()
-            yield from self._time()
-            yield from self._suspensions()
-            yield from self._own()
+        """All metrics; called by the registry, once when it is made. Labels quote names that tenants give."""
+        for metric in self._all() if self.now else ():
+            for sample in metric.samples:
+                for name, value in sample.labels.items():
+                    if not value.isprintable():
+                        sample.labels[name] = one_line(value)
+            yield metric
+
+    def _all(self) -> Iterator[Metric]:
+        yield from self._hosts()
+        yield from self._memory()
+        yield from self._use()
+        yield from self._time()
+        yield from self._suspensions()
+        yield from self._own()
 
     def _hosts(self) -> Iterator[Metric]:
         index = self._indices()
