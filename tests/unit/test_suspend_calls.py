@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+from collections.abc import Iterator
 from itertools import product
 
 import pytest
@@ -19,7 +22,9 @@ from nvc.daemon.suspend.calls import (
     away,
     back,
 )
-from nvc.daemon.suspend.worker import parse
+from nvc.daemon.suspend.worker import Held, parse
+from nvc.kernel import LinuxKernel
+from nvc.slices.store.process_info import start_of
 
 PIDS = (10, 11, 12)
 STEPS = {"lock": (RUNNING, LOCKED), "checkpoint": (LOCKED, CHECKPOINTED),
@@ -117,6 +122,58 @@ def test_one_that_has_ended_holds_nobody_up(step: str) -> None:
     assert away(driver, PIDS, nothing, alive, lambda pid: pid != 11).state == IS_SUSPENDED
     assert back(driver, PIDS, nothing, lambda pid: pid != 11).state == IS_RUNNING
     assert {driver.states[10], driver.states[12]} == {RUNNING}
+
+
+class Reused(Fake):
+    """Process 11 ends at a step of process `at`, and its number is given to one of another tenant."""
+
+    def __init__(self, step: str, at: int, state: int = RUNNING, other: int = RUNNING) -> None:
+        super().__init__(state=state)
+        self._when, self._other = (step, at), other
+        self.ended = False
+
+    def _step(self, name: str, pid: int) -> None:
+        if (name, pid) == self._when:
+            self.ended, self.states[11] = True, self._other
+        super()._step(name, pid)
+
+    def lives(self, pid: int) -> bool:
+        return pid != 11 or not self.ended
+
+
+@pytest.mark.parametrize(("step", "at"), list(product(("lock", "checkpoint"), (10, 11))))
+def test_who_is_given_the_number_of_one_that_has_ended_runs_on(step: str, at: int) -> None:
+    """Also if it came while the driver was asked: then what was done is undone."""
+    driver = Reused(step, at, other=LOCKED if (step, at) == ("checkpoint", 11) else RUNNING)
+    assert away(driver, PIDS, nothing, alive, driver.lives).state == IS_SUSPENDED
+    assert driver.states == {10: CHECKPOINTED, 11: RUNNING, 12: CHECKPOINTED}
+    assert (("unlock", 11) in driver.calls) == (at == 11)
+    assert back(driver, PIDS, nothing, driver.lives).state == IS_RUNNING
+    assert set(driver.states.values()) == {RUNNING}
+
+
+@pytest.mark.parametrize("step", ["restore", "unlock"])
+def test_who_is_suspended_by_the_number_of_one_that_has_ended_stays_so(step: str) -> None:
+    driver = Reused(step, 10, CHECKPOINTED, CHECKPOINTED)
+    assert back(driver, PIDS, nothing, driver.lives).state == IS_RUNNING
+    assert driver.states == {10: RUNNING, 11: CHECKPOINTED, 12: RUNNING}
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        yield process
+        process.kill()
+
+
+def test_processes_are_held(child: subprocess.Popen[bytes]) -> None:
+    """By number and start: one that has ended does not live, though its number is not free yet."""
+    begun = start_of(f"/proc/{child.pid}")
+    held = Held(LinuxKernel(), ((child.pid, begun), (os.getpid(), 1), (1 << 30, 1)))
+    assert held.pids == (child.pid,) and held.lives(child.pid) and not held.lives(os.getpid())
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert not held.lives(child.pid)
 
 
 def test_one_without_cuda_is_left_alone() -> None:

@@ -8,7 +8,6 @@ state waits for that. A call can hang: the process may be stopped.
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Callable
 from typing import Protocol
 
@@ -22,7 +21,11 @@ LOCK_MS = 10_000  # that work in flight may take
 OUT_OF_MEMORY, NOT_INITIALIZED, NOT_READY = 2, 3, 600
 NO_CALLS = -1  # in the place of a CUresult: libcuda lacks them
 
+#: What lets another process go on that was locked or checkpointed in the place of one that had ended.
+_UNDO = {"lock": ("unlock",), "checkpoint": ("restore", "unlock")}
+
 Told = Callable[[str, int], None]
+Lives = Callable[[int], bool]  # whether a process lives that is meant, not whether there is one of that number
 
 
 class CallFailed(Exception):
@@ -101,83 +104,89 @@ class Outcome(Value):
     code: int = 0
 
 
-def lives(pid: int) -> bool:
-    """Whether there is such a process. Its directory in /proc may not be seen from here."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+class _Steps:
+    """Takes steps of processes that live. The driver is asked by number, and a number can be given again."""
+
+    def __init__(self, driver: Driver, told: Told, lives: Lives) -> None:
+        self._driver, self._told, self._lives = driver, told, lives
+
+    def take(self, name: str, pid: int) -> bool:
+        """Ask the driver; False: the process has ended, and nothing stays done. Raises CallFailed."""
+        if not self._lives(pid):
+            return False
+        self._told(name, pid)
+        try:
+            getattr(self._driver, name)(pid)
+        except CallFailed:
+            if self._lives(pid):
+                raise
+            return False
+        if self._lives(pid):
+            return True
+        for undo in _UNDO.get(name, ()):  # it ended meanwhile, so this may have been done to another
+            self._told(undo, pid)
+            try:
+                getattr(self._driver, undo)(pid)
+            except CallFailed:
+                pass  # it was not
         return False
-    except PermissionError:
-        pass
-    return True
 
 
 def away(
-    driver: Driver, pids: tuple[int, ...], told: Told, have_left: Callable[[int], bool],
-    alive: Callable[[int], bool] = lives,
-) -> Outcome:  # fmt: skip
+    driver: Driver, pids: tuple[int, ...], told: Told, have_left: Callable[[int], bool], lives: Lives
+) -> Outcome:
     """Lock all processes, then take their memory off the devices. If one refuses, all go on as before.
 
-    `have_left` waits until no thread of a process is in a call that the driver does not hold up.
+    `have_left` waits until no thread of a process is in a call that the driver does not hold up. Who has ended
+    holds nothing.
     """
-
-    def settle(pid: int) -> None:
-        if not have_left(pid):
-            raise CallFailed("the end of calls", pid, NOT_READY)
-
+    steps = _Steps(driver, told, lives)
     try:
-        for step, name in ((driver.lock, "lock"), (settle, "settle"), (driver.checkpoint, "checkpoint")):
-            for pid in pids:
-                told(name, pid)
-                try:
-                    step(pid)
-                except CallFailed:
-                    if alive(pid):  # who has ended holds nothing
-                        raise
+        for pid in pids:
+            steps.take("lock", pid)
+        for pid in filter(lives, pids):
+            told("settle", pid)
+            if not have_left(pid) and lives(pid):
+                raise CallFailed("the end of calls", pid, NOT_READY)
+        for pid in pids:
+            steps.take("checkpoint", pid)
     except CallFailed as error:
-        return Outcome(back(driver, pids, told, alive).state, error.step, error.pid, error.code)
+        return Outcome(back(driver, pids, told, lives).state, error.step, error.pid, error.code)
     return Outcome(IS_SUSPENDED)
 
 
-def back(driver: Driver, pids: tuple[int, ...], told: Told, alive: Callable[[int], bool] = lives) -> Outcome:
+def back(driver: Driver, pids: tuple[int, ...], told: Told, lives: Lives) -> Outcome:
     """Bring the memory of all back, then let them go on, whatever state each is in.
 
     If one cannot come back, none does: those that have go away again.
     """
+    steps = _Steps(driver, told, lives)
     restored: list[int] = []
     states: dict[int, int] = {}
     try:
-        for pid in pids:
+        for pid in filter(lives, pids):
             told("state", pid)
             try:
-                states[pid] = driver.state(pid)
+                state = driver.state(pid)
             except CallFailed as error:
-                if alive(pid) and error.code != NOT_INITIALIZED:
+                if lives(pid) and error.code != NOT_INITIALIZED:
                     raise
+            else:
+                if lives(pid):  # else it may be another's
+                    states[pid] = state
         broken = [pid for pid, state in states.items() if state == FAILED]
         if broken:
             return Outcome(IS_FAILED, "cuCheckpointProcessGetState", broken[0])
         for pid in (pid for pid, state in states.items() if state == CHECKPOINTED):
-            told("restore", pid)
-            _unless_ended(driver.restore, pid, alive)
-            restored.append(pid)
+            if steps.take("restore", pid):
+                restored.append(pid)
         for pid in (pid for pid, state in states.items() if state != RUNNING):
-            told("unlock", pid)
-            _unless_ended(driver.unlock, pid, alive)
+            steps.take("unlock", pid)
     except CallFailed as error:
         for pid in restored:
-            told("checkpoint", pid)
             try:
-                driver.checkpoint(pid)
+                steps.take("checkpoint", pid)
             except CallFailed:
                 pass  # it stays locked, and comes back with the others
         return Outcome(IS_FAILED, error.step, error.pid, error.code)
     return Outcome(IS_RUNNING)
-
-
-def _unless_ended(step: Callable[[int], None], pid: int, alive: Callable[[int], bool]) -> None:
-    try:
-        step(pid)
-    except CallFailed:
-        if alive(pid):
-            raise

@@ -251,13 +251,13 @@ class Suspender:
         self._reap()
         if libraries is None or len(self._unreaped) >= HANG_MAX:
             return Refusal("", "the driver does not answer", "`nvc-cli doctor driver` says why")
-        pids = tuple(sorted({each.pid for each in one.saved if is_here(each.pid, each.start)}))
+        processes = tuple(sorted({(each.pid, each.start) for each in one.saved}))
         problem = self._keep(one)
         if problem is not None and leave:  # an nvcd after this one would not know of it
             self._forget(one.key)
             return Refusal(problem.filename or "/run/nvc", one_line(problem.strerror), "make room there")
         try:
-            pid, channel = worker.start(self.kernel, libraries, pids, leave)
+            pid, channel = worker.start(self.kernel, libraries, processes, leave)
         except OSError as error:
             if leave:
                 self._forget(one.key)

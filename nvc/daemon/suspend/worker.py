@@ -6,41 +6,75 @@ kills it where it hangs. What it had asked goes on in the tenant all the same, s
 
 from __future__ import annotations
 
+import errno
 import os
+import select
 import socket
 import time
 from collections.abc import Callable
 
 from nvc.daemon.io import helper
-from nvc.daemon.suspend.calls import IS_FAILED, Cuda, Driver, Outcome, Told, away, back
+from nvc.daemon.suspend.calls import IS_FAILED, Cuda, Driver, Lives, Outcome, Told, away, back
+from nvc.daemon.suspend.hooks import Processes
 from nvc.daemon.suspend.threads import SEEN, Threads
 from nvc.kernel import Kernel, privileges
 from nvc.slices.make.calibrate import Libraries
 from nvc.slices.make.confine import die_with, no_new_privileges
+from nvc.slices.store.process_info import ENDED, start_of
 
 NAME = "nvcd-suspend"
 RIGHTS = privileges.mask(privileges.SYS_PTRACE)
 PACKET = 512
 
-Work = Callable[[Driver, tuple[int, ...], Told], Outcome]
+#: pidfd_open(2) of a number that nobody has, or that only a thread has now.
+_ENDED = (*ENDED, errno.EINVAL)
+
+Work = Callable[[Driver, tuple[int, ...], Told, Lives], Outcome]
 
 
-def start(kernel: Kernel, libraries: Libraries, pids: tuple[int, ...], leave: bool) -> tuple[int, socket.socket]:
+class Held:
+    """Processes, each by a descriptor of it: whoever has its number later is not taken for it."""
+
+    def __init__(self, kernel: Kernel, processes: Processes) -> None:
+        """Who has ended is left out. Raises OSError."""
+        self._fds: dict[int, int] = {}
+        for pid, begun in processes:
+            try:
+                fd = kernel.pidfd_open(pid)
+                if start_of(f"/proc/{pid}") == begun:  # so it was the same when it was opened
+                    self._fds[pid] = fd
+                else:
+                    os.close(fd)
+            except OSError as error:
+                if error.errno not in _ENDED:
+                    raise
+        self.pids = tuple(self._fds)
+
+    def lives(self, pid: int) -> bool:
+        """Whether a process has a thread that has not ended."""
+        if pid not in self._fds:
+            return False
+        poll = select.poll()
+        poll.register(self._fds[pid], select.POLLIN)
+        return not poll.poll(0)
+
+
+def start(kernel: Kernel, libraries: Libraries, processes: Processes, leave: bool) -> tuple[int, socket.socket]:
     """Take the memory of processes off their devices, or bring it back. The worker's number, and the socket to it.
 
     Raises OSError.
     """
 
     def run(channel: socket.socket, parent: int) -> None:
-        threads = Threads()
+        threads, held = Threads(), Held(kernel, processes)
         _confine(kernel, libraries.root, parent)
 
-        def leaves(driver: Driver, pids: tuple[int, ...], told: Told) -> Outcome:
+        def leaves(driver: Driver, pids: tuple[int, ...], told: Told, lives: Lives) -> Outcome:
             time.sleep(SEEN)
-            return away(driver, pids, told, threads.have_left)
+            return away(driver, pids, told, threads.have_left, lives)
 
         work: Work = leaves if leave else back
-        _serve(channel, libraries.cuda, pids, work)
+        _serve(channel, libraries.cuda, held.pids, held.lives, work)
         os._exit(0)
 
     return helper.start(socket.SOCK_SEQPACKET, run, NAME)
@@ -57,14 +91,14 @@ def _confine(kernel: Kernel, root: str, parent: int) -> None:
     die_with(parent)
 
 
-def _serve(channel: socket.socket, library: str, pids: tuple[int, ...], work: Work) -> None:
+def _serve(channel: socket.socket, library: str, pids: tuple[int, ...], lives: Lives, work: Work) -> None:
     channel.setblocking(True)
     try:
         driver = Cuda(library)
     except OSError as error:
         found = Outcome(IS_FAILED, f"load {error}"[: PACKET // 2].replace(" ", "_"))
     else:
-        found = work(driver, pids, lambda step, pid: channel.sendall(f"{step} {pid}".encode()))
+        found = work(driver, pids, lambda step, pid: channel.sendall(f"{step} {pid}".encode()), lives)
     channel.sendall(f"end {found.state} {found.step or '-'} {found.pid} {found.code}".encode("ascii", "replace"))
 
 
