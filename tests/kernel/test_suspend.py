@@ -13,7 +13,7 @@ from support import CLEAN_ENV, GIB, run, until
 from support.nightly import few
 from support.nvcd import Place, ask, eventually
 from support.nvcd_programs import METRICS, get, started
-from support.suspended import Holder, cli, delay, shown, workers
+from support.suspended import NUMBERED, TWICE, Holder, cli, delay, shown, workers
 
 pytestmark = pytest.mark.driver(gpus=1)
 Start = Callable[..., Holder]
@@ -25,10 +25,10 @@ def holder(place: Place, driver: str, launcher: str) -> Iterator[Start]:
     """Starts the program in a slice, with an nvcd."""
     programs = []
 
-    def start(size: int = 1000, kind: str = "plain", spare: int = 1000) -> Holder:
+    def start(size: int = 1000, kind: str = "plain", spare: int = 1000, before: str = "") -> Holder:
         if place.daemon is None:
             started(place, driver, METRICS)
-        programs.append(Holder(place, launcher, driver, size, kind, spare=spare))
+        programs.append(Holder(place, launcher, driver, size, kind, spare=spare, before=before))
         return programs[-1]
 
     yield start
@@ -176,6 +176,28 @@ def test_killed_at_a_step(place: Place, driver: str, launcher: str, holder: Star
     eventually(place, lambda found: found["slices"] and found["slices"][0]["suspension"] == "running")
     assert one.tells()
     cli(place, launcher, "suspend", key)
+    cli(place, launcher, "resume", key)
+    assert one.tells()
+
+
+@pytest.mark.nightly
+def test_a_number_that_is_given_again(place: Place, driver: str, launcher: str, holder: Start) -> None:
+    """A process ends while the driver waits for another of its slice: who has its number then is left alone."""
+    one, other = holder(100, spare=2000, before=TWICE), holder(100, before=NUMBERED)
+    found = eventually(place, lambda found: found["memory"] and len(found["memory"][0]["pids"]) == 2)
+    (number,) = set(found["memory"][0]["pids"]) - {one.tenant}
+    delay(driver, "lock", 6000)
+    key = shown(place, launcher, str(one.tenant))["key"]
+    ask(place, "suspend", key=key)
+    until(lambda: workers(place))
+    os.kill(number, signal.SIGKILL)
+    until(lambda: not os.path.exists(f"/proc/{number}"))
+    other.send(number)
+    other.begun()
+    assert other.tenant == number and other.tells() and state(place, launcher, one) == "suspending"
+    eventually(place, lambda found: any(each["suspension"] == "suspended" for each in found["slices"]))
+    assert other.tells() and state(place, launcher, other) == "running"
+    delay(driver, "lock", 0)
     cli(place, launcher, "resume", key)
     assert one.tells()
 

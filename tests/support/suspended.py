@@ -76,20 +76,54 @@ threading.Thread(target=server.serve_forever, daemon=True).start()
 signal.signal(signal.SIGUSR1, lambda *_: write("USR1"))
 """
 
+#: What comes before it to have two of them, of which the second is not heard, and is nobody's to wait for.
+TWICE = """
+import os, signal
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+if os.fork() == 0:
+    os.dup2(os.open("/dev/null", os.O_WRONLY), 1)
+    keep, end = os.pipe()
+    os.dup2(keep, 0)
+"""
+#: What comes before it to have it begin when told, as the process with that number.
+NUMBERED = """
+import os, sys
+number = int(sys.stdin.readline())
+while True:
+    with open("/proc/sys/kernel/ns_last_pid", "w") as last:
+        last.write(str(number - 1))
+    child = os.fork()
+    if child == 0 and os.getpid() == number:
+        break
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    if child == number:
+        os._exit(0)
+"""
+
 
 class Holder(Dialog):
-    """The program, in a slice of its own. With `told`, a file, it listens in a network namespace of its own."""
+    """The program, in a slice of its own. With `told`, a file, it listens in a network namespace of its own.
+
+    `before` comes before it; after NUMBERED, `begun` waits for it.
+    """
 
     def __init__(
         self, place: Place, launcher: str, driver: str, size: int = 1000, kind: str = "plain", told: str = "",
-        options: tuple[str, ...] = (), spare: int = 1000,
+        options: tuple[str, ...] = (), spare: int = 1000, before: str = "",
     ) -> None:  # fmt: skip
         words = place.sliced(launcher, driver, f"--memory={size + spare}MiB", *options)
         words += ["unshare", "--net"] if told else []
-        code = [LISTENER + HOLDER, kind, str(size), told] if told else [HOLDER, kind, str(size)]
+        code = [LISTENER + HOLDER, kind, str(size), told] if told else [before + HOLDER, kind, str(size)]
         super().__init__(
             [*words, sys.executable, "-c", *code], {**CLEAN_ENV, "LD_LIBRARY_PATH": f"{driver}{LIBS}"}
         )
+        if before != NUMBERED:
+            self.begun()
+
+    def begun(self) -> None:
+        """Wait until it has its memory."""
         self.tenant, *codes = map(int, self.receive())
         assert not any(codes), codes
 
