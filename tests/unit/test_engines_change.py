@@ -335,6 +335,36 @@ def test_toml_that_has_something_else_there() -> None:
         tomltext.assign("a = 1\n", "/f", ("a", "b"), 1)
 
 
+@pytest.mark.parametrize(("mode", "owner"), [(0o777, 0), (0o775, 0), (0o1777, 0), (0o755, 65534)])
+def test_no_link_where_others_can_write(tmp_path: object, mode: int, owner: int) -> None:
+    """Root would run what they put there. Nor is a file of theirs nvc's by its name."""
+    mine, theirs = (os.path.join(str(tmp_path), name) for name in ("mine", "theirs"))
+    for directory in (mine, theirs):
+        os.mkdir(directory, 0o755)
+    os.chmod(theirs, mode)
+    os.chown(theirs, owner, owner)
+    with pytest.raises(EngineError, match="others than root can write there"):
+        link.make(f"{theirs}/nvidia-hook", "/usr/bin/nvc-hook")
+    assert os.listdir(theirs) == []
+    write(f"{theirs}/nvc-hook", "")
+    os.symlink(f"{theirs}/nvc-hook", f"{mine}/nvidia-hook")
+    assert not link.leads_to(f"{mine}/nvidia-hook", "/usr/bin/nvc-hook")
+    os.symlink(f"{mine}/nvc-hook", f"{theirs}/nvidia-hook")
+    assert not link.leads_to(f"{theirs}/nvidia-hook", "/usr/bin/nvc-hook")
+
+
+def test_a_link_or_file_of_others(tmp_path: object) -> None:
+    path, target = (os.path.join(str(tmp_path), name) for name in ("nvidia-hook", "nvc-hook"))
+    os.symlink(target, path)
+    write(target, "")
+    assert link.leads_to(path, target)
+    os.chmod(target, 0o775)
+    assert not link.leads_to(path, target)
+    os.chmod(target, 0o755)
+    os.lchown(path, 65534, 65534)
+    assert not link.leads_to(path, target)
+
+
 def test_links(tmp_path: object) -> None:
     path, target = os.path.join(str(tmp_path), "bin/nvidia-hook"), "/usr/bin/nvc-hook"
     assert link.state(path, target) == "missing"

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import os
 
+from nvc.base.rundir import belongs_to_us, is_ours_alone
 from nvc.frontends.engines import EngineError
 
 MAX_LINKS = 40  # as the kernel follows
 
 
 def state(path: str, target: str) -> str:
-    """`missing` or `ours`. Raises EngineError if something else is there."""
+    """`missing` or `ours`. Raises EngineError if something else is there, or others can write in the directory."""
+    directory = os.path.dirname(path)
+    if changeable(directory):
+        raise EngineError(
+            "make link", directory, "others than root can write there, and root would run what they put there",
+            "choose another directory of dockerd's PATH, or `chown root` and `chmod go-w` this one",
+        )  # fmt: skip
     if not os.path.lexists(path):
         return "missing"
     if leads_to(path, target):
@@ -23,14 +30,25 @@ def state(path: str, target: str) -> str:
 
 
 def leads_to(path: str, target: str) -> bool:
-    """Whether `path` is a link to a file with the name of `target`, directly or over other links (alternatives)."""
+    """Whether `path` is a link to a file with the name of `target`, directly or over other links (alternatives).
+
+    Root runs that file: where others can change it, a link or a directory, it is not ours, whatever its name.
+    """
     for _ in range(MAX_LINKS):
-        if not os.path.islink(path):
+        if not os.path.islink(path) or changeable(os.path.dirname(path)) or not belongs_to_us(os.lstat(path)):
             return False
         path = os.path.join(os.path.dirname(path), os.readlink(path))
         if os.path.basename(path) == os.path.basename(target):
-            return True
+            return not (changeable(os.path.dirname(path)) or changeable(path))
     return False
+
+
+def changeable(path: str) -> bool:
+    """Whether others than root and this user can change a file, or what is in a directory. One may be missing."""
+    try:
+        return not is_ours_alone(os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def removable(path: str, target: str) -> bool:
