@@ -21,7 +21,7 @@ MOST_READINGS = 100_000
 LONG = 2.0  # seconds; for less, progress is not worth looking at
 OFTEN = 0.2  # seconds between two lines of it
 WIDTH = 80  # columns of it at most
-_CREATE = posix.O_WRONLY | posix.O_CREAT | posix.O_CLOEXEC
+_WRITE = posix.O_WRONLY | posix.O_NOFOLLOW | posix.O_CLOEXEC
 
 
 class Progress:
@@ -121,23 +121,27 @@ def report_command(
 
 
 def check_writable(path: str) -> None:
-    """Raises OutputError where `path` cannot be written. What is there stays as it is, and nothing new stays."""
+    """Raises OutputError where `path` cannot be written. What is there stays as it is, and nothing new stays.
+
+    A link is refused: in a directory like /tmp, others may have made it, to a file of root's.
+    """
     try:
         try:
-            posix.close(posix.open(path, posix.O_WRONLY | posix.O_CLOEXEC | posix.O_NONBLOCK))
+            posix.close(posix.open(path, _WRITE | posix.O_NONBLOCK))
         except FileNotFoundError:
-            path = os.path.realpath(path)  # where a link leads that leads nowhere yet
-            posix.close(posix.open(path, _CREATE | posix.O_EXCL, 0o666))
-            posix.unlink(path)
+            place, trial = os.path.dirname(path) or ".", f".{posix.urandom(8).hex()}"
+            with closing(posix.open(place, os.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)) as directory:
+                posix.close(posix.open(trial, _WRITE | posix.O_CREAT | posix.O_EXCL, 0o600, dir_fd=directory))
+                posix.unlink(trial, dir_fd=directory)
     except OSError as error:
         if error.errno != errno.ENXIO:  # a pipe that nobody reads yet
             raise output.OutputError.of("write", path, error) from None
 
 
 def write_file(path: str, text: str) -> None:
-    """Write a file, or into a pipe. Raises OutputError."""
+    """Write a file, or into a pipe; through no link. Raises OutputError."""
     try:
-        with closing(posix.open(path, _CREATE, 0o666)) as fd:
+        with closing(posix.open(path, _WRITE | posix.O_CREAT, 0o666)) as fd:
             if stat.S_ISREG(posix.fstat(fd).st_mode):
                 posix.ftruncate(fd, 0)
             put(fd, text)

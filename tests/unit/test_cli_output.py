@@ -1,0 +1,57 @@
+"""Files that `vgpu report` and `vgpu trace` write as root: not those to which others' links lead."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from nvc_cli.output import OutputError
+from nvc_cli.vgpu_report import check_writable, write_file
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_no_link_is_followed(tmp_path: Path, there: bool) -> None:
+    victim, path = tmp_path / "victim", tmp_path / "shares.svg"
+    if there:
+        victim.write_text("kept", encoding="ascii")
+    path.symlink_to(victim)
+    with pytest.raises(OutputError, match="shares.svg"):
+        check_writable(str(path))
+    with pytest.raises(OutputError, match="shares.svg"):
+        write_file(str(path), "drawn")
+    assert path.is_symlink() and victim.exists() == there
+    assert not there or victim.read_text(encoding="ascii") == "kept"
+
+
+def test_the_trial_removes_nothing_but_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What somebody puts under that name meanwhile stays."""
+    path = tmp_path / "shares.svg"
+    close = os.close
+
+    def meanwhile(fd: int) -> None:
+        close(fd)
+        path.write_text("another's", encoding="ascii")
+
+    monkeypatch.setattr("posix.close", meanwhile)
+    check_writable(str(path))
+    monkeypatch.undo()
+    assert path.read_text(encoding="ascii") == "another's" and os.listdir(tmp_path) == [path.name]
+
+
+def test_a_file_and_a_pipe(tmp_path: Path) -> None:
+    path, pipe = tmp_path / "shares.svg", tmp_path / "pipe.svg"
+    check_writable(str(path))
+    assert not path.exists()
+    for text in ("long", "new"):
+        write_file(str(path), text)
+        check_writable(str(path))
+        assert path.read_text(encoding="ascii") == text
+    os.mkfifo(pipe)
+    check_writable(str(pipe))
+    with open(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK), "rb") as reader:
+        write_file(str(pipe), "piped")
+        assert reader.read() == b"piped"
+    with pytest.raises(OutputError, match="no such file or directory"):
+        check_writable(str(tmp_path / "none/shares.svg"))
