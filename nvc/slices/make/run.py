@@ -179,9 +179,9 @@ def _child(
     except SourceChanged as error:
         text = f"{_CHANGED}{error}"
     except NvcError as error:
-        text = str(error)
+        text = f"{error.code}\n{error.doctor}\n{error}"
     except BaseException as error:
-        text = f"internal error: {type(error).__name__}: {error}"
+        text = f"\n\ninternal error: {type(error).__name__}: {error}"
     os.write(out, text.encode("utf-8", "replace")[:_MESSAGE_MAX])
     os._exit(1)
 
@@ -194,7 +194,7 @@ def _execute(program: Command) -> str:
         missing = error.errno == errno.ENOENT
         hint = "write its path, or have its directory in PATH" if missing else ""
         text = str(InputError.of("run", program.words[0], error, hint))
-        return f"{_NOT_FOUND if missing else _NOT_EXECUTED}{text}"
+        return f"{_NOT_FOUND if missing else _NOT_EXECUTED}\n\n{text}"
 
 
 def _become(program: Command) -> None:
@@ -301,7 +301,8 @@ def _wait(kernel: Kernel, pid: int, read: int, warn: Callable[[tuple[str, ...]],
             signal.signal(number, handler)
         raise SourceChanged("make a slice", cause=problem.removeprefix(_CHANGED))
     if problem:
-        raise RunError(problem.lstrip("".join(EXEC_CODES)), EXEC_CODES.get(problem[0], 1))
+        kind, doctor, text = problem.split("\n", 2)
+        raise RunError(text, kind, doctor)
     code = os.waitstatus_to_exitcode(ended[1])
     return code if code >= 0 else 128 - code
 
@@ -327,14 +328,16 @@ def _reply(wake: Wake, read: int) -> bytes:
 
 
 class RunError(NvcError, code="NVC-2105", stage="vgpu", doctor="vgpu"):
-    """A program could not be started; the text is that of the error in its process."""
+    """A program could not be started. Text, code and doctor are those of the error in its process."""
 
-    def __init__(self, text: str, exit_code: int = 1) -> None:
+    def __init__(self, text: str, code: str = "", doctor: str = "") -> None:
+        """`code`: of the error, or one of EXEC_CODES."""
         super().__init__(text)
         self.text = text
-        self.exit_code = exit_code
-        if exit_code in EXEC_CODES.values():  # the slice is sound
-            self.doctor = ""
+        if code in EXEC_CODES:  # the slice is sound
+            self.exit_code, self.doctor = EXEC_CODES[code], ""
+        elif code:
+            self.code, self.doctor = code, doctor
 
     def __str__(self) -> str:
         return self.text
