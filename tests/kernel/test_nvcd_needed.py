@@ -182,3 +182,28 @@ def test_nvcd_is_required(hook: Callable[[], Hook], bundle: Bundle) -> None:
     with bundle.created("runc") as container:
         assert made.call(container.state).stderr == ""
         assert shares_of(container.pid) == [(30, 1, "fixed", 0)]
+
+
+def test_nvcd_is_required_and_hangs(place: Place, launcher: str, driver: str, scratch: str) -> None:
+    """Who needs it is refused and told what to do; who needs none starts."""
+    os.makedirs(f"{scratch}/etc/nvc")
+    with open(f"{scratch}/etc/nvc/config.toml", "w", encoding="utf-8") as config:
+        config.write("[nvc]\nrequire-nvcd = true\n")
+    run(*place.enter("mount", "-t", "overlay", "-o", f"lowerdir={scratch}/etc:/etc", "none", "/etc"))
+
+    def start(*words: str) -> subprocess.CompletedProcess[str]:
+        return run(*place.sliced(launcher, driver, "--memory=1g", *words), "echo", "it ran", check=False)
+
+    refused = start("--weight=3")
+    assert "the policy weight needs nvcd: nvcd is not running; start nvcd: " in refused.stderr
+    assert refused.returncode == 1 and "[NVC-2107: nvc-cli doctor vgpu]" in refused.stderr
+    daemon = place.start(f"--root={driver}")
+    assert start("--weight=3").stdout == "it ran\n"
+    os.kill(daemon.process.pid, signal.SIGSTOP)
+    try:
+        refused = start("--weight=3")
+        assert "the policy weight needs nvcd: nvcd does not answer; `systemctl restart nvcd`" in refused.stderr
+        assert refused.returncode == 1 and "[NVC-2107: nvc-cli doctor vgpu]" in refused.stderr
+        assert start("--cores=30").stdout == "it ran\n"
+    finally:
+        os.kill(daemon.process.pid, signal.SIGCONT)

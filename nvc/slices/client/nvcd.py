@@ -20,7 +20,10 @@ PAST = 8  # violations that are over, of one slice
 DENIED = "denied more"
 _PART = 1 << 16
 ASK = "ask nvcd"
-RESTART = "`journalctl -u nvcd -n 50` says more; `systemctl restart nvcd` ends no slice"
+RESTART = (
+    "`systemctl restart nvcd` ends no slice, and `journalctl -u nvcd -n 50` says more; "
+    "without systemd, `nvcd --stop` and then `nvcd &`"
+)
 
 
 def ask(question: str, seconds: float, **words: str | int) -> dict[str, Any]:

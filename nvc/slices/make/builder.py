@@ -20,7 +20,7 @@ from nvc.model.slices.isolation import KERNEL, MIG, MPS
 from nvc.model.slices.layout import CORES_UNCAPPED, POLICY_NATIVE
 from nvc.model.slices.policy import policy_of
 from nvc.model.slices.slice import Slice, SliceDevice, resolve, shared_slice
-from nvc.slices.client.presence import not_enforced
+from nvc.slices.client.required import not_enforced
 from nvc.slices.make import calibration, shim
 from nvc.slices.make.shadow_libraries import find_shadow_libraries
 from nvc.slices.policy.policies import with_policies
