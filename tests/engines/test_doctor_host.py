@@ -116,7 +116,7 @@ def test_the_daemon(host: Host) -> None:
     host.sh(f"kill -STOP {pid}")
     (named,) = problems(examine(host, "", "vgpu.daemon").stdout)
     assert "warning      vgpu.daemon: nvcd cannot be reached: /run/nvc/nvcd/nvcd.sock: timed out" in named.line
-    assert list(named.commands) == ["nvcd &"]
+    assert list(named.commands) == ["nvcd --stop", "nvcd &"]
     host.sh("mkdir -p /run/systemd/system")
     (named,) = problems(examine(host, "", "vgpu.daemon").stdout)
     assert named.commands[0] == "systemctl restart nvcd"

@@ -18,6 +18,7 @@ from nvc.model.slices import layout
 from nvc.model.slices.policy import policy_of
 from nvc.slices.admin.coverage import survey
 from nvc.slices.client.nvcd import ask
+from nvc.slices.client.presence import NOT_RUNNING
 from nvc.slices.make import calibration, shim
 from nvc.slices.make.kernel_limits import SINCE
 from nvc.slices.policy import policies
@@ -26,6 +27,7 @@ from nvc.slices.store.snapshot import snapshot
 from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
 
 SOCKET = "/run/nvc/nvcd/nvcd.sock"
+NO_SOCKET = "there is no such socket"
 UNITS = (
     "/etc/systemd/system/nvcd.service",
     "/usr/lib/systemd/system/nvcd.service",
@@ -198,7 +200,7 @@ def _daemon(context: Context) -> Iterator[Fact]:
     for pid in _hidden():
         yield Fact(hidden=pid, socket=SOCKET,
                    run=with_systemd("systemctl restart nvcd", without=(f"kill {pid}", "nvcd &")))  # fmt: skip
-    cause = "" if os.path.exists(SOCKET) else "there is no such socket"
+    cause = "" if os.path.exists(SOCKET) else NO_SOCKET
     if not cause:
         try:
             ask("alive", PATIENCE)
@@ -215,7 +217,15 @@ def _daemon(context: Context) -> Iterator[Fact]:
             *[f"unit {path}" for path in UNITS if os.path.exists(path)][:1],
             *first((f"slice {name} shares the time of its GPUs" for name in needing), 4),
         ],
-        run=with_systemd("systemctl restart nvcd", "journalctl -u nvcd -n 50", without=("nvcd &",)),
+        run=restart_of(cause, "journalctl -u nvcd -n 50"),
+    )
+
+
+def restart_of(cause: str, *more: str) -> tuple[str, ...]:
+    """Commands that start nvcd, which does not answer because of `cause`; under systemd also `more`."""
+    absent = cause in (NO_SOCKET, NOT_RUNNING)
+    return with_systemd(
+        "systemctl restart nvcd", *more, without=("nvcd &",) if absent else ("nvcd --stop", "nvcd &")
     )
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from nvc.base.errors import NvcError
 from nvc.base.files import lines_of
-from nvc.doctor import FAILED, OK, WARNING, Check, Fact, Row, first, with_systemd
+from nvc.doctor import FAILED, OK, WARNING, Check, Fact, Row, first
 from nvc.doctor.context import Context, read_text
-from nvc.doctor.host.slices import PATIENCE
+from nvc.doctor.host.slices import PATIENCE, restart_of
 from nvc.model.slices import suspension
 from nvc.slices.client.nvcd import ask
 from nvc.slices.policy import policies
@@ -31,8 +31,7 @@ def _suspension(context: Context) -> Iterator[Fact]:
         state = ask("state", PATIENCE)
     except NvcError as error:
         seen = first(f"slice {one.name} is {one.state}" for one in away)
-        run = with_systemd("systemctl restart nvcd", without=("nvcd &",))
-        yield Fact(silent=error.cause, away=len(away), seen=seen, run=run)
+        yield Fact(silent=error.cause, away=len(away), seen=seen, run=restart_of(str(error.cause)))
         return
     if idle and read_text(PTRACE) == NOBODY_MAY:
         yield Fact(unseen=PTRACE)
