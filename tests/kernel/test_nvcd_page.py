@@ -38,8 +38,12 @@ def served(daemon_pid: int) -> int:
 
 
 def comm(pid: int) -> str:
-    with open(f"/proc/{pid}/comm", encoding="ascii") as file:
-        return file.read().strip()
+    """Its name, "" for one that has just ended."""
+    try:
+        with open(f"/proc/{pid}/comm", encoding="ascii") as file:
+            return file.read().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def test_who_has_the_token_sees_it_and_nobody_else(place: Place) -> None:

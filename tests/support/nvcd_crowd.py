@@ -58,7 +58,7 @@ class Member:
         """What its processes say of their time."""
         from nvc.model.slices import layout
 
-        os.pwrite(self.ledger, layout.BUDGET.pack(0, 0, charged, waited, 1, refused), layout.BUDGETS_OFFSET)
+        os.pwrite(self.ledger, layout.BUDGET.pack(0, 0, charged, waited, 1, refused, 0), layout.BUDGETS_OFFSET)
 
     def process(self, name: str, used: int) -> None:
         """A process with memory."""

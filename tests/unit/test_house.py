@@ -274,7 +274,6 @@ def test_threads_are_counted_when_they_are_started() -> None:
 #: Texts of people and of programs. What the kernel writes has names of tenants: lines_of() splits it.
 OTHER_TEXTS = (
     "cli/vgpu_report.py",
-    "nvc/daemon/suspend/threads.py",
     "nvc/doctor/codes.py",
     "nvc/frontends/",
     "nvc/kernel/__init__.py",

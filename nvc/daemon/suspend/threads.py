@@ -17,7 +17,7 @@ import struct
 import time
 from collections.abc import Callable
 
-from nvc.base.files import closing
+from nvc.base.files import closing, lines_of
 from nvc.slices.store.process_info import ENDED
 
 SEEN = 0.06  # seconds: three times what the shim goes without a look at the quota
@@ -73,7 +73,7 @@ class Threads:
     def _library(self, pid: int) -> list[tuple[int, int]]:
         """Where the code of libcuda is."""
         found = []
-        for line in self._text(f"{pid}/maps").split("\n"):  # alone of what ends a line, the kernel escapes it
+        for line in lines_of(self._text(f"{pid}/maps")):
             words = line.split(maxsplit=5)
             if len(words) == 6 and "x" in words[1] and _LIBRARY in words[5].rpartition("/")[2]:
                 begin, _, end = words[0].partition("-")
