@@ -138,7 +138,7 @@ def test_without_nvcd_nothing_is_taken_for_idle() -> None:
     (found,) = situations(Picture((one, other), {}, {}, 0.0, 1.0), {}, {})
     assert [load.kind for load in found.loads] == ["not measured"] * 2
     made = advise(found, False)
-    assert made.policy == "weight" and made.why.endswith("before nvcd runs (nvcd does not run)")
+    assert made.policy == "weight" and made.why.endswith("it is not enforced now: nvcd does not run")
     assert "(not enforced: nvcd does not run)" in text((made,), 200)
 
 

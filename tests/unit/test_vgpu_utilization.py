@@ -41,6 +41,15 @@ def test_a_clock_that_was_set_back_after_it_was_made() -> None:
         assert received_text(device, seconds) == "used 5.000 s; 9 launches, held back for 0.000 s"
 
 
+def test_what_nobody_counts() -> None:
+    """The shim counts for a cap, and nvcd for all where it keeps time."""
+    (device,) = tenant("a").devices
+    device = device.replace(budget=Budget())
+    assert received_text(device, 10).startswith("utilization is not measured: ")
+    assert received_text(device.replace(kept=True), 10).startswith("used 0.000 s")
+    assert received_text(device.replace(cores=30), 10).startswith("used 0.000 s")
+
+
 def test_what_was_received() -> None:
     never = {("unmeasured", GPU): Budget()}
     old = Reading(0, {("a", GPU): Budget(5 * SECOND, SECOND, 10), ("gone", GPU): Budget(), **never})

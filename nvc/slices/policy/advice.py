@@ -73,7 +73,7 @@ def advise(situation: Situation, trusted: bool) -> Advice:
     if name == "concurrent" and not all(one.server for one in situation.loads):
         why += "; a slice can join only from its start: stop them, set the policy, start them"
     if situation.not_enforced and policy_of(POLICIES.index(name)).needs_nvcd:
-        why += f"; it is not enforced before nvcd runs ({situation.not_enforced})"
+        why += f"; it is not enforced now: {situation.not_enforced}"
     commands = () if name == now else (f"nvc-cli vgpu policy {situation.index} {name}",)
     return Advice(situation, name, why, (*commands, *more))
 

@@ -181,6 +181,8 @@ def received_text(device: SliceDeviceStatus, seconds: float) -> str:
     if device.budget is None:
         return "utilization unknown"
     budget = device.budget
+    if not (device.kept or device.cores or budget.charged or budget.launches):  # the shim counts for caps
+        return "utilization is not measured: it has no cap, and nvcd does not keep its time"
     had = budget.charged / 1e9
     # Files tell when it was made: not where the clock was set back after that.
     part = f", {percent(had / seconds)} of the time since its start" if seconds > max(had, 1e-3) else ""
