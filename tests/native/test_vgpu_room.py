@@ -10,6 +10,7 @@ import pytest
 from support import GIB, MIB, until
 from support.vgpushim import CONTEXT, OUT_OF_MEMORY, Process, Slice
 
+from nvc.kernel.clocks import host_monotonic
 from nvc.model.slices import layout, ledger, quota
 
 PAGE = 2 * MIB
@@ -27,7 +28,7 @@ WAYS = {
 
 def say(slice_: Slice, seconds: float, answered: int) -> None:
     """As nvcd does: for how long it makes room, and what it has answered."""
-    at = time.monotonic_ns() + int(seconds * 1e9) - layout.ROOM_FOR
+    at = host_monotonic(time.monotonic_ns()) + int(seconds * 1e9) - layout.ROOM_FOR
     with open(slice_.path("nvc/quota"), "r+b", buffering=0) as file:
         quota.set_room(file.fileno(), 0, at, answered)
 
