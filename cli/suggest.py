@@ -56,6 +56,7 @@ OPTIONS = {
         "--runtime-path": "--nvidia-runtime-path",
         "--set-as-default": "--nvidia-set-as-default",
     },
+    "config set": {"nvc-cli config unset": "--remove --unset"},
     "vgpu run": {"--device": "--gpu --gpus -i", "--memory": "-m"},
 }
 #: Options that other programs have for every command that prints something.

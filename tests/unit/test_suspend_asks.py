@@ -37,7 +37,7 @@ def world(asked: int, tentative: tuple[int, ...], truth: int = GIB, used: int = 
         budgets=lambda key: (Budget(asked=asked),),
         balances=(SimpleNamespace(key="a", uuid=UUID, limit=8 * GIB, truth=truth),),
         devices=(SimpleNamespace(uuid=UUID.upper(), memory=16 * GIB, used=used),),
-        accounts={"a": tuple(Account(slot, 7, "x", (0,), (each,)) for slot, each in enumerate(tentative))},
+        accounts={"a": tuple(Account(slot, 7, "x", (0,), 0, (each,)) for slot, each in enumerate(tentative))},
     )
 
 

@@ -10,7 +10,6 @@ from support.together import (
     Kills,
     Sample,
     alternation,
-    effects,
     equal,
     goals,
     percentile,
@@ -121,20 +120,3 @@ def test_the_report_says_what_did_not_run() -> None:
         "- group `peer`: not asked for" in text
         and "| `weight` / native, 2: steps | at least 0.98 | not" in text
     )
-
-
-def test_effects_are_of_policies() -> None:
-    """Beside what one does alone; without a latency where nobody waits."""
-    samples = {
-        equal("native", 1): [sample(500)],
-        equal("native", 1, "train"): [sample(60, kinds=("train",))],
-        equal("weight", 2): [sample(225, 225, ms=4.4)],
-        equal("mps", 2): [sample(225, 225, ms=4.4)],
-        Case("decode", "weight", (3, 1)): [sample(300, 100)],
-        equal("weight", 2, "train"): [sample(29, 31, kinds=("train",))],
-    }
-    assert effects(rows(samples), "X1", "today").splitlines() == [
-        '    Effect("X1", "decode", 2, "weight", 0.90, 2.2, "today"),',
-        '    Effect("X1", "decode", 2, "weight", 0.80, 1.0, "today", "weights 3:1", True),',
-        '    Effect("X1", "train", 2, "weight", 1.00, None, "today"),',
-    ]

@@ -26,8 +26,8 @@ class Account(Value):
     pid: int  # in the container's pid namespace
     name: str
     used: tuple[int, ...]  # bytes, by position of the device in the quota
-    tentative: tuple[int, ...] = ()  # of these, what the driver is asked for
     host_pid: int = 0  # as /proc of the host has it; 0: not known, or not asked
+    tentative: tuple[int, ...] = ()  # bytes of `used` that the driver is asked for
 
 
 class Budget(Value):
@@ -84,7 +84,7 @@ def parse_slots(data: bytes, devices: int) -> tuple[Account, ...]:
             tentative.append(min(taken, asked))
         text = name.partition(b"\0")[0].decode("utf-8", "replace")
         printable = "".join(c if c.isprintable() else "?" for c in text)
-        accounts.append(Account(slot, pid, printable, tuple(used), tuple(tentative)))
+        accounts.append(Account(slot, pid, printable, tuple(used), tentative=tuple(tentative)))
     return tuple(accounts)
 
 
