@@ -80,7 +80,7 @@ def test_200_slices(place: Place, driver: str, crowd: Crowd, browser: Chromium) 
 
 
 def test_who_has_no_token_is_told(place: Place, driver: str, browser: Chromium) -> None:
-    """And one that nvcd leaves says so, and goes on with the next nvcd."""
+    """And one that nvcd leaves says so. The next nvcd has another token: the port may have been somebody else's."""
     shown = Shown(place, f"--root={driver}")
     page = browser.open(shown.address)
     page.until("document.getElementById('link')?.textContent === 'wants its token'")
@@ -90,4 +90,4 @@ def test_who_has_no_token_is_told(place: Place, driver: str, browser: Chromium) 
     shown.daemon.kill()
     page.until("document.getElementById('link')?.textContent === 'no answer'")
     place.start(f"--web=127.0.0.1:{shown.port}", f"--root={driver}")
-    page.until("document.getElementById('link')?.textContent === 'live'")
+    page.until("document.getElementById('link')?.textContent === 'wants its token'")
