@@ -62,8 +62,6 @@ def test_version(host: Host) -> None:
 @pytest.mark.parametrize(
     "options, gpus",
     [
-        ("--runtime nvidia -e NVIDIA_VISIBLE_DEVICES=all", ["nvidia0", "nvidia1"]),
-        ("--runtime nvidia -e NVIDIA_VISIBLE_DEVICES=1", ["nvidia1"]),
         ("--gpus all", ["nvidia0", "nvidia1"]),
         ("--gpus device=1", ["nvidia1"]),
     ],
