@@ -114,15 +114,10 @@ demo: stage ## a container with two simulated H100s, run by runc
 # What pytest makes of them is kept.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest -q
 # Tests wait for programs about half of the time.
-JOBS   ?= $(shell expr 3 \* $$(nproc))
+JOBS   ?= $(shell expr 2 \* $$(nproc))
 
-# Otherwise each process makes the same of all of them, at the same time.
-$(BUILD)/.tests-read: $(BUILD)/.packages-test $(shell find tests -name '*.py') | stage
-	@$(PYTEST) --collect-only tests/unit >/dev/null & $(PYTEST) --collect-only tests/adversary tests/engines tests/kernel tests/native >/dev/null; wait
-	@touch $@
-
-test: $(BUILD)/.packages-test stage $(BUILD)/.tests-read ## every quick check: style, types, C warnings, unit, kernel, native and engine tests
-	$(PYTEST) -n $(JOBS) --dist loadfile --no-loadscope-reorder $(TESTS)
+test: $(BUILD)/.packages-test stage ## every quick check: style, types, C warnings, unit, kernel, native and engine tests
+	$(PYTEST) --processes $(JOBS) $(TESTS)
 
 # What the README and CONTRIBUTING.md begin with.
 ELSEWHERE := "make demo" "make test" "make test-kubernetes"
@@ -141,7 +136,7 @@ nightly-shares: $(BUILD)/.packages-test stage
 # Other compilers' warnings, what `make install` makes, `bench together`, nvcd's page in a browser, and cases under
 # sanitizers that `make test` has without. They find nothing in most changes, and take processors.
 nightly-builds: $(BUILD)/.packages-test $(BUILD)/.packages-browser stage
-	$(PYTEST) -n $(JOBS) --dist loadfile -m nightly tests/unit/test_lint.py tests/native/test_vgpu_build.py \
+	$(PYTEST) --processes $(JOBS) -m nightly tests/unit/test_lint.py tests/native/test_vgpu_build.py \
 	    tests/native/test_install.py tests/native/test_uninstall.py tests/kernel/test_bench_together.py \
 	    tests/kernel/test_nvcd_page_browser.py \
 	    tests/native/test_simdriver_cases.py tests/native/test_simrm_calls.py tests/native/test_vgpu_hostile.py \
@@ -149,11 +144,11 @@ nightly-builds: $(BUILD)/.packages-test $(BUILD)/.packages-browser stage
 
 # The documentation's longer pages, too. What the README promises in minutes is alone.
 nightly-packages: $(BUILD)/.packages-test stage
-	$(PYTEST) -n 2 --dist loadfile -m "nightly and not engines" --ignore=tests/engines/test_readme.py tests/engines
+	$(PYTEST) --processes 2 -m "nightly and not engines" --ignore=tests/engines/test_readme.py tests/engines
 	$(PYTEST) -m "nightly and not engines" tests/engines/test_readme.py
 
 nightly-explore: $(BUILD)/.packages-test stage
-	NVC_EXPLORE=1 $(PYTEST) -n $(JOBS) --dist loadfile tests/unit tests/kernel/test_cgroup_model.py \
+	NVC_EXPLORE=1 $(PYTEST) --processes $(JOBS) tests/unit tests/kernel/test_cgroup_model.py \
 	    tests/native/test_launcher_trust.py tests/native/test_simdriver_description.py \
 	    $(wildcard tests/native/test_ldcache_merge*.py)
 	NVC_EXPLORE=1 $(PYTEST) -m nightly tests/kernel/test_faults.py
@@ -197,14 +192,14 @@ test-kubernetes: $(BUILD)/.packages-test stage ## a real cluster on this machine
 	$(if $(PODS),NVC_PODS="$(PODS)") $(PYTEST) $(or $(TESTS),tests/kubernetes)
 
 # Engines are made first, alone: a test's time has no room for that.
-test-engines: $(BUILD)/.packages-test $(BUILD)/.packages-engines stage $(BUILD)/.tests-read ## clients such as LXC, and engines newer than the distribution's: Debian sid's, unpacked, and others that Go builds the first time, in a quarter of an hour
+test-engines: $(BUILD)/.packages-test $(BUILD)/.packages-engines stage ## clients such as LXC, and engines newer than the distribution's: Debian sid's, unpacked, and others that Go builds the first time, in a quarter of an hour
 	dpkg-query -W $$(sed -n 's/^engines //p' packaging/apt-packages.txt) || true
 	cd tests && ../$(RUN) -m support.generations build
-	$(PYTEST) -n $(JOBS) --dist loadfile --no-loadscope-reorder -m engines tests/engines
+	$(PYTEST) --processes $(JOBS) -m engines tests/engines
 	$(PYTEST) tests/kubernetes/test_nri.py
 	for generation in sid newest; do \
 	    tools=$$(cd tests && ../$(RUN) -m support.generations $$generation) && \
-	    NVC_TOOLS="$$tools" $(PYTEST) -n $(JOBS) --dist loadfile tests/kernel -k "runc or crun" || exit 1; \
+	    NVC_TOOLS="$$tools" $(PYTEST) --processes $(JOBS) tests/kernel -k "runc or crun" || exit 1; \
 	done
 
 fuzz: $(BUILD)/.packages-test stage ## feed the parsers of foreign bytes: in C for FUZZ seconds each (60), in Python INPUTS in all (a million), from SEED

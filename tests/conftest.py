@@ -12,8 +12,8 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import pytest
-from support import EXPLORE, REPO, STAGE, examples, run
-from support.begun import Begun, end_shared, shared
+from support import EXPLORE, REPO, STAGE, examples, parallel, run
+from support.begun import Begun, begin_shared, end_shared, shared
 from support.bound import Bound
 from support.builds import make
 from support.bundle import Bundle
@@ -36,12 +36,17 @@ unsigned int la_version(unsigned int v) { bite(); return v; }
 """
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parallel.add_option(parser)
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Bound every test, and set Hypothesis up.
+    """Bound every test, spread them over processes, and set Hypothesis up.
 
     Property tests try the same few examples every time, with NVC_EXPLORE many new ones. None fails for being slow.
     """
     config.pluginmanager.register(Bound())
+    parallel.register(config, LONG)
     if config.pluginmanager.hasplugin("hypothesispytest"):
         from hypothesis import configuration, settings
 
@@ -63,11 +68,6 @@ def pytest_collection() -> Generator[None, Any, Any]:
         gc.enable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """LONG begins first. The others keep their order: the quickest, tests/unit, are last."""
-    items.sort(key=lambda item: item.nodeid.partition("::")[0] not in LONG)  # `location` is a tenth of collecting
-
-
 def _call(name: str, *arguments: object) -> None:
     """A system call by its C function; OSError where it fails."""
     if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) != 0:
@@ -82,6 +82,7 @@ def _own_mounts() -> bool:
 @pytest.fixture(scope="session", autouse=True)
 def _own_directories() -> Iterator[None]:
     """Mounts of these tests alone, and temporary files in memory: tests make hundreds of thousands of them."""
+    begin_shared()
     if not _own_mounts():
         yield
         end_shared()

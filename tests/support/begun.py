@@ -75,7 +75,8 @@ for line in sys.stdin:
 
 #: Processes of installations, by what each is for and the prefix.
 _SHARED: dict[tuple[str, str], Forking] = {}
-_OWNER = os.getpid()
+#: The process of tests that has them.
+_OWNER = 0
 
 
 def _cgroup() -> str:
@@ -120,6 +121,12 @@ def takes(words: Sequence[str]) -> bool:
     while rest and rest[0].startswith("--root"):
         rest = rest[1 if "=" in rest[0] else 2 :]
     return bool(rest) and rest[0] in CALLED and not STARTING.intersection(rest)
+
+
+def begin_shared() -> None:
+    """Where a process of tests begins."""
+    global _OWNER
+    _OWNER = os.getpid()
 
 
 def end_shared() -> None:

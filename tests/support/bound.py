@@ -24,7 +24,7 @@ class Bound:
     """A plugin for pytest.
 
     A phase that takes longer than `phase` seconds fails where it waits, and the next phase or test goes on. If no
-    signal can end a test, its process ends after two to three times that time, with a traceback; pytest-xdist names
+    signal can end a test, its process ends after two to three times that time, with a traceback; parallel.py names
     the test.
     """
 
