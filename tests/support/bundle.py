@@ -54,6 +54,7 @@ class Container:
         self.bundle = bundle
         self.runtime = runtime
         self.name = name
+        self.pid_file = os.path.join(bundle.directory, f"{name}.pid")
 
     def call(self, *arguments: str, check: bool = True) -> Any:
         """Run one verb of the runtime on this container."""
@@ -66,8 +67,9 @@ class Container:
 
     @property
     def pid(self) -> int:
-        """The host's process id of the container's init."""
-        return int(self.state["pid"])
+        """The host's process id of the container's init; to ask the runtime starts it each time."""
+        with open(self.pid_file, encoding="ascii") as text:
+            return int(text.read())
 
     def start(self) -> None:
         """Let the process of the container run."""
@@ -151,7 +153,8 @@ class Bundle:
         # The container's process keeps stdout: a pipe would be held open for as long as it lives.
         log = os.path.join(self.directory, "create.log")
         with open(log, "w+", encoding="utf-8") as out:
-            command = [*self.command(runtime), "create", "--bundle", self.directory, container.name]
+            command = [*self.command(runtime), "create", "--bundle", self.directory]
+            command += ["--pid-file", container.pid_file, container.name]
             done = run(*command, check=False, capture_output=False, stdout=out, stderr=out)
         try:
             if done.returncode != 0:
