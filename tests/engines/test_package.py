@@ -8,7 +8,7 @@ import re
 import time
 
 import pytest
-from support import REPO
+from support import REPO, until
 from support.debian import APT, Debian, clean
 from support.packages import NEWER, deb, version
 
@@ -78,6 +78,21 @@ def test_what_stays(packages: str, ready: str, scratch: str) -> None:
         debian.sh("dpkg --purge nvc")
         assert ours(debian.files()) == before
         assert debian.sh("ls -d /run/nvc", check=False).returncode != 0
+
+
+def test_nvcd_of_a_shell_ends_with_the_package(installed: str, scratch: str) -> None:
+    """No unit stops it, nor what it has mounted for the kernel."""
+    with Debian(f"{scratch}/debian", installed) as debian:
+        debian.sh("nvc-cli sim create /srv/driver")
+        debian.sh("mkdir -p -m 700 /run/nvc/bpf && mount -t bpf bpf /run/nvc/bpf")
+        debian.sh("(nvcd --root /srv/driver </dev/null >/dev/null 2>&1 & echo $! >/run/nvcd.pid)")
+        try:
+            until(lambda: debian.sh("nvcd --state", check=False).returncode == 0)
+            debian.sh(f"{APT} remove -y nvc")
+            assert debian.sh("readlink /proc/$(cat /run/nvcd.pid)/exe", check=False).returncode != 0
+            assert debian.sh("grep /run/nvc/bpf /proc/self/mounts", check=False).returncode != 0
+        finally:
+            debian.sh("kill -9 $(cat /run/nvcd.pid)", check=False)
 
 
 SIZES = """
