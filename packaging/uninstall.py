@@ -1,11 +1,14 @@
 """Removes what `make install` put below PREFIX, and nothing else: `make uninstall PREFIX=... DESTDIR=...`.
 
+Its nvcd ends before, and what that keeps in the kernel.
+
 Configuration, CDI specifications, simulated drivers and registrations with engines are the user's and stay.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
 import subprocess
@@ -17,6 +20,23 @@ import tree
 def users(library: str) -> str:
     """The containers whose engine needs this installation's nvc-runtime to stop them, one a line."""
     return subprocess.run([os.path.join(library, "in-use")], check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def has_nvcd(library: str) -> bool:
+    """Whether an nvcd runs whose code is this installation's."""
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            with open(f"/proc/{name}/comm", "rb") as comm, open(f"/proc/{name}/maps", "rb") as maps:
+                if comm.read() == b"nvcd\n" and os.fsencode(os.path.realpath(library)) in maps.read():
+                    return True
+    return False
+
+
+def end_nvcd(prefix: str) -> None:
+    """End it, and unload what it keeps in the kernel."""
+    if subprocess.run([os.path.join(prefix, "bin/nvcd"), "--stop"], stdout=subprocess.DEVNULL).returncode:
+        raise SystemExit("uninstall: stop nvcd first")
+    subprocess.run(["umount", "/run/nvc/bpf"], stderr=subprocess.DEVNULL)
 
 
 def main() -> None:
@@ -38,6 +58,8 @@ def main() -> None:
                 f"uninstall: engines need nvc-runtime to stop these containers:\n{running}"
                 "Stop them first, or add FORCE=1."
             )
+    if not options.destdir and has_nvcd(library):
+        end_nvcd(prefix)
     manifest.remove(prefix, [name for name in names if not name.endswith("/")])
     shutil.rmtree(library)  # the list is in it: until here, the same command can be given again
     manifest.remove(prefix, [name for name in names if name.endswith("/")])

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from runpy import run_path
 
 import pytest
-from support import CLEAN_ENV, REPO, run
+from support import CLEAN_ENV, PATIENCE, REPO, run, until
 from support.builds import make
 
 
@@ -70,6 +71,27 @@ def test_nvidia_s_names(stage: str, scratch: str) -> None:
     make("install", f"PREFIX={scratch}")
     make("uninstall", f"PREFIX={scratch}")
     assert sorted(os.listdir(f"{scratch}/bin")) == ["nvidia-cdi-hook", "nvidia-ctk"]
+
+
+@pytest.mark.nightly
+def test_nvcd_ends(stage: str, scratch: str) -> None:
+    """This installation's, with what is mounted for its part in the kernel; not another's."""
+    make("install", f"PREFIX={scratch}/mine")
+    make("install", f"PREFIX={scratch}/other")
+    run(f"{scratch}/mine/bin/nvc-cli", "sim", "create", f"{scratch}/driver")
+    os.makedirs("/run/nvc/bpf", mode=0o700)
+    run("mount", "-t", "bpf", "bpf", "/run/nvc/bpf")
+    nvcd = subprocess.Popen([f"{scratch}/mine/bin/nvcd", f"--root={scratch}/driver"], env=CLEAN_ENV)
+    try:
+        until(lambda: run(f"{scratch}/mine/bin/nvcd", "--state", check=False).returncode == 0)
+        make("uninstall", f"PREFIX={scratch}/other")
+        assert nvcd.poll() is None
+        make("uninstall", f"PREFIX={scratch}/mine")
+        assert nvcd.wait(timeout=PATIENCE) == 0
+    finally:
+        nvcd.kill()
+        nvcd.wait()
+    assert not os.path.ismount("/run/nvc/bpf")
 
 
 @pytest.mark.nightly
