@@ -300,7 +300,7 @@ def test_an_unusable_cache_is_a_warning_and_the_directories_tell(tree: DriverTre
     tree.library("libcuda")
     for content, cause in (
         (b"garbage", "unsupported file format"),
-        (b"ld.so-1.7.0\0\xff\xff\xff\xff", "do not fit"),
+        (b"ld.so-1.7.0\0\xff\xff\xff\xff", "damaged"),
     ):
         tree.file("/etc/ld.so.cache", content)
         found = find(tree)

@@ -60,6 +60,7 @@ struct ldcache_view {
     size_t size;
     struct ldcache_record *records;
     size_t count;
+    size_t left_out;   /* entries that no loader could use */
     bool has_old_part; /* before a new one */
     bool has_directory;
     const uint8_t *generator;

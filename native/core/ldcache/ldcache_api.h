@@ -34,4 +34,9 @@ int nvc_ldcache_merge(const uint8_t *old, size_t old_size, const struct nvc_ldca
 
 void nvc_ldcache_free(uint8_t *merged);
 
+/* The entries of a cache in the order in which the loader reads them: of each the flags in hexadecimal digits, the name and
+ * the path, each with a NUL behind it. Returns 0, or -EBADMSG where it is no cache that this machine's loader would read,
+ * or has an entry that the loader could not use; -ENOMEM. The list is freed as a cache is. */
+int nvc_ldcache_list(const uint8_t *bytes, size_t size, uint8_t **list, size_t *list_size);
+
 #endif

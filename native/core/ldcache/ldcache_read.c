@@ -2,6 +2,7 @@
 #include "_ldcache.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 struct table {
@@ -109,7 +110,36 @@ int ldcache_read(const uint8_t *bytes, size_t size, struct ldcache_view *view)
         }
         view->count++;
     }
+    view->left_out = table.count - view->count;
     if (table.entry_size == NEW_ENTRY)
         read_directory(bytes, size, &table, strings_end, view);
     return 0;
+}
+
+int nvc_ldcache_list(const uint8_t *bytes, size_t size, uint8_t **list, size_t *list_size)
+{
+    struct ldcache_view view;
+    size_t room = 8 * size + 65536; /* strings may overlap: many entries could name one that is long */
+    FILE *out = NULL;
+    int result = ldcache_read(bytes, size, &view);
+
+    if (result == 0 && view.left_out > 0)
+        result = -EBADMSG;
+    if (result == 0 && !(out = open_memstream((char **)list, list_size)))
+        result = -ENOMEM;
+    for (size_t i = 0; result == 0 && i < view.count; i++) {
+        const struct ldcache_record *record = &view.records[i];
+        size_t length = strlen(record->name) + strlen(record->path);
+        if (length > room)
+            result = -EBADMSG;
+        else if (fprintf(out, "%x%c%s%c%s%c", record->flags, 0, record->name, 0, record->path, 0) < 0)
+            result = -ENOMEM;
+        room -= length;
+    }
+    free(view.records);
+    if (out && fclose(out) != 0 && result == 0)
+        result = -ENOMEM;
+    if (out && result < 0)
+        free(*list);
+    return result;
 }
