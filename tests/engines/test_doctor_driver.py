@@ -44,8 +44,6 @@ CASES = (
          f"mv {DRIVER}/sys/module/nvidia {DRIVER}/aside; mv {DRIVER}/proc/driver/nvidia/version {DRIVER}/copy",
          "loaded",
          f"mv {DRIVER}/aside {DRIVER}/sys/module/nvidia; mv {DRIVER}/copy {DRIVER}/proc/driver/nvidia/version"),
-    Case("driver.platform", "echo '# R36 (release), REVISION: 4.3' > /etc/nv_tegra_release", "this is a Jetson",
-         "rm /etc/nv_tegra_release", "--root /", "warning"),
     Case("driver.modules", copied(f"{DRIVER}/proc/devices", f"sed -i /nvidia-uvm/d {DRIVER}/proc/devices")[0],
          "nvidia-uvm is not loaded", copied(f"{DRIVER}/proc/devices", "")[1]),
     Case("driver.modules", f"echo {OLD} > {DRIVER}/sys/module/nvidia_uvm/version", f"nvidia_uvm is of driver {OLD}",
@@ -158,4 +156,3 @@ def test_nothing_is_left(host: Host) -> None:
     """The faults above were mended, and a host that is well has no problem but that of being a test's."""
     left = [one.line for one in problems(examine(host).stdout) if "host." not in one.line]
     assert left == []
-    assert "driver.platform: Tegra: not detected\n" in examine(host, "", "driver.platform").stdout

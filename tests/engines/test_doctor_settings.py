@@ -41,8 +41,6 @@ def two(engine: str, theirs: str) -> tuple[str, str]:
 
 
 CASES = (
-    Case("host.place", "touch /run/.containerenv", "this is a container", "mv /.dockerenv /run/marked || true; "
-         "rm /run/.containerenv", status="warning", after="mv /run/marked /.dockerenv || true"),
     Case("host.cgroups", "echo 2 > /run/two; mount --bind /run/two /proc/sys/kernel/kptr_restrict",
          "the kernel hides device programs", "umount /proc/sys/kernel/kptr_restrict", status="warning"),
     Case("host.selinux", "mkdir -p /run/selinux/booleans; echo 1 > /run/selinux/enforce; "

@@ -17,7 +17,6 @@ from nvc.doctor import AS_ROOT, FAILED, OK, UNKNOWN, WARNING, Blocked, Check, Fa
 from nvc.doctor.context import Context, read_text
 from nvc.kubernetes.health.health import OF_PROGRAMS, UNTIL_RESET
 
-_TEGRA = "/etc/nv_tegra_release"
 _PCI = "/sys/bus/pci/devices"
 _NVIDIA, _GRAPHICS = "0x10de", ("0x0300", "0x0302")
 #: Seconds that NVML may take: the peers' limit is 10, and a container start waits for it.
@@ -57,11 +56,6 @@ def _cards() -> dict[str, str]:
             driver = f"{_PCI}/{name}/driver"
             cards[name] = os.path.basename(os.readlink(driver)) if os.path.islink(driver) else ""
     return cards
-
-
-def _platform(context: Context) -> Iterator[Fact]:
-    release = "" if context.host.simulated else read_text(_TEGRA)
-    yield Fact(path=_TEGRA, release=release.partition("\n")[0][:80])
 
 
 def _modules(context: Context) -> Iterator[Fact]:
@@ -208,12 +202,6 @@ LOADED = (
         Row(FAILED, "the kernel module nvidia is not loaded, although {count} NVIDIA GPUs are on the PCI bus",
             run=("modprobe nvidia",),
             advice="if that fails: is it built for this kernel (dkms status), is it signed (mokutil --sb-state)?"),
-    )),
-    Check("driver.platform", "the platform: PC or Tegra", _platform, (
-        Row(WARNING, "this is a Jetson: containers get its integrated GPU by lists (CSV) that nvc does not read",
-            "release", seen=("{path}: {release}",),
-            advice="use NVIDIA's toolkit in mode csv for the integrated GPU; GPUs on PCI Express work with nvc"),
-        Row(OK, "Tegra: not detected"),
     )),
     Check("driver.modules", "nvidia-uvm and nvidia-modeset, of the same version", _modules, (
         Row(FAILED, "the kernel module nvidia-uvm is not loaded: CUDA cannot start", lambda it: not it.uvm,

@@ -8,7 +8,6 @@ import re
 import time
 from collections.abc import Iterator
 
-from nvc.apply.cgroup.find import mounted
 from nvc.base.errors import NvcError
 from nvc.discovery.driver.elf import read_elf
 from nvc.doctor import FAILED, OK, WARNING, Check, Fact, Row, aside, first, with_systemd
@@ -20,7 +19,6 @@ from nvc.slices.admin.coverage import survey
 from nvc.slices.client.nvcd import ask
 from nvc.slices.client.presence import NOT_RUNNING
 from nvc.slices.make import calibration, shim
-from nvc.slices.make.kernel_limits import SINCE
 from nvc.slices.policy import policies
 from nvc.slices.store.process_info import start_of
 from nvc.slices.store.snapshot import snapshot
@@ -165,18 +163,6 @@ def _calibration(context: Context) -> Iterator[Fact]:
     yield fact
 
 
-def _isolation(context: Context) -> Iterator[Fact]:
-    config = context.config
-    asking = [f"[[nvc.vgpu]] {size[0]}" for size in config.vgpu_devices if "isolation" in dict(size[2])]
-    if config.vgpu_isolation:
-        asking = ["vgpu-isolation"]
-    for setting in asking[:1]:
-        major = context.facts.driver_version.partition(".")[0]
-        yield Fact(setting=setting, driver=context.facts.driver_label, since=SINCE, config=config.path,
-                   old=not major.isdigit() or int(major) < SINCE,
-                   unified=any(mount.version == 2 for mount in mounted()))  # fmt: skip
-
-
 def _policies(context: Context) -> Iterator[Fact]:
     """While a device's policy cannot be read, no slice of that device is made."""
     base = f"{context.runtime_directory}/vgpu-policy"
@@ -296,13 +282,6 @@ CHECKS = (
             run=("{nvc_cli} vgpu calibrate",)),
         Row(WARNING, "not calibrated with driver {driver}: contexts are charged at an estimate",
             lambda it: not it.known, seen=("no line for it in {path}",), run=("{nvc_cli} vgpu calibrate",)),
-    )),
-    Check("vgpu.isolation", "whether the driver can isolate what the configuration isolates", _isolation, (
-        Row(FAILED, "{setting}: driver {driver} has no memory limits by cgroup", "old",
-            seen=("containers with such a slice do not start",),
-            advice="install driver {since} or newer, or remove that setting from {config}"),
-        Row(FAILED, "{setting}: no cgroup2 hierarchy is mounted", lambda it: not it.unified,
-            seen=("containers with such a slice do not start",), advice="boot the host with cgroup v2"),
     )),
     Check("vgpu.policies", "device policies", _policies, (
         Row(FAILED, "the policy of {uuid} cannot be read: {cause}", seen=("{path}",), run=("{aside}",),

@@ -1,4 +1,4 @@
-"""The host around the driver: kernel, rights, /proc, cgroups, SELinux, systemd."""
+"""The host around the driver: rights, cgroups, SELinux, systemd."""
 
 from __future__ import annotations
 
@@ -8,64 +8,24 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from nvc.apply.cgroup.find import mounted
-from nvc.base.errors import InitializationError
 from nvc.base.files import closing, lines_of
 from nvc.base.rundir import in_user_namespace
 from nvc.discovery.containers.files import names_in
 from nvc.discovery.containers.running import mount_namespace
-from nvc.doctor import AS_ROOT, FAILED, OK, UNKNOWN, WARNING, Check, Fact, Row, first
+from nvc.doctor import AS_ROOT, OK, UNKNOWN, WARNING, Check, Fact, Row, first
 from nvc.doctor.context import Context, read_text
-from nvc.kernel import O_PATH, bpf, check_floor
+from nvc.kernel import O_PATH, bpf
 
 if TYPE_CHECKING:
     from nvc.kernel import Kernel
 
 _SELINUX = "/sys/fs/selinux"
-#: What engines and hypervisors leave for a program to see that it is in a container.
-_MARKS = ("/.dockerenv", "/run/.containerenv")
 TRANSIENT = ("/run/systemd/transient", "/run/systemd/system", "/etc/systemd/system")
 _NAMES = re.compile(r"char-nvidia|/dev/nvidia|/dev/char/195:|char-\*")
 
 
-def _kernel(_: Context) -> Iterator[Fact]:
-    try:
-        check_floor()
-    except InitializationError as error:
-        yield Fact(release=os.uname().release, cause=error.cause, hint=error.hint)
-
-
 def _rights(_: Context) -> Iterator[Fact]:
     yield Fact(user=os.geteuid(), apart=in_user_namespace())
-
-
-def _place(_: Context) -> Iterator[Fact]:
-    marks = [mark for mark in _MARKS if os.path.exists(mark)]
-    if any(item.startswith("container=") for item in read_text("/proc/1/environ").split("\0")):
-        marks.append("container= in the environment of process 1")
-    yield Fact(seen=marks)
-
-
-def _proc(_: Context) -> Iterator[Fact]:
-    fact = Fact(mounted=os.path.exists("/proc/self/stat"))
-    try:
-        os.readlink("/proc/1/ns/mnt")
-    except FileNotFoundError:
-        fact.hidden = True
-        mounts = lines_of(read_text("/proc/self/mounts"))
-        fact.seen = [line for line in mounts if " /proc proc " in line][:1]
-    except PermissionError as error:
-        fact.closed = (error.strerror or "").lower()
-        where = "a container or a security module may forbid it: run it on the host itself, with all rights"
-        fact.advice = AS_ROOT if os.geteuid() else where
-    yield fact
-
-
-def _root(_: Context) -> Iterator[Fact]:
-    """Runtimes cannot change the root directory of a container where that of the host is an initramfs."""
-    lines = [line.split(" ") for line in lines_of(read_text("/proc/self/mountinfo"))]
-    tops = [fields for fields in lines if fields[4] == "/"]
-    if tops and tops[-1][-3] == "rootfs":
-        yield Fact(seen=[" ".join(tops[-1])[:200]])
 
 
 def _cgroups(_: Context) -> Iterator[Fact]:
@@ -168,29 +128,10 @@ LOST = (
         advice="give devices by CDI, which systemd knows of, or use cgroupfs as the engine's cgroup driver"),
 )  # fmt: skip
 CHECKS = (
-    Check("host.kernel", "the kernel version", _kernel, (
-        Row(FAILED, "Linux {release} is too old: {cause}", advice="{hint}"),
-    )),
     Check("host.rights", "the rights of this command", _rights, (
         Row(UNKNOWN, "this is user {user}: much of the host is not visible", "user", run=("sudo nvc-cli doctor",)),
         Row(WARNING, "this is a user namespace: device rules of containers cannot be changed here", "apart",
             advice="rootless engines need CDI (nvc-cli cdi generate), or no-cgroups = true in the configuration"),
-    )),
-    Check("host.place", "whether this is a host or a container", _place, (
-        Row(WARNING, "this is a container: the checks describe it, not its host", "seen",
-            advice="run nvc-cli doctor on the host, with --container to look into this one"),
-    )),
-    Check("host.proc", "whether /proc shows all processes", _proc, (
-        Row(FAILED, "/proc is not mounted", lambda it: not it.mounted, run=("mount -t proc proc /proc",)),
-        Row(UNKNOWN, "/proc hides other users' processes (hidepid): containers cannot be inspected", "hidden",
-            run=("sudo nvc-cli doctor",)),
-        Row(UNKNOWN, "processes of others cannot be looked into", "closed", seen=("/proc/1/ns/mnt: {closed}",),
-            advice="{advice}"),
-    )),
-    Check("host.root", "whether runc can pivot the root directory", _root, (
-        Row(WARNING, "the host runs from its initramfs: runc fails with `pivot_root: invalid argument`",
-            run=("systemctl set-environment DOCKER_RAMDISK=true", "systemctl restart docker"),
-            advice="or boot from a disk; podman and runc have --no-pivot"),
     )),
     Check("host.cgroups", "cgroups with device rules", _cgroups, (
         Row(WARNING, "the kernel hides device programs (kptr_restrict is 2): nvc cannot add rules under cgroup v2",
