@@ -38,7 +38,7 @@ def ls_command(ctx: click.Context, everything: bool, form: str, no_headers: bool
         output.write("".join(f"{tenant.name}\n" for tenant in found))
         return
     if form in ("json", "yaml"):
-        from nvc.slices.store.status import document
+        from nvc.slices.show.document import document
 
         output.write(output.document_text({"slices": [document(tenant) for tenant in found]}, form))
         return
@@ -65,7 +65,8 @@ def show_command(ctx: click.Context, slice_name: str, form: str) -> None:
     from nvc.model.slices.sizes import size_text
     from nvc.slices.client.nvcd import violations_of
     from nvc.slices.show import rows, tables
-    from nvc.slices.store.status import document, find
+    from nvc.slices.show.document import document
+    from nvc.slices.store.status import find
 
     tenant = find(everybody(ctx, operator_kernel()), slice_name)
     if form != "table":

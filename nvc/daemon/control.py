@@ -35,7 +35,7 @@ from nvc.daemon.time.timing import Timing
 from nvc.model.request import MPS_PIPES
 from nvc.model.slices.layout import NO_LIMIT
 from nvc.slices.policy.entitlement import Terms, entitlements
-from nvc.slices.store.status import container_document
+from nvc.slices.show.document import container_document
 
 EVENTS_SHOWN = 64
 QUESTIONS = (

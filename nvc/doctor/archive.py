@@ -32,7 +32,7 @@ from nvc.frontends.engines.registered import registered
 from nvc.plan.listing import info_document
 from nvc.request.config import PATHS
 from nvc.slices.make import shim
-from nvc.slices.store.status import document as slice_document
+from nvc.slices.show.document import document as slice_document
 
 ROOT = "nvc-doctor"
 _LINES = 2000  # of the kernel log, the last ones

@@ -7,7 +7,8 @@ import pytest
 from nvc.base.errors import InputError
 from nvc.discovery.containers import ContainerName
 from nvc.model.slices.entry import Entry
-from nvc.slices.store.status import SliceStatus, document, find, named
+from nvc.slices.show.document import document
+from nvc.slices.store.status import SliceStatus, find, named
 
 NOBODY = ContainerName()
 A, B = "aaaa" + "0" * 60, "aaab" + "1" * 60

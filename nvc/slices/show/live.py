@@ -55,7 +55,7 @@ class LiveView:
 def document(picture: Picture) -> dict[str, object]:
     """A picture for programs, each slice as `ls` has it; shares are parts of the time since the look before."""
     from nvc.slices.policy.utilization import state
-    from nvc.slices.store.status import document as of_slice
+    from nvc.slices.show.document import document as of_slice
 
     slices = []
     for tenant in picture.everybody:

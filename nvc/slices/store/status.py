@@ -7,7 +7,6 @@ same name, the living one has it, and the others go by their ids.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 from nvc.base.errors import InputError, NvcError
 from nvc.base.value import Value
@@ -300,84 +299,3 @@ def _candidates(found: list[SliceStatus]) -> str:
 def gone(tenant: SliceStatus) -> tuple[str, ...]:
     """A warning for changes of a slice whose container is gone."""
     return () if tenant.alive else (f"{tenant.name}: no process has this slice any more",)
-
-
-def document(tenant: SliceStatus) -> dict[str, Any]:
-    """One slice for programs; amounts in bytes, times in seconds since the epoch."""
-    return {
-        "key": tenant.entry.key,
-        "name": tenant.name,
-        "state": tenant.state,
-        "running": tenant.alive,
-        "container": container_document(tenant.container),
-        "program": tenant.entry.program or None,
-        "rootfs": tenant.entry.rootfs or None,
-        "libraries": tenant.entry.libs_dir,
-        "quota": tenant.entry.quota,
-        "created": tenant.entry.created,
-        "pids": list(tenant.pids),
-        "problem": tenant.problem or None,
-        "suspension": _suspension(tenant.suspension),
-        "hooks": {"suspend": tenant.entry.suspend_hook or None, "resume": tenant.entry.resume_hook or None},
-        "devices": [
-            {
-                "uuid": device.uuid,
-                "index": device.index,
-                "name": device.name,
-                "memory": device.memory or None,
-                "limit": None if device.limit == NO_LIMIT else device.limit,
-                "reserved": device.reserved,
-                "limitedBy": [name.lower() for name in tenant.keepers(device)],
-                "cores": device.cores or None,
-                "periodUs": device.period_us or None,
-                "weight": device.weight,
-                "policy": policy_of(device.policy).name,
-                "notEnforced": device.not_enforced or None,
-                "pacePercent": device.pace,
-                "paused": device.paused,
-                "denied": device.denied,
-                "time": _time(device),
-                "used": None if tenant.problem or not tenant.alive else device.used,
-                "refused": device.refused,
-            }
-            for device in tenant.devices
-        ],
-        "processes": [
-            {
-                "pid": account.host_pid or None,
-                "pidInside": account.pid,
-                "name": account.name,
-                "used": list(account.used),
-            }
-            for account in tenant.accounts
-        ],
-    }
-
-
-def _suspension(one: Suspension | None) -> dict[str, Any] | None:
-    """What is known of a slice that does not run, for programs."""
-    if one is None:
-        return None
-    return {"since": one.since, "saved": one.bytes, "pids": list(one.pids), "problem": one.problem or None}
-
-
-def container_document(container: ContainerName) -> dict[str, str | None] | None:
-    """A container as its engine knows it, for programs; None where nothing is known of it."""
-    if not container.id:
-        return None
-    return {
-        "engine": container.engine or None,
-        "id": container.id,
-        "name": container.name or None,
-        "pod": container.pod or None,
-        "namespace": container.namespace or None,
-        "realm": container.realm or None,
-    }
-
-
-def _time(device: SliceDeviceStatus) -> dict[str, Any] | None:
-    """The slice's total use of a device's time, for programs; None: unknown."""
-    if device.budget is None:
-        return None
-    budget = device.budget
-    return {"usedNs": budget.charged, "waitedNs": budget.waited, "launches": budget.launches}
