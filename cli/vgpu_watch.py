@@ -92,6 +92,7 @@ def show_command(ctx: click.Context, slice_name: str, form: str) -> None:
         if device.hidden:
             lines.append(("", "hidden: it was not asked for"))
             continue
+        used += f" and {size_text(device.moved)} on the host" if device.moved else ""
         refused = f", {device.refused} requests refused" if device.refused else ""
         lines.append(("", f"limit {rows.limit_text(device, size_text)} of {memory}, used {used}{refused}"))
         if device.reserved:

@@ -18,7 +18,6 @@ from nvc.daemon.audit.accountant import Balance
 from nvc.daemon.audit.verify import REPORT
 from nvc.daemon.daemon import Daemon
 from nvc.model.slices.layout import NO_LIMIT
-from nvc.model.slices.suspension import SUSPENDING
 from nvc.slices.policy.entitlement import entitlements
 
 PATHS = (b"/", b"/metrics")
@@ -120,8 +119,8 @@ class Exporter:
             named = self._named(balance.key)
             labels = (balance.key, *named, balance.uuid)
             vgpu = (*named, balance.index, balance.uuid)
-            most = balance.used
-            used.add_metric((*labels, "ledger"), balance.model)
+            most = balance.on_device(self.daemon.suspender.records.get(balance.key))
+            used.add_metric((*labels, "ledger"), min(balance.model, most))
             if balance.truth >= 0:
                 used.add_metric((*labels, "nvml"), balance.truth)
             peak.add_metric(labels, self.daemon.accountant.peaks[balance.key, balance.uuid])
@@ -203,10 +202,8 @@ class Exporter:
             woke.add_metric(named, one.wakes, one.waited / 1e9)
             longest.add_metric(named, one.longest / 1e9)
         for key, record in self.daemon.suspender.records.items():
-            if record.state != SUSPENDING:
-                for uuid in sorted({each.uuid for each in record.saved}):
-                    count = sum(each.bytes for each in record.saved if each.uuid == uuid)
-                    saved.add_metric((key, *self._named(key), uuid), count)
+            for uuid in sorted({each.uuid for each in record.saved}) if record.is_away else ():
+                saved.add_metric((key, *self._named(key), uuid), record.moved(uuid))
         yield from (saved, woke, longest, *numbers.values())
 
     def _own(self) -> Iterator[Metric]:

@@ -53,11 +53,16 @@ def test_there_and_back(place: Place, launcher: str, holder: Start) -> None:
     found = shown(place, launcher, str(one.tenant))
     assert found["state"] == "suspended" and found["running"] and one.tenant in found["suspension"]["pids"]
     assert found["suspension"]["saved"] == (1000 + 518) << 20 and not found["suspension"]["problem"]
-    assert "suspended  since " in cli(place, launcher, "show", str(one.tenant)).stdout
+    assert found["devices"][0]["used"] == 0 and found["devices"][0]["moved"] == (1000 + 518) << 20
+    assert not any(each["used"][0] for each in found["processes"])
+    text = cli(place, launcher, "show", str(one.tenant)).stdout
+    assert "suspended  since " in text and "used 0 MiB and 1518 MiB on the host" in text, text
     assert ", suspended" in cli(place, launcher, "ls").stdout
     assert " suspended " in cli(place, launcher, "top", "--once").stdout
     assert ask(place)["slices"][0]["suspension"] == "suspended"
-    assert re.search(r'nvc_slice_saved_bytes{.*device_uuid="GPU-.*} 1.59', get(place, "/metrics"))
+    metrics = get(place, "/metrics")
+    assert re.search(r'nvc_slice_saved_bytes{.*device_uuid="GPU-.*} 1.59', metrics)
+    assert re.findall(r"^(?:nvc_slice_memory|hami_vgpu_memory_used)_bytes{.*} (.*)$", metrics, re.M) == ["0.0"] * 3
     cli(place, launcher, "suspend", str(one.tenant))  # again: it is so
     assert one.waits()
     cli(place, launcher, "resume", str(one.tenant))

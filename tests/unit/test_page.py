@@ -15,6 +15,7 @@ from nvc.daemon.web import http, rows
 from nvc.daemon.web.server import Server, merge
 from nvc.discovery.containers import ContainerName
 from nvc.model.slices.ledger import Account
+from nvc.model.slices.suspension import SUSPENDED, Saved, Suspension
 from nvc.slices.policy.utilization import Received
 from nvc.slices.store.registry import Entry, EntryDevice
 from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
@@ -47,6 +48,17 @@ def test_what_it_does_now() -> None:
     assert rows.slice_now(TENANT, DEVICE, None, None, 0, None) == ["idle", None, None, None, None, None]
     denied = DEVICE.replace(denied=True)
     assert rows.slice_now(TENANT, denied, None, balance, 0, 0)[0] == "denied"
+
+
+def test_what_is_in_the_host_s_memory() -> None:
+    """It is not on the GPU: only what NVML shows there is, as of a process that came later."""
+    away = Suspension("a-1-2-3", SUSPENDED, 1, (Saved(70, 1, GPU, 3 * GIB),))
+    tenant = TENANT.replace(suspension=away)
+    balance = Balance("a-1-2-3", GPU, "0", 8 * GIB, 3 * GIB, GIB, (80,))
+    assert rows.slice_now(tenant, DEVICE, None, balance, 0, 0)[3] == GIB
+    accounts = (Account(0, 5, "python", (2 * GIB,)), Account(1, 6, "later", (GIB,)))
+    found = rows.processes("a", (GPU,), accounts, (User(80, 1, 6, "a", GPU, GIB),), {}, away)
+    assert [one["used"][GPU] for one in found] == [0, GIB]
 
 
 def test_a_gpu() -> None:

@@ -17,6 +17,7 @@ from nvc.kernel import Kernel
 from nvc.model.slices import layout, ledger, quota
 from nvc.model.slices.ledger import Account, Budget, LedgerError
 from nvc.model.slices.quota import QuotaDevice
+from nvc.model.slices.suspension import Suspension
 from nvc.slices.store import registry
 from nvc.slices.store.liveness import LOCKS_TIME, held
 from nvc.slices.store.process_info import ENDED, is_ending, pid_inside, start_of
@@ -53,6 +54,10 @@ class Balance(Value):
     def used(self) -> int:
         """The larger of the two."""
         return max(self.truth, self.model)
+
+    def on_device(self, suspension: Suspension | None) -> int:
+        """What of it is on the device: of a suspended slice, what NVML shows."""
+        return max(self.truth, 0) if suspension is not None and suspension.is_away else self.used
 
 
 class ProcessUse(Value):

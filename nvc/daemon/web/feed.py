@@ -173,7 +173,8 @@ class Feed:
     def _of(self, key: str, had: rows.Had) -> list[dict[str, Any]]:
         daemon = self.daemon
         uuids = tuple(device.uuid for device in daemon.slices.by_key[key].devices)
-        return rows.processes(key, uuids, daemon.accountant.accounts.get(key, ()), daemon.accountant.users, had)
+        accounts, users = daemon.accountant.accounts.get(key, ()), daemon.accountant.users
+        return rows.processes(key, uuids, accounts, users, had, daemon.suspender.records.get(key))
 
     def _gpus(self, had: rows.Had, now: int) -> dict[str, Any]:
         daemon = self.daemon

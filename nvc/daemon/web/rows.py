@@ -12,9 +12,10 @@ from nvc.daemon.audit.accountant import Balance, User
 from nvc.daemon.audit.nvml_client import DeviceSeen
 from nvc.model.slices.layout import NO_LIMIT
 from nvc.model.slices.ledger import Account
+from nvc.model.slices.suspension import Suspension
 from nvc.slices.policy.utilization import Received, state
 from nvc.slices.show.rows import asked_text, policy_text
-from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
+from nvc.slices.store.status import SliceDeviceStatus, SliceStatus, on_devices
 
 UNKNOWN_NAME = "?"
 Had = Mapping[tuple[str, int], tuple[float, int]]  # by UUID and process: its part of the time, and switches in all
@@ -47,7 +48,7 @@ def slice_now(
     Parts of the time since the look before; None: not known.
     """
     share, waited = (round(had.share, 3), round(had.waited, 3)) if had else (None, None)
-    used, most = (balance.used, peak) if balance is not None else (None, None)
+    used, most = (balance.on_device(tenant.suspension), peak) if balance is not None else (None, None)
     return [state(tenant, device, had), share, waited, used, most, refused]
 
 
@@ -73,11 +74,14 @@ def gpu_row(
 
 
 def processes(
-    key: str, uuids: tuple[str, ...], accounts: tuple[Account, ...], users: tuple[User, ...], had: Had
-) -> list[dict[str, Any]]:
+    key: str, uuids: tuple[str, ...], accounts: tuple[Account, ...], users: tuple[User, ...], had: Had,
+    suspension: Suspension | None = None,
+) -> list[dict[str, Any]]:  # fmt: skip
     """The processes of a slice: those with an account in its ledger, then those that only NVML shows."""
     own = [user for user in users if user.key == key]
     pids = {user.inside: user.pid for user in own}
+    named = tuple(one.replace(host_pid=pids.get(one.pid, 0)) for one in accounts)
+    accounts = on_devices(named, suspension)
     found = [(one.pid, one.name, dict(zip(uuids, one.used)), True) for one in accounts]
     counted = {one.pid for one in accounts}
     found += [

@@ -45,6 +45,16 @@ class Suspension(Value):
         return sum(one.bytes for one in self.saved)
 
     @property
+    def is_away(self) -> bool:
+        """Whether its memory is in the host's. Of one that leaves it counts as on the devices."""
+        return self.state != SUSPENDING
+
+    def moved(self, uuid: str) -> int:
+        """What is in the host's memory of what all processes had of a device."""
+        here = self.saved if self.is_away else ()
+        return sum(one.bytes for one in here if one.uuid.lower() == uuid.lower())
+
+    @property
     def pids(self) -> tuple[int, ...]:
         """The processes."""
         return tuple(sorted({one.pid for one in self.saved}))

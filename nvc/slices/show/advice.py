@@ -90,7 +90,7 @@ def _load(
         step=step,
         cores=device.cores,
         weight=device.weight,
-        used=None if tenant.problem else device.used,
+        used=None if tenant.problem else device.used + device.moved,
         processes=len(tenant.accounts),
         server=tenant.entry.server == device.uuid,
         first=any(one.uuid == device.uuid and one.asked_policy == FIRST for one in tenant.entry.devices),

@@ -47,6 +47,7 @@ def document(tenant: SliceStatus) -> dict[str, Any]:
                 "denied": device.denied,
                 "time": _time(device),
                 "used": None if tenant.problem or not tenant.alive else device.used,
+                "moved": device.moved,
                 "refused": device.refused,
             }
             for device in tenant.devices

@@ -44,7 +44,7 @@ class SliceDeviceStatus(Timing):
     name: str
     memory: int  # all there is; 0: not known
     limit: int  # NO_LIMIT: all of it
-    used: int  # as the processes say
+    used: int  # that is on the device, as the processes say
     paused: bool = False
     denied: bool = False
     budget: Budget | None = None  # of its time, as the processes say; None: not known
@@ -54,6 +54,7 @@ class SliceDeviceStatus(Timing):
     pace: int | None = None  # percent of the time for which it may have work beside others; None: not measured
     kept: bool = False  # nvcd keeps its time by the driver's scheduler; otherwise the shim does
     refused: int | None = None  # requests for memory that did not fit; None: not known
+    moved: int = 0  # that is in the host's memory, of a suspended slice
 
     @property
     def hidden(self) -> bool:
@@ -148,10 +149,33 @@ def statuses_of(kernel: Kernel, known: Snapshot, names: Lookup | None = None) ->
     names = names or Lookup()
     away = suspensions()
     found = [
-        tenant.replace(container=container_of(tenant.entry, names), suspension=away.get(tenant.entry.key))
+        with_suspension(tenant, away.get(tenant.entry.key)).replace(container=container_of(tenant.entry, names))
         for tenant in found
     ]
     return named(tuple(found))
+
+
+def with_suspension(tenant: SliceStatus, one: Suspension | None) -> SliceStatus:
+    """The slice, of which what is in the host's memory is not on its devices."""
+    if one is None or not one.is_away:
+        return tenant.replace(suspension=one)
+    accounts = on_devices(tenant.accounts, one)
+    totals = ledger.totals(accounts, len(tenant.devices))
+    devices = tuple(
+        device.replace(used=used, moved=one.moved(device.uuid)) for device, used in zip(tenant.devices, totals)
+    )
+    return tenant.replace(suspension=one, accounts=accounts, devices=devices)
+
+
+def on_devices(accounts: tuple[Account, ...], one: Suspension | None) -> tuple[Account, ...]:
+    """The accounts with what is on the devices, of a suspended slice those of later processes only."""
+    if one is None or not one.is_away:
+        return accounts
+    return tuple(
+        account if account.host_pid and account.host_pid not in one.pids
+        else account.replace(used=(0,) * len(account.used))
+        for account in accounts
+    )  # fmt: skip
 
 
 def enforced(found: tuple[SliceStatus, ...], known: Snapshot) -> tuple[tuple[SliceStatus, ...], tuple[str, ...]]:
