@@ -187,9 +187,10 @@ tables: native ## write what is made from the code: docs/api.md, tables of docs,
 chart: | $(VENV)/.ready ## build/kubernetes: the Helm chart, and the manifest nvc.yaml, which HELM makes (helm)
 	$(RUN) packaging/chart.py $(BUILD)/kubernetes $(if $(VERSION),--version "$(VERSION)") $(if $(IMAGE),--image "$(IMAGE)") $(if $(HELM),--helm "$(HELM)")
 
+# Tests without a cluster run beside those that wait for theirs.
 test-kubernetes: $(BUILD)/.packages-test stage ## a real cluster on this machine with simulated GPUs; wants Go, and builds Kubernetes the first time; PODS=200
 	@cd tests && ../$(RUN) -m support.cluster build
-	$(if $(PODS),NVC_PODS="$(PODS)") $(PYTEST) $(or $(TESTS),tests/kubernetes)
+	$(if $(PODS),NVC_PODS="$(PODS)") $(PYTEST) --processes 2 $(or $(TESTS),tests/kubernetes)
 
 # Engines are made first, alone: a test's time has no room for that.
 test-engines: $(BUILD)/.packages-test $(BUILD)/.packages-engines stage ## clients such as LXC, and engines newer than the distribution's: Debian sid's, unpacked, and others that Go builds the first time, in a quarter of an hour

@@ -28,6 +28,8 @@ CLONE_NEWNS = 0x20000  # unshare(2)
 MNT_DETACH = 2  # umount2(2)
 #: The files of tests that wait for one long computation: where a run ends with one, the other processors idle.
 LONG = ("tests/unit/test_lint.py",)
+#: Files of this folder have one cluster, but for those that have none.
+CLUSTER, WITHOUT = "tests/kubernetes/", ("test_kubelet_", "test_doctor_", "test_nri.")
 POISON = """
 #include <fcntl.h>
 #include <unistd.h>
@@ -40,13 +42,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parallel.add_option(parser)
 
 
+def _has_cluster(file: str) -> bool:
+    return file.startswith(CLUSTER) and not file.removeprefix(CLUSTER).startswith(WITHOUT)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Bound every test, spread them over processes, and set Hypothesis up.
 
     Property tests try the same few examples every time, with NVC_EXPLORE many new ones. None fails for being slow.
     """
     config.pluginmanager.register(Bound())
-    parallel.register(config, LONG)
+    parallel.register(config, LONG, _has_cluster)
     if config.pluginmanager.hasplugin("hypothesispytest"):
         from hypothesis import configuration, settings
 

@@ -12,7 +12,7 @@ import gc
 import multiprocessing
 import os
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -25,14 +25,16 @@ def add_option(parser: pytest.Parser) -> None:
     parser.addoption("--processes", type=int, default=0, help="run files of tests in so many processes")
 
 
-def register(config: pytest.Config, first: tuple[str, ...] = ()) -> None:
-    """Run tests as the option says. Files of `first` begin before all others.
+def register(
+    config: pytest.Config, first: tuple[str, ...] = (), together: Callable[[str], bool] = lambda _: False
+) -> None:
+    """Run tests as the option says. Files of `first` begin before all others, and one process has those `together`.
 
     Tests that are named, as in `test_file.py::test_name`, run in this process.
     """
     count = config.getoption("processes")
     if count and not config.getoption("collectonly") and not any("::" in word for word in config.args):
-        config.pluginmanager.register(Parallel(count, first))
+        config.pluginmanager.register(Parallel(count, first, together))
 
 
 class _Whole(pytest.Item):
@@ -68,9 +70,11 @@ class _Worker:
 class Parallel:
     """The plugin of the first process."""
 
-    def __init__(self, count: int, first: tuple[str, ...]) -> None:
+    def __init__(self, count: int, first: tuple[str, ...], together: Callable[[str], bool]) -> None:
         self._count = count
         self._first = first
+        self._together = together
+        self._keeper = 0  # the process that has what is together
         self._files: list[pytest.Collector] = []
         # Numbers of files, and how many of their tests have begun.
         self._ahead: collections.deque[tuple[int, int]] = collections.deque()
@@ -83,7 +87,7 @@ class Parallel:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Take the files, before marks of tests that nobody has read choose among them."""
         self._files += [item.parent for item in items if isinstance(item.parent, _File)]
-        self._files.sort(key=lambda file: file.nodeid not in self._first)
+        self._files.sort(key=lambda file: (file.nodeid not in self._first, not self._together(file.nodeid)))
         items.clear()
 
     @pytest.hookimpl(tryfirst=True)
@@ -105,6 +109,17 @@ class Parallel:
         if session.shouldfail:
             raise session.Failed(session.shouldfail)
         return True
+
+    def _next(self, worker: _Worker) -> tuple[int, int] | None:
+        """What the worker runs next, which is not ahead any more."""
+        for given in self._ahead:
+            if self._together(self._files[given[0]].nodeid):
+                self._keeper = self._keeper or worker.pid
+                if self._keeper != worker.pid:
+                    continue
+            self._ahead.remove(given)
+            return given
+        return None
 
     def _fork(self, session: pytest.Session) -> None:
         ours, theirs = multiprocessing.Pipe()
@@ -143,9 +158,10 @@ class Parallel:
                 _report(session, name, "its process ended meanwhile")
                 if worker.last:
                     self._ahead.appendleft((worker.file, worker.begun))
+                self._keeper = 0 if worker.pid == self._keeper else self._keeper
                 self._fork(session)
         elif kind == "next":
-            given = self._ahead.popleft() if self._ahead and not session.shouldfail else None
+            given = None if session.shouldfail else self._next(worker)
             if given:
                 worker.file, worker.begun, worker.last = *given, ""
             worker.connection.send(given)

@@ -17,7 +17,7 @@ def pytest_addoption(parser):
     parallel.add_option(parser)
 
 def pytest_configure(config):
-    parallel.register(config, ("test_first.py",))
+    parallel.register(config, ("test_first.py",), lambda name: name.startswith("test_pair"))
 
 @pytest.fixture(scope="session")
 def process():
@@ -25,6 +25,25 @@ def process():
     yield os.getpid()
     os.rename(f"began-{os.getpid()}", f"ended-{os.getpid()}")
 """
+#: The first file of the pair waits for what the other process comes to once it has passed over the second one.
+PAIR = {
+    "test_pair_1.py": """
+def test_pair(process):
+    with open("gate") as gate:
+        gate.read()
+    with open(f"pair-{process}", "a") as file:
+        file.write("x")
+""",
+    "test_pair_2.py": """
+def test_pair(process):
+    with open(f"pair-{process}", "a") as file:
+        file.write("x")
+""",
+    "test_single.py": """
+def test_pair():
+    open("gate", "w").close()
+""",
+}
 FILES = {
     "conftest.py": CONFTEST,
     "test_broken.py": "import nothing_of_this_name",
@@ -51,9 +70,9 @@ def test_chosen(process): assert process == os.getpid()
 }
 
 
-def outcome(scratch: str, *words: str) -> tuple[int, list[str], str]:
+def outcome(scratch: str, *words: str, files: dict[str, str] = FILES) -> tuple[int, list[str], str]:
     """The exit code, what became of each test, and all that was said."""
-    for name, text in FILES.items():
+    for name, text in files.items():
         with open(os.path.join(scratch, name), "w", encoding="utf-8") as file:
             file.write(text)
     env = {**CLEAN_ENV, "PYTHONPATH": os.path.join(REPO, "tests"), "COLUMNS": "200"}
@@ -87,6 +106,14 @@ def test_some_are_chosen(scratch: str) -> None:
     code, lines, said = outcome(scratch, "--processes=9", "-k", "chosen", "--ignore=test_broken.py")
     assert (code, len(lines)) == (0, 3), said
     assert outcome(scratch, "--processes=9", "-k", "nothing_at_all", "--ignore=test_broken.py")[0] == 5
+
+
+def test_one_process_has_what_is_together(scratch: str) -> None:
+    os.mkfifo(os.path.join(scratch, "gate"))
+    code, _, said = outcome(scratch, "--processes=2", files={"conftest.py": CONFTEST, **PAIR})
+    assert code == 0, said
+    (pair,) = (name for name in os.listdir(scratch) if name.startswith("pair-"))
+    assert os.path.getsize(os.path.join(scratch, pair)) == 2
 
 
 def test_one_failure_is_enough(scratch: str) -> None:
