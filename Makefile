@@ -197,7 +197,6 @@ test-engines: $(BUILD)/.packages-test $(BUILD)/.packages-engines stage ## client
 	dpkg-query -W $$(sed -n 's/^engines //p' packaging/apt-packages.txt) || true
 	cd tests && ../$(RUN) -m support.generations build
 	$(PYTEST) --processes $(JOBS) -m engines tests/engines
-	$(PYTEST) tests/kubernetes/test_nri.py
 	for generation in sid newest; do \
 	    tools=$$(cd tests && ../$(RUN) -m support.generations $$generation) && \
 	    NVC_TOOLS="$$tools" $(PYTEST) --processes $(JOBS) tests/kernel -k "runc or crun" || exit 1; \
