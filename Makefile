@@ -153,7 +153,7 @@ nightly-explore: $(BUILD)/.packages-test stage
 	    $(wildcard tests/native/test_ldcache_merge*.py)
 	NVC_EXPLORE=1 $(PYTEST) -m nightly tests/kernel/test_faults.py
 
-nightly-faults:
+nightly-faults: $(BUILD)/.packages-test stage
 	@$(MAKE) --no-print-directory faults FAULTS="--fresh $(FAULTS)"
 
 bench: export NVC_STAGE := $(CURDIR)/$(BUILD)/prefix
