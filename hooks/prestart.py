@@ -69,7 +69,7 @@ def _inject(command: str, config: Config, log: RunLog, debug: bool) -> None:
     privileges.reduce("configure", options.load_kmods, kernel)
     pid = _pid(kernel, command, state)
     opened = opener(kernel, pid, container.rootfs, (state.id, state.bundle))
-    outcome = configure(Run(kernel, options, request, opened, log, container.devices, last=True, again=again))
+    outcome = configure(Run(kernel, options, request, opened, log, last=True, again=again))
     log.step(f"{outcome.changes} changes")
     log.warnings(outcome.warnings)
     if not debug:  # only after success: engines show a hook's first line as the cause of its failure

@@ -179,16 +179,14 @@ class Driver(Closable):
         self,
         container: Container,
         request: Request,
-        oci_devices: list[dict[str, object]] | None = None,
         last: bool = False,
     ) -> Outcome:
         """Give a container what a request asks for: all of it, or nothing. Needs root.
 
-        `oci_devices` is linux.resources.devices of its OCI configuration, if the caller has it. A second call
-        with the same request changes nothing. With `last`, SIGINT stays blocked after success: for a program
-        that ends by telling the outcome, which a Ctrl-C that comes too late must not turn into a failure.
+        A second call with the same request changes nothing. With `last`, SIGINT stays blocked after success: for
+        a program that ends by telling the outcome, which a Ctrl-C that comes too late must not turn into a failure.
         """
-        run = Run(self._kernel, self.options, request, container.open, self._log, oci_devices, last)
+        run = Run(self._kernel, self.options, request, container.open, self._log, last)
         return configure(run)
 
 

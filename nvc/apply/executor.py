@@ -37,15 +37,13 @@ def apply_plan(
     plan: Plan,
     target: Target,
     timeout: float = 10.0,
-    oci_devices: list[dict[str, object]] | None = None,
     done: Callable[[str], None] = lambda stage: None,
     last: bool = False,
 ) -> Outcome:
     """Give the container at `target` everything in `plan`; `timeout` in seconds for the lock and the applier.
 
-    `oci_devices` is the bundle's linux.resources.devices, where the caller has it: it stands in for a device
-    program that the kernel does not show. With `last` the process ends by telling this call's outcome, and SIGINT
-    stays blocked after success. Raises NvcError or KeyboardInterrupt; the container is then as it was before.
+    With `last` the process ends by telling this call's outcome, and SIGINT stays blocked after success. Raises
+    NvcError or KeyboardInterrupt; the container is then as it was before.
     """
     with open_journal(kernel, _key(kernel, target), timeout) as journal:
         if target.host:
@@ -57,7 +55,7 @@ def apply_plan(
             if last:
                 clear_deadline()
             try:
-                outcome = _change(kernel, plan, target, program, journal, timeout, oci_devices, done)
+                outcome = _change(kernel, plan, target, program, journal, timeout, done)
             except BaseException:
                 held.release()
                 raise
@@ -104,11 +102,10 @@ def _change(
     program: Program,
     journal: Journal,
     timeout: float,
-    oci_devices: list[dict[str, object]] | None,
     done: Callable[[str], None],
 ) -> Outcome:
     """Device rules, then the applier. When one fails, what the other did is taken back."""
-    allowed = _allow_devices(kernel, plan, target, oci_devices)
+    allowed = _allow_devices(kernel, plan, target)
     done("device rules")
     try:
         report = _run(kernel, target, program, journal, timeout)
@@ -122,9 +119,7 @@ def _change(
     return Outcome(report.changes, warnings, allowed.programs)
 
 
-def _allow_devices(
-    kernel: Kernel, plan: Plan, target: Target, oci_devices: list[dict[str, object]] | None
-) -> RuleChange:
+def _allow_devices(kernel: Kernel, plan: Plan, target: Target) -> RuleChange:
     """Apply the plan's device rules, before the nodes appear; what is returned can take them back."""
     from nvc.apply.cgroup import RuleChange, prepare
 
@@ -137,7 +132,7 @@ def _allow_devices(
     if cgroup is None:
         return RuleChange()
     with cgroup:
-        change = prepare(kernel, cgroup, rules, oci_devices)
+        change = prepare(kernel, cgroup, rules)
     try:
         change.apply()
     except BaseException:

@@ -64,7 +64,6 @@ class Run(Value):
     request: Request
     opened: Callable[[], Target]  # opens the container, once for each attempt
     log: Log
-    oci_devices: list[dict[str, object]] | None = None  # its bundle's linux.resources.devices, where known
     last: bool = False  # the process ends by telling the outcome; see nvc.apply.executor
     again: Call | None = None  # notes how it was done
 
@@ -135,7 +134,7 @@ def _configure(run: Run) -> Outcome:
     kernel, timeout = run.kernel, run.options.timeout
 
     def apply() -> Outcome:
-        return apply_plan(kernel, plan, target, timeout, run.oci_devices, run.log.done, run.last)
+        return apply_plan(kernel, plan, target, timeout, run.log.done, run.last)
 
     with target:
         if plan.slice is None or plan.slice.outer is not None:

@@ -51,7 +51,6 @@ class Container(Value):
     environment: dict[str, str]  # of two of a name, the last
     privileged: bool = False  # CAP_SYS_ADMIN is in the bounding set
     mounts: tuple[Mount, ...] = ()
-    devices: list[dict[str, object]] | None = None  # linux.resources.devices, unchecked
     annotations: dict[str, str] = {}
     mount_label: str = ""  # of SELinux, for file systems that are made for it
     program: str = ""  # absolute, with which it starts; "" where PATH leads to it
@@ -108,13 +107,11 @@ def container_of(document: Any, bundle: str) -> Container:
     if not _is_path(root):
         raise Malformed("root.path is not a path")
     linux = _table(document, "linux", "linux")
-    resources = _table(linux, "resources", "linux.resources")
     return Container(
         root if root.startswith("/") else f"{bundle}/{root}",
         _environment(process),
         _is_privileged(process.get("capabilities")),
         tuple(_mounts(document)),
-        _devices(resources),
         _annotations(document),
         _typed(linux, "mountLabel", str, "linux.mountLabel") or "",
         _program(process),
@@ -185,13 +182,6 @@ def _mounts(document: dict[str, Any]) -> list[Mount]:
         bind = kind == "bind" or "bind" in options or "rbind" in options
         found.append(Mount(source, destination, bind))
     return found
-
-
-def _devices(resources: dict[str, Any]) -> list[dict[str, object]] | None:
-    devices = _typed(resources, "devices", list, "linux.resources.devices")
-    if devices is not None and not all(type(entry) is dict for entry in devices):
-        raise Malformed("linux.resources.devices has an entry that is not an object")
-    return devices
 
 
 def _annotations(document: dict[str, Any]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The interpreter and the generator held against the kernel: random programs, attached and asked by real opens."""
+"""The interpreter held against the kernel: random programs, attached and asked by real opens."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support import examples
-from support.device_cgroup import BLOCK, CHAR, MKNOD, NULL, READ, WRITE, Group, Prober, load
+from support.device_cgroup import CHAR, NULL, READ, WRITE, Group, Prober, load
 
 from nvc.apply.cgroup.evaluate import answer_to
-from nvc.apply.cgroup.program import allow_block
-from nvc.apply.cgroup.rules import DeviceRule, decide, generate
 
 if TYPE_CHECKING:
-    from nvc.apply.cgroup.program import Instruction, Rule
+    from nvc.apply.cgroup.program import Instruction
 
 #: Devices without a driver here, or harmless to open.
 DEVICES = (NULL, (1, 5), (195, 0), (195, 1), (240, 0))
@@ -32,41 +30,7 @@ def place() -> Iterator[tuple[Group, Prober]]:
     with Group.make(2) as group, Prober(group) as inside:
         for device in DEVICES:
             inside.node(device)
-            inside.node(device, BLOCK)
         yield group, inside
-
-
-rules = st.lists(
-    st.builds(
-        DeviceRule,
-        st.booleans(),
-        st.integers(0, 2),
-        st.sampled_from([-1, 1, 195]),
-        st.sampled_from([-1, 0, 3, 5]),
-        st.integers(1, 7),
-    ),
-    max_size=8,
-).map(tuple)
-
-
-@in_kernel
-@given(rules, st.lists(st.sampled_from(DEVICES), max_size=3))
-def test_program_of_rules(
-    place: tuple[Group, Prober], listed: tuple[DeviceRule, ...], ours: list[Rule]
-) -> None:
-    group, inside = place
-    code = allow_block(tuple(ours)) + generate(listed)
-    program = load(code)
-    group.attach(program, 0)
-    os.close(program)
-    for device in DEVICES:
-        for kind in (BLOCK, CHAR):
-            for access, flags in FLAGS.items():
-                expected = decide(listed, kind, access, *device) or (kind == CHAR and device in ours)
-                assert answer_to(code, access << 16 | kind, *device)[0] == expected
-                assert inside.opens(device, flags, kind) == expected
-            expected = decide(listed, kind, MKNOD, *device)
-            assert inside.makes(device, kind) == expected
 
 
 registers = st.integers(2, 5)

@@ -54,7 +54,7 @@ def test_program_of_a_real_runtime_is_extended(name: str, runc_bundle: Callable[
         assert denies(container, "/fuse")
         assert not denies(container, "/null")
 
-        again = prepare(LinuxKernel(), found, (GPU,), bundle.config["linux"]["resources"]["devices"])
+        again = prepare(LinuxKernel(), found, (GPU,))
         ids = bpf.attached(found.directory)
         again.apply()
         assert bpf.attached(found.directory) == ids

@@ -226,9 +226,9 @@ class Group:
         """The group as `device_cgroup` describes it."""
         return DeviceCgroup(self.version, self.directory, self.path, self.mount)
 
-    def prepare(self, rules: tuple[Rule, ...] = NVIDIA, oci_devices: object = None) -> RuleChange:
+    def prepare(self, rules: tuple[Rule, ...] = NVIDIA) -> RuleChange:
         """`nvc.apply.cgroup.prepare` for this group."""
-        return prepare(LinuxKernel(), self.described(), rules, oci_devices)
+        return prepare(LinuxKernel(), self.described(), rules)
 
 
 def find(pid: int) -> DeviceCgroup | None:

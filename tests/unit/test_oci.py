@@ -111,7 +111,7 @@ def test_a_whole_configuration() -> None:
             "capabilities": {"bounding": ["CAP_SYS_ADMIN"]},
         },
         "mounts": [{"destination": "/d", "source": "/s", "type": "bind"}, {"destination": "/proc"}],
-        "linux": {"resources": {"devices": [{"allow": False}]}, "mountLabel": "u:r:t:s0:c1,c2"},
+        "linux": {"mountLabel": "u:r:t:s0:c1,c2"},
         "annotations": {"key": "value"},
         "unknown": {"to": ["nvc"]},
     }
@@ -120,16 +120,15 @@ def test_a_whole_configuration() -> None:
     assert container.environment == {"A": "last", "B": "2=3"}
     assert container.privileged
     assert container.mounts == (Mount("/s", "/d"), Mount("", "/proc", False))
-    assert container.devices == [{"allow": False}]
     assert container.mount_label == "u:r:t:s0:c1,c2"
     assert container.annotations == {"key": "value"}
 
 
 def test_what_may_be_absent_or_null() -> None:
     nulls = {"mounts": None, "linux": None, "annotations": None}
-    for more in ({}, nulls, {"linux": {"resources": None}}, {"linux": {"resources": {"devices": None}}}):
+    for more in ({}, nulls, {"linux": {}}):
         container = container_of({**MINIMAL, "process": {"env": None, "capabilities": None}, **more}, "/b")
-        assert (container.environment, container.mounts, container.devices) == ({}, (), None)
+        assert (container.environment, container.mounts) == ({}, ())
         assert not container.privileged
 
 
@@ -171,8 +170,7 @@ def broken() -> Iterator[tuple[Any, str]]:
         yield {**MINIMAL, "process": {"capabilities": value}}, "process.capabilities"
     for value in ({}, [5], [{"source": 5}], [{"destination": []}]):
         yield {**MINIMAL, "mounts": value}, "mount"
-    for value in ([], {"resources": []}, {"resources": {"devices": {}}}, {"resources": {"devices": [5]}}):
-        yield {**MINIMAL, "linux": value}, "linux"
+    yield {**MINIMAL, "linux": []}, "linux"
     for value in ([], {"a": 5}):
         yield {**MINIMAL, "annotations": value}, "annotations"
 

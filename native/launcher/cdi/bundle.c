@@ -229,7 +229,6 @@ static bool is_sliced(struct reading *in)
 static void check(struct reading *in, uint32_t process, uint32_t linux_table,
                   struct cdi_container *container)
 {
-    uint32_t resources = typed(in, linux_table, "resources", '{');
     uint32_t capabilities = json_get(&in->json, process, "capabilities", &in->odd);
 
     if (capabilities && in->json.tokens[capabilities].kind == '{')
@@ -237,8 +236,6 @@ static void check(struct reading *in, uint32_t process, uint32_t linux_table,
     else
         capabilities = typed(in, process, "capabilities", '[');
     container->privileged = has_word(in, capabilities, "CAP_SYS_ADMIN");
-    if (resources)
-        all_of(in, typed(in, resources, "devices", '['), '{');
     if (linux_table)
         typed(in, linux_table, "mountLabel", '"');
     uint32_t mounts = typed(in, 0, "mounts", '[');

@@ -54,15 +54,12 @@ class RuleChange(Closable):
         """Release what is held open."""
 
 
-def prepare(
-    kernel: Kernel, cgroup: DeviceCgroup, rules: tuple[Rule, ...], oci_devices: object = None
-) -> RuleChange:
+def prepare(kernel: Kernel, cgroup: DeviceCgroup, rules: tuple[Rule, ...]) -> RuleChange:
     """Read a device cgroup and work out what it takes to allow `rules`, character devices as (major, minor).
 
-    Nothing is changed yet. `oci_devices` is the parsed `linux.resources.devices` of the container's bundle,
-    for device programs that the kernel does not show. Raises MountError where the rules could not be
-    allowed. In a user namespace nobody may change a device cgroup: the change is then empty and carries a
-    warning. The caller keeps and closes `cgroup`, and may do so at once.
+    Nothing is changed yet. Raises MountError where the rules could not be allowed. In a user namespace nobody
+    may change a device cgroup: the change is then empty and carries a warning. The caller keeps and closes
+    `cgroup`, and may do so at once.
     """
     if not rules:
         return RuleChange()
@@ -74,4 +71,4 @@ def prepare(
         return v1.prepare(kernel, cgroup, rules)
     from nvc.apply.cgroup import v2
 
-    return v2.prepare(cgroup, rules, oci_devices)
+    return v2.prepare(cgroup, rules)

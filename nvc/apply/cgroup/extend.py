@@ -1,15 +1,12 @@
 """A loaded device program extended by our devices: its union with them, loaded but attached nowhere.
 
 The union is the program itself, as the kernel dumps it, behind the block that allows our devices: exact
-whoever made it. Only where a dump cannot be had or does not load again is a program made from the bundle's
-rules instead. That one knows what the runtime was told, not what else stands in the attached program, so it
-never replaces one of several.
+whoever made it.
 """
 
 from __future__ import annotations
 
 import errno
-import posix as os  # importing `os` itself costs a container start 0.8 ms
 
 from nvc.apply.cgroup.program import (
     Instruction,
@@ -22,10 +19,10 @@ from nvc.apply.cgroup.program import (
 )
 from nvc.kernel import bpf
 
-_NAME_NODES = "list the nodes in the bundle's linux.resources.devices (as CDI does)"
+_BY_CDI = "give the devices by CDI"
 _HINT = (
     "let the kernel show it (kernel.kptr_restrict below 2 and CAP_SYSLOG), "
-    f"or start the container with net.core.bpf_jit_harden at 0, or {_NAME_NODES}"
+    f"or start the container with net.core.bpf_jit_harden at 0, or {_BY_CDI}"
 )
 #: Errors of BPF_PROG_LOAD that judge the program, not the caller.
 _VERDICTS = (errno.EINVAL, errno.EACCES, errno.E2BIG, errno.EOPNOTSUPP, errno.EFAULT)
@@ -53,47 +50,18 @@ def readable(program: bpf.BpfProgram) -> list[Instruction]:
         if code is None:
             raise Unreadable("its constants are hidden (net.core.bpf_jit_harden) in an unknown way", _HINT)
     if not code or not reloadable(code):
-        raise Unreadable("it uses calls, maps or instructions that a dump does not preserve", _NAME_NODES)
+        raise Unreadable("it uses calls, maps or instructions that a dump does not preserve", _BY_CDI)
     return code
 
 
-def extend(
-    program: bpf.BpfProgram, code: list[Instruction] | Unreadable, rules: tuple[Rule, ...], oci_devices: object
-) -> int:
-    """A descriptor of a new program that allows `rules` and what `program` does; -1: leave it alone.
+def extend(code: list[Instruction], rules: tuple[Rule, ...]) -> int:
+    """A descriptor of a new program that allows `rules`, and what the program of these instructions does.
 
-    `code` is what `readable` gave or raised. `oci_devices` is None where the bundle may not stand in. Raises
-    Unreadable, and OSError where this process may not load programs at all.
+    Raises Unreadable, and OSError where this process may not load programs at all.
     """
-    problem: Unreadable
-    if isinstance(code, Unreadable):
-        problem = code
-    else:
-        try:
-            return bpf.load(encode(allow_block(rules) + code))
-        except OSError as error:
-            if error.errno not in _VERDICTS:
-                raise
-            problem = Unreadable(f"the kernel refuses to load it again: {error.strerror}", _NAME_NODES)
-    if oci_devices is None:
-        raise problem
-    return _from_bundle(program, rules, oci_devices, problem)
-
-
-def _from_bundle(
-    program: bpf.BpfProgram, rules: tuple[Rule, ...], oci_devices: object, problem: Unreadable
-) -> int:
-    from nvc.apply.cgroup.rules import RUNTIME_RULES, allow_all, generate, parse
-
     try:
-        listed = parse(oci_devices) + RUNTIME_RULES
-    except ValueError as error:
-        raise Unreadable(f"{problem.cause}, and {error}", problem.hint) from None
-    if allow_all(listed, rules):
-        return -1
-    new = bpf.load(encode(allow_block(rules) + generate(listed)))
-    # A second run makes the same program again; the kernel's hash of what was loaded tells.
-    if bpf.identify_program(new).tag == program.tag:
-        os.close(new)
-        return -1
-    return new
+        return bpf.load(encode(allow_block(rules) + code))
+    except OSError as error:
+        if error.errno not in _VERDICTS:
+            raise
+        raise Unreadable(f"the kernel refuses to load it again: {error.strerror}", _BY_CDI) from None

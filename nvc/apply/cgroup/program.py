@@ -16,20 +16,15 @@ Instruction = tuple[int, int, int, int, int]
 Rule = tuple[int, int]
 
 CHAR = 2
-BLOCK = 1
-MKNOD = 1
 READ = 2
 WRITE = 4
 
 # Codes of linux/bpf_common.h and linux/bpf.h, composed.
 LDX_W = 0x61
 AND32_K = 0x54
-RSH32_K = 0x74
-MOV32_X = 0xBC
 MOV64_K = 0xB7
 JA = 0x05
 JEQ_K = 0x15
-JSET_K = 0x45
 JNE_K = 0x55
 JLT_K = 0xA5
 JLE_K = 0xB5

@@ -28,9 +28,9 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _HINT_RIGHTS = "run as root of the host, where no seccomp filter forbids bpf(2), "
 
 
-def prepare(cgroup: DeviceCgroup, rules: tuple[Rule, ...], oci_devices: object) -> RuleChange:
+def prepare(cgroup: DeviceCgroup, rules: tuple[Rule, ...]) -> RuleChange:
     """What must be replaced so that `rules` are allowed; see `nvc.apply.cgroup.prepare`."""
-    change = ProgramChange(cgroup, rules, oci_devices)
+    change = ProgramChange(cgroup, rules)
     try:
         change.plan()
     except BaseException:
@@ -42,11 +42,10 @@ def prepare(cgroup: DeviceCgroup, rules: tuple[Rule, ...], oci_devices: object) 
 class ProgramChange(RuleChange):
     """Programs to replace on the container's cgroup, and on the systemd scope around it if it is its own."""
 
-    def __init__(self, cgroup: DeviceCgroup, rules: tuple[Rule, ...], oci_devices: object) -> None:
+    def __init__(self, cgroup: DeviceCgroup, rules: tuple[Rule, ...]) -> None:
         super().__init__()
         self._cgroup = cgroup.duplicate()
         self._rules = rules
-        self._oci_devices = oci_devices
         self._scope = -1
         self._pending: list[Replacement] = []
         self._done: list[Replacement] = []
@@ -155,19 +154,12 @@ class ProgramChange(RuleChange):
         new = -1
         try:
             program = bpf.read_program(old)
-            code: list[tuple[int, int, int, int, int]] | Unreadable
-            try:
-                code = readable(program)
-                if allows(code, self._rules):
-                    self._allowing.add(program_id)
-                    self.programs = ((_text(program.tag), True),) if alone else None
-                    return
-            except Unreadable as problem:
-                code = problem
-            new = extend(program, code, self._rules, self._oci_devices if alone else None)
-            if new < 0:
+            code = readable(program)
+            if allows(code, self._rules):
                 self._allowing.add(program_id)
+                self.programs = ((_text(program.tag), True),) if alone else None
                 return
+            new = extend(code, self._rules)
             replacement = Replacement(directory, flags, old, program_id, new)
             self._allowing.add(replacement.new_id)
             self._pending.append(replacement)
