@@ -105,7 +105,7 @@ class Host:
             self._accounted = gpu.now + 100 * MS
             self.account = self.keeper.account(0)
             totals = {pid: had for device in self.account.devices for pid, had, _ in device.pids}
-            self._totals = [*self._totals[-10:], totals]
+            self._totals = [*self._totals[-5:], totals]
             self._activity = {pid: had - self._totals[0].get(pid, 0) for pid, had in totals.items()}
         following = min(self._due, self._accounted, self._planned, end)
         gpu.wait(max(following, gpu.now + 1000))

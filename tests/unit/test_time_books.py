@@ -19,5 +19,5 @@ def test_who_has_stopped_rests() -> None:
         now = {1: number >= 22, 2: number <= 20}  # two accounts show no more than before
         if number >= 2:
             assert books.resting(UUID) == {pid for pid, rests in now.items() if rests}, number
-    assert books.lately(UUID) == {1: STEP, 2: 9 * STEP}
+    assert books.lately(UUID) == {1: 0, 2: 5 * STEP}
     assert not books.resting("GPU-0000bbbb")

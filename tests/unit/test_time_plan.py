@@ -7,6 +7,7 @@ from support.timehost import UUID, demand
 
 from nvc.base.errors import InputError
 from nvc.daemon.keeper.plan import (
+    LATELY,
     LONGEST_US,
     NATIVE_US,
     DevicePlan,
@@ -152,24 +153,23 @@ def test_neighbours_of_a_job_on_two_devices_follow_it_on_each() -> None:
     assert phases(both) == {"x": 0, "a": 50 * MS, "b": 50 * MS}
 
 
-SECOND = 1000 * MS
 
 
 def turns(
     had: dict[int, int], spanning: frozenset[str], first: bool = False, policy: DevicePolicy | None = None
 ) -> list[int]:
-    """The quotas of slices a and b with processes 1 and 2, in milliseconds; `had` in the last second."""
+    """The quotas of slices a and b with processes 1 and 2, in milliseconds; `had` lately."""
     force = in_force(policy or DevicePolicy(), (demand("a", "weight", first=first), demand("b", "weight")))
     found = plan(UUID, force, {"a": (group(1),), "b": (group(2),)}, had, spanning)
     return [one.quota_ns // MS for one in found.slices]
 
 
 def test_jobs_on_several_devices_have_quotas_while_all_of_them_always_work() -> None:
-    busy, both = {1: SECOND // 2, 2: SECOND // 2}, frozenset("ab")
+    busy, both = {1: LATELY // 2, 2: LATELY // 2}, frozenset("ab")
     assert turns(busy, both) == turns(busy, frozenset("a")) == [50, 50]
     assert turns(busy, frozenset()) == [0, 0], "on one device turns need no agreement"
-    assert turns({1: SECOND * 9 // 10, 2: SECOND // 10}, both) == [0, 0], "what one leaves the other has"
-    assert turns({1: SECOND // 10, 2: SECOND // 10}, both) == [0, 0]
+    assert turns({1: LATELY * 9 // 10, 2: LATELY // 10}, both) == [0, 0], "what one leaves the other has"
+    assert turns({1: LATELY // 10, 2: LATELY // 10}, both) == [0, 0]
     assert turns(busy, both, True, DevicePolicy(policy=FIRST)) == [0, 0], "who is first waits for nobody"
 
 
@@ -187,17 +187,17 @@ def test_quotas_of_jobs_on_several_devices_share_what_others_leave(had: tuple[in
     demands = [*(demand(key, "weight") for key in "abc"), demand("d", "weight", cores=30)]
     force = in_force(DevicePolicy(), tuple(demands))
     groups = {one.key: (group(pid),) for pid, one in enumerate(demands, 1)}
-    activity = {pid: part * SECOND // 100 for pid, part in enumerate(had, 1)}
+    activity = {pid: part * LATELY // 100 for pid, part in enumerate(had, 1)}
     found = plan(UUID, force, groups, activity, frozenset("ab"))
     assert [one.quota_ns // MS for one in found.slices[:3]] == wanted[:3]
     assert found.slices[3].quota_ns // MS == 30
 
 
 def test_who_has_stopped_working_has_no_quota() -> None:
-    """The last second still shows the job before."""
+    """What it had lately still shows the job before."""
     force = in_force(DevicePolicy(), (demand("a", "weight"), demand("b", "weight")))
     groups = {"a": (group(1),), "b": (group(2),)}
-    activity = {1: SECOND // 2, 2: SECOND // 2}
+    activity = {1: LATELY // 2, 2: LATELY // 2}
     for resting, wanted in ((frozenset(), 50), (frozenset({1}), 0)):
         found = plan(UUID, force, groups, activity, frozenset("ab"), resting)
         assert [(one.quota_ns // MS, one.in_turn) for one in found.slices] == [(wanted, bool(wanted))] * 2

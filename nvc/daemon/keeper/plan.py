@@ -22,9 +22,9 @@ PERIOD = 100 * MS  # of a cap, where the slice asks for none
 PERIODS = (20 * MS, 1000 * MS)
 SLACK = 8  # of a quota, this part may be had above it where caps promise all of the time
 ALONE = 0.8  # of what the busiest group of a slice had: one that had this much counts as always working
-SATURATED = 0.8  # of what it is entitled to: who had this much of the last second wants all of it
-IDLE = 0.01  # of the last second: who had less leaves its part to others
-SECOND = 1000 * MS
+LATELY = 500 * MS  # what a process had in them says whether it works
+SATURATED = 0.8  # of what it is entitled to: who had this much lately wants all of it
+IDLE = 0.01  # of the time: who had less lately leaves its part to others
 ROUND = 50 * MS  # a capped slice has a part of this at a time: 20 changes to it and back in a second
 
 STRANGERS = "strangers"  # the key in a plan for all processes in no slice
@@ -103,7 +103,7 @@ def plan(
 
     `groups` by the key of the slice; one without groups stays in the plan, since its cap goes on while its
     processes come and go. `activity`: nanoseconds that each process had lately, by its number, of one span of time
-    for all (a second, say); `resting`: processes that have stopped working since.
+    LATELY; `resting`: processes that have stopped working since.
     """
     present = tuple(terms for terms in force.terms if groups.get(terms.key))
     if force.policy.server or not force.policy.timed:
@@ -164,7 +164,7 @@ def _turns(
     for terms in present:
         pids = {group.pid for group in groups[terms.key]}
         if not pids <= resting or period_of(terms) > PERIOD:  # a quota of a long period may have ended
-            had[terms.key] = sum(activity.get(pid, 0) for pid in pids) / SECOND
+            had[terms.key] = sum(activity.get(pid, 0) for pid in pids) / LATELY
     usual = {terms.key for terms in present if period_of(terms) == PERIOD}
     everybody = frozenset(terms.key for terms in force.terms)
     part = entitlements(force, everybody - {key for key, had_ in had.items() if had_ >= IDLE})

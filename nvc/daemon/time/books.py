@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
+from nvc.daemon.keeper.plan import LATELY
 from nvc.daemon.keeper.wire import Account
 
-LATELY = 1_000_000_000  # nanoseconds: what a process had in them says whether it works
 RESTS = 200_000_000  # who had nothing in these does not work any more
 
 
@@ -45,7 +45,7 @@ class Books:
         return found
 
     def lately(self, uuid: str) -> dict[int, int]:
-        """What each process had of a GPU in the last second, or since there are accounts."""
+        """What each process had of a GPU in the time LATELY, or since there are accounts."""
         if not self._past:
             return {}
         old, new = ({pid: had for pid, had, _ in _pids(one, uuid)} for one in (self._past[0], self._past[-1]))
