@@ -50,6 +50,27 @@ def test_who_is_wanted_comes_back_at_once() -> None:
     assert not idle.plan((tenant(suspended=True, wanted=True, moves=True),), 2 * HALF)
 
 
+def test_who_cannot_come_back_is_tried_again_and_holds_nobody_up() -> None:
+    """A tenant can see to it: a frozen process is not given its memory back."""
+    idle = Idle()
+    frozen = tenant(suspended=True, wanted=True)
+    found = {now: idle.plan((frozen,), now) for now in range(HALF, 12 * SECOND, HALF)}
+    assert [now for now, steps in found.items() if steps] == [HALF, HALF + AGAIN, HALF + 2 * AGAIN]
+    other = tenant("b", suspended=True, wanted=True)
+    assert idle.plan((frozen, other), 12 * SECOND) == (("b", RETURNS),)
+
+
+def test_who_waits_for_what_nobody_can_give_holds_nobody_up() -> None:
+    idle = Idle()
+    large, small = tenant(suspended=True, wanted=True, room=False), tenant("b", suspended=True, wanted=True)
+    stays = tenant("c", held=())
+    for now in range(0, 9 * SECOND, HALF):
+        assert idle.plan((large, stays), now) == ()
+    assert idle.plan((large, stays, small), 9 * SECOND) == (("b", RETURNS),)
+    leaves = tenant("d", 9 * SECOND)
+    assert Idle().plan((large, leaves, small.replace(weight=1)), 0) == (), "it waits for one that may leave soon"
+
+
 def test_the_one_that_did_nothing_for_longest_makes_room() -> None:
     idle = Idle()
     work = {"b": 3, "c": 2, "d": 90}  # seconds until which each works

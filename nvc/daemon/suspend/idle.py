@@ -18,7 +18,7 @@ REST = SECOND  # without work, after which a slice makes room for one that is wa
 STAY_LEAST = 5 * SECOND  # that one which works is left on its devices
 STAY = 10  # times what it took to move it
 REFUSED = 60 * SECOND  # before a slice is tried again that could not be suspended
-AGAIN = STAY_LEAST  # before somebody is moved for the next allocation of a slice
+AGAIN = STAY_LEAST  # between two moves for allocations of a slice, and two tries to bring one back
 LEAVES, RETURNS, ANSWERED = "leaves", "returns", "answered"  # steps; the last: who waits is told to try, or give up
 
 
@@ -51,7 +51,7 @@ class Tenant(Value):
 class Seen:
     """What is remembered of a slice."""
 
-    __slots__ = ("work", "worked", "wanted", "came", "began", "out", "back", "refused", "moved")
+    __slots__ = ("work", "worked", "wanted", "came", "began", "out", "back", "refused", "moved", "stuck")
 
     def __init__(self, work: int, now: int) -> None:
         self.work = work
@@ -62,6 +62,7 @@ class Seen:
         self.out = self.back = 0  # nanoseconds that moving it took
         self.refused = 0
         self.moved = 0  # when somebody was last moved for an allocation of it
+        self.stuck = 0  # when it was last to come back, and did not
 
 
 class Idle:
@@ -78,11 +79,13 @@ class Idle:
             self._note(one, now)
         busy = {uuid for one in known.values() if one.moves for uuid in one.devices}
         found: list[tuple[str, str]] = []
-        wanted = [one for one in known.values() if one.wanted and not one.moves]
+        wanted = [one for one in known.values() if one.wanted and not one.moves and not self._stuck(one.key, now)]
         for one in sorted(wanted, key=lambda one: (now - self.seen[one.key].wanted + 1) * one.weight, reverse=True):
             if busy.isdisjoint(one.places):
-                found += self._serve(one, known, now)
-                busy.update(one.places)  # who waits for longer is not overtaken
+                steps, later = self._serve(one, known, now)
+                found += steps
+                if steps or later:
+                    busy.update(one.places)  # who waits for longer is not overtaken
         for one in known.values():
             seen = self.seen[one.key]
             idle = not one.suspended and not one.wanted and any(one.held) and now - seen.worked >= one.idle_ns
@@ -97,6 +100,8 @@ class Idle:
             seen.began = now
             if step == LEAVES:
                 seen.refused = now  # unless it goes
+            else:
+                seen.stuck = now  # unless it comes
         return tuple(found)
 
     def _note(self, one: Tenant, now: int) -> None:
@@ -109,31 +114,37 @@ class Idle:
             seen.came = now
         if one.suspended:
             seen.refused = 0
+        else:
+            seen.stuck = 0
         if not one.wanted:
             seen.wanted = 0
         elif not seen.wanted:
             seen.wanted = now
 
-    def _serve(self, one: Tenant, known: Mapping[str, Tenant], now: int) -> list[tuple[str, str]]:
-        """The step for one that waits; []: nobody may be moved for it yet."""
+    def _serve(self, one: Tenant, known: Mapping[str, Tenant], now: int) -> tuple[list[tuple[str, str]], bool]:
+        """The step for one that waits, and whether somebody can be moved for it later if there is none now."""
         near = [each for each in known.values() if not set(each.devices).isdisjoint(one.places)]
         others = [
             each for each in near
             if each.key != one.key and not each.suspended and any(map(each.held_on, one.places))
         ]  # fmt: skip
+        able = [each for each in others if self._may_try(self.seen[each.key], now)]
         seen = self.seen[one.key]
         if one.place:
-            able = sum(each.held_on(one.place) for each in others if self._may_try(self.seen[each.key], now))
-            if one.room or able < one.lacks:
-                return [(one.key, ANSWERED)]
+            if one.room or sum(each.held_on(one.place) for each in able) < one.lacks:
+                return [(one.key, ANSWERED)], False
             if seen.moved and seen.wanted > seen.moved > now - AGAIN:
-                return []
+                return [], True
         elif one.room:
-            return [(one.key, RETURNS)]
-        leaves = self._leaves(others, near, now)
+            return [(one.key, RETURNS)], False
+        leaves = self._leaves(able, near, now)
         if leaves and one.place:
             seen.moved = now
-        return leaves
+        return leaves, bool(able)
+
+    def _stuck(self, key: str, now: int) -> bool:
+        """Whether it was to come back a moment ago, and did not: its processes may be frozen."""
+        return 0 < self.seen[key].stuck > now - AGAIN
 
     def _leaves(self, others: Iterable[Tenant], near: Iterable[Tenant], now: int) -> list[tuple[str, str]]:
         """Which of `others` leaves; `near` says how long moving takes."""
@@ -142,7 +153,7 @@ class Idle:
         able = [
             (now - seen.worked, now - seen.came, key)
             for seen, key in there
-            if (now - seen.worked >= REST or now - seen.came >= stay) and self._may_try(seen, now)
+            if now - seen.worked >= REST or now - seen.came >= stay
         ]  # fmt: skip
         return [(max(able)[2], LEAVES)] if able else []
 
