@@ -161,7 +161,7 @@ def policy_command(
     """
     from nvc.discovery import discover
     from nvc.model.slices.sizes import parse_number
-    from nvc.model.slices.time_settings import parse_duration, parse_policy
+    from nvc.model.slices.time_settings import idle_seconds, parse_duration, parse_idle, parse_policy
     from nvc.slices.admin.device_policy import (
         devices_named,
         set_device_policy,
@@ -182,8 +182,7 @@ def policy_command(
     if floor is not None:
         changes["floor_us"] = parse_duration("--floor", floor, *policies.FLOOR_US)
     if idle is not None:
-        least, most = (each * 1_000_000 for each in policies.IDLE_S)
-        changes["idle_s"] = 0 if idle == "off" else parse_duration("--idle-suspend", idle, least, most) // 1_000_000
+        changes["idle_s"] = idle_seconds(parse_idle("--idle-suspend", idle))
     if reset and changes:
         raise click.UsageError("want either --reset or something to set")
     if (reset or changes) and ctx.get_parameter_source("form") is ParameterSource.COMMANDLINE:

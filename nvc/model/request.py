@@ -77,6 +77,7 @@ class Portion(Timing, kw_only=True):
     uncounted: bool = False  # with libraries whose memory is not counted
     suspend_hook: str = ""  # what is told before the slice is suspended; see nvc/model/slices/hook.py
     resume_hook: str = ""  # and once it runs again
+    idle_suspend: str = ""  # for how long it may be idle before it is suspended, or off; "": as on its devices
 
 
 class Part(Portion):
@@ -132,6 +133,8 @@ SLICE_FIELDS = (
           _TOLD, "vgpu-suspend-hook", "suspendHook", "suspend.md#hooks"),
     Field("resume_hook", "hook", "HOOK", "Tell its programs once it runs again",
           _TOLD, "vgpu-resume-hook", "resumeHook", "suspend.md#hooks"),
+    Field("idle_suspend", "idle", "TIME", "Suspend it when idle for this long, until it is used; off: never",
+          _TOLD, "vgpu-idle-suspend", "idleSuspend", "suspend.md#when-it-is-idle"),
 )  # fmt: skip
 
 
@@ -162,6 +165,7 @@ class SliceRequest(Value):
     uncounted: bool = False  # keep libraries whose memory the shim does not see (OpenCL, graphics, video)
     suspend_hook: str = ""
     resume_hook: str = ""
+    idle_suspend: str = ""
     library_path: tuple[str, ...] = ()  # where else the image's programs look for libraries
     largest: Size | None = None  # what the operator lets anybody ask for
     most_cores: int = 0  # likewise; 0: all

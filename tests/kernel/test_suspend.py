@@ -280,6 +280,17 @@ def test_an_idle_slice_leaves_and_comes_back(place: Place, driver: str, launcher
     eventually(place, lambda found: found["slices"][0]["suspension"] == "running")
 
 
+@pytest.mark.usefixtures("served")
+def test_a_rule_of_one_slice(place: Place, driver: str, launcher: str, holder: Start) -> None:
+    """Its GPU has none."""
+    one, other = holder(100), holder(100)
+    cli(place, launcher, "set", str(one.tenant), "--idle-suspend=2s")
+    eventually(place, lambda found: {each["suspension"] for each in found["slices"]} == {"suspended", "running"})
+    assert state(place, launcher, other) == "running" and one.tells()
+    cli(place, launcher, "set", str(one.tenant), "--idle-suspend=off")
+    assert shown(place, launcher, str(one.tenant))["idleSuspend"] == "off"
+
+
 @pytest.mark.driver(gpus=1, model="t4", memory=8 * GIB)
 @pytest.mark.usefixtures("served")
 def test_idle_slices_make_room(place: Place, driver: str, launcher: str, holder: Start) -> None:

@@ -21,7 +21,8 @@ MIB = 1 << 20
 def slice_(name: str, state: str = "", used: int = 0) -> Any:
     away = Suspension("key", state, 0, (), "the driver does not answer") if state else None
     device = SimpleNamespace(uuid=UUID, used=used)
-    return SimpleNamespace(name=name, suspension=away, state=state or "running", devices=(device,))
+    entry = SimpleNamespace(idle_suspend="")
+    return SimpleNamespace(name=name, suspension=away, state=state or "running", devices=(device,), entry=entry)
 
 
 @pytest.fixture

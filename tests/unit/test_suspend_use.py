@@ -11,12 +11,33 @@ from nvc.slices.policy.policies import DevicePolicy
 ONE, TWO, OTHER = "GPU-0000aaaa", "GPU-0000bbbb", "GPU-0000cccc"
 
 
+def registered(**given: tuple[str, ...]) -> Any:
+    """Slices, each with its own rule and its devices, on GPUs of which two have a rule."""
+    return SimpleNamespace(
+        device_policy={ONE: DevicePolicy(idle_s=60), TWO: DevicePolicy(idle_s=60), OTHER: DevicePolicy()},
+        by_key={
+            key: SimpleNamespace(
+                alive=True, entry=SimpleNamespace(idle_suspend=own),
+                devices=[SimpleNamespace(uuid=uuid) for uuid in uuids],
+            )
+            for key, (own, *uuids) in given.items()
+        },
+    )  # fmt: skip
+
+
+def test_its_own_rule_beats_the_gpu_s() -> None:
+    slices = registered(
+        a=("", ONE, TWO), b=("", ONE, OTHER), c=("off", ONE), d=("90s", OTHER), e=("", OTHER), f=("1h", ONE)
+    )
+    nothing: Any = SimpleNamespace()
+    use = Use(nothing, slices, nothing, nothing, nothing, print)
+    assert use.seconds() == {"a": 60, "d": 90, "f": 3600}
+
+
 def test_time_without_kernels_is_no_work() -> None:
     log: dict[str, list[tuple[str, int, int]]] = {}
     busy: dict[str, int] = {}
-    slices: Any = SimpleNamespace(
-        device_policy={ONE: DevicePolicy(idle_s=60), TWO: DevicePolicy(idle_s=60), OTHER: DevicePolicy()}
-    )
+    slices = registered(a=("", ONE, TWO), b=("", OTHER))
     seen: Any = SimpleNamespace()
     timing: Any = SimpleNamespace(books=SimpleNamespace(slices=lambda uuid: log.get(uuid, [])))
     nothing: Any = SimpleNamespace()

@@ -1,8 +1,8 @@
-"""Looks who uses the GPUs whose policy has idle-suspend, and has idle slices suspended and wanted ones resumed."""
+"""Looks who uses GPUs whose slices have idle-suspend, and has idle slices suspended and wanted ones resumed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from nvc.daemon.audit.accountant import Accountant
 from nvc.daemon.schedule.slice_index import IndexedSlice, SliceIndex
@@ -15,6 +15,7 @@ from nvc.model.slices.isolation import MPS
 from nvc.model.slices.layout import DENIED, PAUSED
 from nvc.model.slices.sizes import size_text
 from nvc.model.slices.suspension import SUSPENDED
+from nvc.model.slices.time_settings import idle_seconds
 
 MINUTE = 60 * SECOND
 UNKNOWN = 1 << 40  # bytes: what NVML does not tell is enough for anybody
@@ -39,17 +40,18 @@ class Use:
 
     def before(self, now: int) -> None:
         """Note what NVML's next answer is to be seen with. Raises OSError."""
-        if any(own.idle_s for own in self.slices.device_policy.values()):
+        if self.seconds():
             self._moving = frozenset(filter(self.suspender.moves, self.slices.by_key))
             self.asks.note(self._subject(now).values())
             self.observer.look(self._observed(now), now)
 
     def look(self, now: int) -> None:
         """Ask for what is due. Raises OSError."""
-        if not any(own.idle_s for own in self.slices.device_policy.values()):
+        if not (idle := self.seconds()):
             return
-        for uuid, own in self.slices.device_policy.items():
-            self._say(uuid, self.timing.keeper_of(uuid, now) if own.idle_s else "")
+        uuids = self._uuids(idle)
+        for uuid in uuids | self._said.keys():
+            self._say(uuid, self.timing.keeper_of(uuid, now) if uuid in uuids else "")
         asks = self.asks.read()
         answered = [ask for ask in asks.values() if not ask.bytes]
         waiting = {key: ask for key, ask in asks.items() if ask.bytes}
@@ -94,22 +96,35 @@ class Use:
         quiet = {seen.uuid.lower() for seen in self.accountant.devices if seen.busy == 0}
         before, self._had = self._had, {}
         work: dict[str, int] = {}
-        for uuid, own in self.slices.device_policy.items():
-            for key, had, _ in self.timing.books.slices(uuid) if own.idle_s else ():
+        for uuid in self._uuids(self.seconds()):
+            for key, had, _ in self.timing.books.slices(uuid):
                 then, done = before.get((uuid, key), (had, 0))
                 done += 0 if uuid.lower() in quiet else had - then
                 self._had[uuid, key] = had, done
                 work[key] = work.get(key, 0) + done
         return work
 
+    def seconds(self) -> dict[str, int]:
+        """After how many seconds slices are suspended, by key: by their own rule, else by that of all devices."""
+        policy, found = self.slices.device_policy, {}
+        for key, known in self.slices.by_key.items():
+            if known.alive and known.devices and (own := known.entry.idle_suspend):
+                found[key] = idle_seconds(own)
+            elif known.alive and known.devices:
+                times = [policy[one.uuid].idle_s if one.uuid in policy else 0 for one in known.devices]
+                found[key] = max(times) if all(times) else 0
+        return {key: seconds for key, seconds in found.items() if seconds}
+
+    def _uuids(self, idle: Iterable[str]) -> set[str]:
+        """The devices of these slices."""
+        return {device.uuid for key in idle for device in self.slices.by_key[key].devices}
+
     def _subject(self, now: int) -> dict[str, IndexedSlice]:
-        """The slices all of whose devices have idle-suspend, and their time kept by the driver."""
-        policy = self.slices.device_policy
-        able = {uuid for uuid, own in policy.items() if own.idle_s and not self.timing.keeper_of(uuid, now)}
-        return {
-            key: known for key, known in self.slices.by_key.items()
-            if known.alive and known.devices and all(device.uuid in able for device in known.devices)
-        }  # fmt: skip
+        """The slices that have idle-suspend, and the time of all of whose devices the driver keeps."""
+        idle = self.seconds()
+        able = {uuid for uuid in self._uuids(idle) if not self.timing.keeper_of(uuid, now)}
+        known = {key: self.slices.by_key[key] for key in idle}
+        return {key: one for key, one in known.items() if all(device.uuid in able for device in one.devices)}
 
     def _tenants(self, asks: dict[str, Ask], now: int) -> Iterator[Tenant]:
         work = self.count()
@@ -117,12 +132,9 @@ class Use:
         for user in self.accountant.users:
             place = user.key, user.uuid.lower()
             held[place] = held.get(place, 0) + (user.used if user.used >= 0 else UNKNOWN)
-        for key, known in self.slices.by_key.items():
+        for key, seconds in self.seconds().items():
+            known, one = self.slices.by_key[key], self.suspender.records.get(key)
             uuids = tuple(device.uuid for device in known.devices)
-            idle = [self.slices.device_policy[uuid].idle_s for uuid in uuids if uuid in self.slices.device_policy]
-            one = self.suspender.records.get(key)
-            if not known.alive or len(idle) < len(uuids) or not uuids or not all(idle):
-                continue
             ask = asks.get(key)
             suspended = one is not None and one.state == SUSPENDED
             moves = self.suspender.moves(key) or key in self._moving
@@ -130,7 +142,7 @@ class Use:
             waits = suspended and not moves and self.observer.answer(key) not in (QUIET, "")
             able = self._can_be_idle(known, uuids, now)
             yield Tenant(
-                key, uuids, max(1, *(device.weight for device in known.devices)), max(idle) * SECOND,
+                key, uuids, max(1, *(device.weight for device in known.devices)), seconds * SECOND,
                 work.get(key, 0),
                 suspended=one is not None,
                 wanted=waits or (ask is not None and (suspended or one is None)),

@@ -11,6 +11,7 @@ from nvc.doctor import FAILED, OK, WARNING, Check, Fact, Row, first
 from nvc.doctor.context import Context, read_text
 from nvc.doctor.host.slices import PATIENCE, restart_of
 from nvc.model.slices import suspension
+from nvc.model.slices.hook import OFF
 from nvc.slices.client.nvcd import ask
 from nvc.slices.policy import policies
 
@@ -25,6 +26,8 @@ def _suspension(context: Context) -> Iterator[Fact]:
         if one.suspension is not None and one.suspension.state == suspension.FAILED:
             yield Fact(failed=one.name, problem=one.suspension.problem)
     idle = _idle(f"{context.runtime_directory}/vgpu-policy")
+    own = [one for one in living if one.entry.idle_suspend not in ("", OFF)]
+    idle |= {device.uuid for one in own for device in one.devices}
     if not away and not idle:
         return
     try:

@@ -7,13 +7,12 @@ from nvc.base.value import Value
 from nvc.frontends.cdi.hookspec import OPTION
 from nvc.model.request import CORES_UNCAPPED, Part, Portion, Request, Size, SliceRequest, fields_by
 from nvc.model.selection import select
-from nvc.model.slices.hook import parse_hook
 from nvc.model.slices.isolation import KERNEL
 from nvc.model.slices.layout import NO_LIMIT
 from nvc.model.slices.policy import POLICIES
 from nvc.model.slices.sizes import parse_number
-from nvc.model.slices.slice import HOOKS, SliceDevice, amount, bounded, devices_of, reservation, timed
-from nvc.model.slices.time_settings import PERIOD_US, asked
+from nvc.model.slices.slice import TEXTS, SliceDevice, amount, bounded, devices_of, reservation, timed
+from nvc.model.slices.time_settings import KINDS, PERIOD_US, asked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ _LONGEST = 500  # characters of an argument
 _UNCOUNTED = "uncounted"
 #: Numbers of a slice that an argument has by name: the word, and the field of Portion.
 _WORDS = {"reserved": "request", "period_us": "period"}
-_PLACED = ("cores", "weight", "policy", "hold", "isolation", "uncounted", *HOOKS)
+_PLACED = ("cores", "weight", "policy", "hold", "isolation", "uncounted", *TEXTS)
 _NAMED = {_WORDS.get(name, name): name for name in Portion._fields if name not in _PLACED}
 _RANGES = {"request": (1, _LARGEST), "period": PERIOD_US}  # others have 32 bits
 _IN_HOLD = frozenset("0123456789abcdefABCDEF-")
@@ -119,7 +118,7 @@ def _check_isolation(facts: HostFacts, isolation: str, device: SliceDevice) -> N
 def written(device: SliceDevice | Part) -> str:
     """A slice of a device as the hook's argument."""
     named = [f"{word}={number}" for word, name in _NAMED.items() if (number := getattr(device, name))]
-    named += [f"{name}={text}" for name in HOOKS if (text := getattr(device, name))]
+    named += [f"{name}={text}" for name in TEXTS if (text := getattr(device, name))]
     words = (device.hold, *named, device.isolation, _UNCOUNTED if device.uncounted else "")
     more = "".join(f",{word}" for word in words if word)
     return f"{device.uuid}={device.limit},{device.cores},{device.weight},{device.policy}{more}"
@@ -136,8 +135,8 @@ def parsed(text: str) -> Part:
         if given and name in _NAMED:
             low, high = _RANGES.get(name, (1, (1 << 32) - 1))
             found[_NAMED[name]] = parse_number(option, number, low, high) if number != "0" else 0
-        elif given and name in HOOKS:
-            found[name] = parse_hook(option, number)
+        elif given and name in TEXTS:
+            found[name] = KINDS[TEXTS[name]](option, number)
         elif word in (KERNEL, _UNCOUNTED):
             found |= {"isolation": KERNEL} if word == KERNEL else {"uncounted": True}
         elif "hold" not in found and word and _IN_HOLD.issuperset(word):
@@ -146,8 +145,8 @@ def parsed(text: str) -> Part:
             equals = ""
     if not uuid or not equals or len(parts) < 4:
         numbers = "".join(f"[,{word}=NUMBER]" for word in _NAMED)
-        hooks = "".join(f"[,{name}=HOOK]" for name in HOOKS)
-        wanted = f"want UUID=BYTES,CORES,WEIGHT,POLICY[,HOLD]{numbers}{hooks}[,{KERNEL}][,{_UNCOUNTED}]"
+        texts = "".join(f"[,{name}=TEXT]" for name in TEXTS)
+        wanted = f"want UUID=BYTES,CORES,WEIGHT,POLICY[,HOLD]{numbers}{texts}[,{KERNEL}][,{_UNCOUNTED}]"
         raise InputError(option, text[:80], wanted)
     limit = NO_LIMIT if parts[0] == str(NO_LIMIT) else parse_number(option, parts[0], 1 << 20, _LARGEST)
     cores, weight = parse_number(option, parts[1], 0, 100), parse_number(option, parts[2], 1, 1 << 16)

@@ -26,6 +26,7 @@ _FIELDS = {
     "fence": "isolation", "mounts": "mounts", "server": "server", "container": "container", "bundle": "bundle",
     "cgroup": "cgroup", "limited": "limited", "program": "program", "claim": "claim", "holds": "holds",
     "suspend-hook": "suspend_hook", "resume-hook": "resume_hook",
+    "idle-suspend": "idle_suspend",
 }  # fmt: skip
 _NUMBERS = ("pid", "start", "created", "mounts")
 _ALWAYS = ("pid", "start", "created", "rootfs", "libraries")  # the others where they say something
@@ -72,6 +73,7 @@ class Entry(Value):
     server: str = ""  # UUID of the device whose shared MPS server its programs can use
     suspend_hook: str = ""  # see nvc/model/slices/hook.py
     resume_hook: str = ""
+    idle_suspend: str = ""  # see idle_seconds in nvc/model/slices/time_settings.py
 
     @property
     def namespace(self) -> int:

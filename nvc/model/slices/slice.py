@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     T_Timing = TypeVar("T_Timing", bound=Timing)
 
 MIB = 1 << 20
-HOOKS = tuple(row.name for row in SLICE_FIELDS if row.kind == "hook")
+#: Fields that the registry keeps as they are written, and their kinds.
+TEXTS = {row.name: row.kind for row in SLICE_FIELDS if row.kind in ("hook", "idle")}
 
 
 class SliceDevice(Portion):
@@ -213,8 +214,8 @@ def _placed(
 def _limited(wanted: SliceRequest, device: SliceDevice, asked: Size | None) -> SliceDevice:
     """The device with its limit and its reservation. Raises InputError."""
     limit = _limit(wanted, device, asked)
-    hooks = {name: getattr(wanted, name) for name in HOOKS}
-    return device.replace(limit=limit, reserved=reservation(wanted.reserved, device, limit), **hooks)
+    texts = {name: getattr(wanted, name) for name in TEXTS}
+    return device.replace(limit=limit, reserved=reservation(wanted.reserved, device, limit), **texts)
 
 
 def reservation(asked: Size | None, device: SliceDevice, limit: int) -> int:

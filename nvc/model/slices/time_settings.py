@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from nvc.base.errors import InputError
 from nvc.model.request import SLICE_FIELDS, WEIGHT, SliceRequest, TimeSetting
-from nvc.model.slices.hook import parse_hook
+from nvc.model.slices.hook import OFF, parse_hook
 from nvc.model.slices.isolation import parse_isolation
 from nvc.model.slices.layout import POLICY_NATIVE
 from nvc.model.slices.policy import CAP, EQUAL, POLICIES, POLICY_FIXED, POLICY_WEIGHT, policy_of
@@ -24,6 +24,7 @@ WEIGHT_MAX = 1 << 16
 TO_START = "start nvcd: `systemctl start nvcd`, or `nvcd &` without systemd"
 ALL = 100  # percent
 PERIOD_US = (20_000, 1_000_000)  # of a cap: least and most
+IDLE_US = (1_000_000, 7 * 86_400 * 1_000_000)  # without work before a slice is suspended: least and most
 #: Units of a duration as people write it, in microseconds.
 UNITS = (("us", 1), ("ms", 1000), ("s", 1_000_000), ("m", 60_000_000), ("h", 3_600_000_000))
 
@@ -53,10 +54,22 @@ def parse_period(name: str, text: str) -> TimeSetting:
     return TimeSetting(name, text, parse_duration(name, text, *PERIOD_US))
 
 
+def parse_idle(name: str, text: str) -> str:
+    """The text, if it is the time after which an idle slice is suspended, or `off`. Raises InputError."""
+    if text != OFF:
+        parse_duration(name, text, *IDLE_US)
+    return text
+
+
+def idle_seconds(text: str) -> int:
+    """The seconds of such a text; 0: off."""
+    return 0 if text == OFF else parse_duration("idle-suspend", text, *IDLE_US) // 1_000_000
+
+
 #: By the kind of a field: each takes the name of what says it, for messages, and the text.
 KINDS: dict[str, Callable[[str, str], Any]] = {
     "size": parse_size, "cores": parse_cores, "period": parse_period, "weight": parse_weight,
-    "policy": parse_policy, "isolation": parse_isolation, "hook": parse_hook,
+    "policy": parse_policy, "isolation": parse_isolation, "hook": parse_hook, "idle": parse_idle,
 }  # fmt: skip
 
 

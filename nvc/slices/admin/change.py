@@ -18,7 +18,7 @@ from nvc.model.slices.layout import NO_LIMIT, PAUSED
 from nvc.model.slices.policy import POLICIES, policy_of
 from nvc.model.slices.quota import QuotaDevice, QuotaError
 from nvc.model.slices.sizes import size_text
-from nvc.model.slices.slice import HOOKS, HeldCgroup, SliceDevice, amount, with_time, wrong_count
+from nvc.model.slices.slice import TEXTS, HeldCgroup, SliceDevice, amount, with_time, wrong_count
 from nvc.model.slices.time_settings import TO_START, check_together, default_policy, enforced_text
 from nvc.slices.client.nvcd import silence
 from nvc.slices.policy import policies
@@ -87,14 +87,14 @@ def set_limits(
         place: amount(size, _plain(tenant.devices[place]))
         for number, place in enumerate(chosen) if (size := _nth(wanted.memory, number)) is not None
     }  # fmt: skip
-    hooks = {name: text for name in HOOKS if (text := getattr(wanted, name))}
+    texts = {name: text for name in TEXTS if (text := getattr(wanted, name))}
     held = _held(tenant, sizes, facts) if sizes and tenant.entry.isolation == KERNEL else ()
     if held:
         from nvc.slices.make.kernel_limits import with_limits
 
-        new = with_limits(held, DRIVER_PATIENCE, lambda: _edited(kernel, tenant, chosen, change, **hooks))
+        new = with_limits(held, DRIVER_PATIENCE, lambda: _edited(kernel, tenant, chosen, change, **texts))
     else:
-        new = _edited(kernel, tenant, chosen, change, **hooks)
+        new = _edited(kernel, tenant, chosen, change, **texts)
     return (
         *told,
         *(_shortage(tenant, new) if wanted.memory else ()),
@@ -143,21 +143,21 @@ def pause(kernel: Kernel, tenant: SliceStatus, devices: tuple[str, ...], paused:
 
 def _edited(
     kernel: Kernel, tenant: SliceStatus, chosen: list[int], change: Callable[[int, DeviceLimits], DeviceLimits],
-    **hooks: str,
+    **texts: str,
 ) -> dict[int, QuotaDevice]:  # fmt: skip
-    """Change the chosen devices, and what `hooks` has of the entry, all or none."""
+    """Change the chosen devices, and what `texts` has of the entry, all or none."""
     # While this is open nobody gets a lease on the file, and the lock is not held while one is waited for.
     try:
         kept = open_own(tenant.entry.quota, os.O_RDWR, FILE_LEASE_PATIENCE)
     except OSError as error:
         raise RegistryError.of("change limits", tenant.entry.quota, error) from None
     with closing(kept):
-        return _edited_locked(kernel, tenant, chosen, change, **hooks)
+        return _edited_locked(kernel, tenant, chosen, change, **texts)
 
 
 def _edited_locked(
     kernel: Kernel, tenant: SliceStatus, chosen: list[int], change: Callable[[int, DeviceLimits], DeviceLimits],
-    **hooks: str,
+    **texts: str,
 ) -> dict[int, QuotaDevice]:  # fmt: skip
     lock = registry.locked(kernel)
     try:
@@ -168,7 +168,7 @@ def _edited_locked(
             now[place] = change(place, now[place])
         if len(now) != len(entry.devices):
             raise IndexError("its quota has fewer devices than the registry")
-        edit(entry, tuple(one.share for one in now), tuple(one.known for one in now), **hooks)
+        edit(entry, tuple(one.share for one in now), tuple(one.known for one in now), **texts)
     except (OSError, QuotaError, IndexError) as error:
         raise RegistryError("change limits", tenant.entry.quota, error, REMOVE) from None
     finally:
@@ -211,7 +211,8 @@ def _with_time(
 
 def _is_timed(wanted: SliceRequest) -> bool:
     """Whether a change is about the device's time."""
-    return any(getattr(wanted, row.name) for row in fields_by("set") if row.kind not in ("size", "hook"))
+    rows = (row for row in fields_by("set") if row.kind != "size" and row.name not in TEXTS)
+    return any(getattr(wanted, row.name) for row in rows)
 
 
 def _shortage(tenant: SliceStatus, new: dict[int, QuotaDevice]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from nvc.base.value import Value
 from nvc.model.slices.entry import open_own
 from nvc.model.slices.policy import POLICIES
 from nvc.model.slices.sizes import parse_number
-from nvc.model.slices.time_settings import parse_policy
+from nvc.model.slices.time_settings import IDLE_US, parse_policy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ INSTANCES_MAX = 64
 TOTAL_WEIGHT_MAX = 1 << 20
 QUANTUM_US = (1_000, 1_000_000)  # least and most
 FLOOR_US = (100, 20_000)  # likewise
-IDLE_S = (1, 7 * 86_400)  # likewise, seconds
+IDLE_S = (IDLE_US[0] // 1_000_000, IDLE_US[1] // 1_000_000)  # likewise, seconds
 FILE_MAX = 4096
 UUID_MAX = 80
 #: By their names in the file: where they are in a DevicePolicy, the least and the most.

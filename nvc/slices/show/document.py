@@ -28,6 +28,7 @@ def document(tenant: SliceStatus) -> dict[str, Any]:
         "problem": tenant.problem or None,
         "suspension": _suspension(tenant.suspension),
         "hooks": {"suspend": tenant.entry.suspend_hook or None, "resume": tenant.entry.resume_hook or None},
+        "idleSuspend": tenant.entry.idle_suspend or None,
         "devices": [
             {
                 "uuid": device.uuid,

@@ -50,7 +50,7 @@ def hold(kernel: Kernel, slice: Slice, libs_dir: str, claim: str) -> None:
         devices = tuple(registry.entry_device(device) for device in slice.devices)
         entry = Entry(
             key, "", 0, 0, "", libs_dir, int(time.time()), devices, slice.isolation, claim=claim, holds=slice.holds,
-            **registry.hooks_of(slice),
+            **registry.texts_of(slice),
         )  # fmt: skip
         os.fchmod(lock, 0o711)
         if _is_there(path) and not is_remnant(path):

@@ -36,7 +36,7 @@ from nvc.model.slices.entry import (
 )
 from nvc.model.slices.isolation import KERNEL
 from nvc.model.slices.quota import QuotaDevice
-from nvc.model.slices.slice import HOOKS
+from nvc.model.slices.slice import TEXTS
 from nvc.slices.policy import policies
 from nvc.slices.store.process_info import cgroup_of, first_process, namespace_of
 
@@ -254,7 +254,7 @@ def _change(path: str, devices: tuple[QuotaDevice, ...], slice: Slice) -> Callab
             isolation=slice.isolation if slice.isolation == KERNEL else old_entry.isolation,
             limited=slice.held.name if slice.held else old_entry.limited,
             server=slice.server or old_entry.server,
-            **hooks_of(slice),
+            **texts_of(slice),
         )
         write_about(path, text_of(entry))
         announce(path)
@@ -275,9 +275,9 @@ def entry_device(device: SliceDevice) -> EntryDevice:
     )
 
 
-def hooks_of(slice: Slice) -> dict[str, Any]:
-    """The hooks that an entry has of a slice: those of the first device with some."""
-    named = {name: [getattr(device, name) for device in slice.devices] for name in HOOKS}
+def texts_of(slice: Slice) -> dict[str, Any]:
+    """The TEXTS that an entry has of a slice: those of the first device with some."""
+    named = {name: [getattr(device, name) for device in slice.devices] for name in TEXTS}
     return {name: next(filter(None, texts)) for name, texts in named.items() if any(texts)}
 
 
@@ -300,7 +300,7 @@ def entry_text(key: str, target: Target, slice: Slice, libs_dir: str) -> str:
             mounts=namespace_of(target),
             holds=slice.holds,
             server=slice.server,
-            **hooks_of(slice),
+            **texts_of(slice),
         )  # fmt: skip
     )
 
