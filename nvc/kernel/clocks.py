@@ -7,8 +7,14 @@ shim does the same (native/vgpu/process/clock.c), and BPF programs know no other
 
 from __future__ import annotations
 
+import errno
 import functools
+import os
 import time
+
+from nvc.kernel.processes import has_ended, is_over, start_of
+
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @functools.cache
@@ -29,3 +35,27 @@ def ahead(clock: str, proc: str = "/proc") -> int:
 def host_monotonic(at: int | None = None) -> int:
     """The host's CLOCK_MONOTONIC, nanoseconds: now, or when ours was `at`. Raises OSError."""
     return (time.monotonic_ns() if at is None else at) - ahead("monotonic")
+
+
+def process_began(pid: int, proc: str = "/proc") -> int | None:
+    """When a process began, in ns of the host's CLOCK_BOOTTIME, as the tracer's program has it.
+
+    None when it is over: gone, or a zombie without threads. Raises OSError.
+    """
+    try:
+        began = start_of(f"{proc}/{pid}")
+        if has_ended(f"{proc}/{pid}"):
+            return None
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    except (ValueError, IndexError):
+        raise OSError(errno.EBADMSG, "cannot be read", f"{proc}/{pid}/stat") from None
+    return began * (1_000_000_000 // _TICKS) - ahead("boottime", proc)
+
+
+def began_at_most(pid: int) -> int | None:
+    """When a process began at most, as `process_began` has it: 0 for one that cannot be asked. Raises OSError."""
+    try:
+        return process_began(pid)
+    except OSError:
+        return None if is_over(pid) else 0

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 
+from nvc.base.files import closing
 from nvc.base.value import Value
+from nvc.kernel.processes import open_namespace
 
 #: /proc/self/ns/pid of the host: PROC_PID_INIT_INO of linux/proc_ns.h.
-HOST_PIDS = "pid:[4026531836]"
+HOST_PIDS = 4026531836
 
 
 class Space(Value):
@@ -18,15 +20,16 @@ class Space(Value):
     number: int = 0  # 0: not known
 
 
-def pid_space(pid: int, proc: str = "/proc") -> tuple[int, int] | None:
+def pid_space(pid: int) -> tuple[int, int] | None:
     """The pid namespace of a process, by nsfs's device and inode; None: it is the host's, or the process is over.
 
     Raises OSError.
     """
     try:
-        status = os.stat(f"{proc}/{pid}/ns/pid")
-        if os.readlink(f"{proc}/{pid}/ns/pid") == HOST_PIDS:
-            return None
+        with closing(open_namespace(pid, "pid")) as fd:
+            status = os.fstat(fd)
     except (FileNotFoundError, ProcessLookupError):
+        return None
+    if status.st_ino == HOST_PIDS:
         return None
     return os.minor(status.st_dev), status.st_ino  # the kernel's own form: the device has no major number

@@ -17,7 +17,7 @@ import nvc
 from nvc.base.errors import TracerError
 from nvc.base.files import Closable, closing
 from nvc.kernel import LinuxKernel, tracing
-from nvc.kernel.clocks import ahead
+from nvc.kernel.clocks import ahead, began_at_most, process_began
 from nvc.kernel.objects import (
     CLIENT,
     CLIENT_FREED,
@@ -45,6 +45,7 @@ from nvc.kernel.objects import (
     parse_object,
 )
 from nvc.kernel.pid_space import HOST_PIDS
+from nvc.kernel.processes import is_over
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,26 +73,6 @@ _STATUS_AT, _SINCE = 0, 1
 #: Reads of the ring in a turn: as many records as it has room for, and a few more.
 _TURN = 40
 _UNORDERED = frozenset(_PID.pack(kind) for kind in (KILLED, MEDDLED, UNREADABLE, CROWDED, CONTESTED, NAMED))
-_TICKS = os.sysconf("SC_CLK_TCK")
-
-
-def process_began(pid: int, proc: str = "/proc") -> int | None:
-    """When a process began, in ns of the host's CLOCK_BOOTTIME, as the tracer's program has it.
-
-    None when it is over: gone, or a zombie without threads. Raises OSError.
-    """
-    try:
-        with open(f"{proc}/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        state, threads, began = fields[0], int(fields[17]), int(fields[19])
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    except (ValueError, IndexError):
-        raise OSError(errno.EBADMSG, "cannot be read", f"{proc}/{pid}/stat") from None
-    if state in (b"Z", b"X") and threads <= 1:
-        return None
-    return began * (1_000_000_000 // _TICKS) - ahead("boottime", proc)
-
 
 #: name, number (linux/capability.h), what for.
 NEEDED = (
@@ -111,7 +92,7 @@ def missing_rights(kernel: LinuxKernel | None = None, proc: str = "/proc") -> tu
     if "CAP_SYS_ADMIN" in has:
         has |= {"CAP_BPF", "CAP_PERFMON"}
     lacks = [f"{name} ({why})" for name, _, why in NEEDED if name not in has]
-    if os.readlink(f"{proc}/self/ns/pid") != HOST_PIDS:
+    if os.readlink(f"{proc}/self/ns/pid") != f"pid:[{HOST_PIDS}]":
         lacks.append("the host's pid namespace (the driver and the kernel tell its numbers)")
     return tuple(lacks)
 
@@ -188,7 +169,7 @@ class Tracer(Closable):
                 break
         found += [parse_news(each)._replace(times=times) for each, times in several.items()]
         for pid in sorted(self._leaving):
-            if process_began(pid) is None:
+            if is_over(pid):
                 self._leaving.discard(pid)
                 self._forget_process(pid)
                 found.append(News(EXITED, pid, 0, 0))
@@ -202,10 +183,10 @@ class Tracer(Closable):
     def objects(self) -> tuple[Object, ...]:
         """The whole table, without what is over; that is removed from it on the way, and so are guards."""
         for key, _ in self._maps["guards"].dump():
-            if process_began(_PID.unpack(key)[0]) is None:
+            if is_over(_PID.unpack(key)[0]):
                 self._maps["guards"].remove(key)
         table = [parse_object(key, value) for key, value in self._maps["objects"].dump()]
-        began = {pid: at for pid in {each.pid for each in table} if (at := process_began(pid)) is not None}
+        began = {pid: at for pid in {each.pid for each in table} if (at := began_at_most(pid)) is not None}
         alive = living(table, began)
         kept = {(each.client, each.handle) for each in alive}
         for each in table:
@@ -248,7 +229,7 @@ class Tracer(Closable):
             table.setdefault(made.client, []).append(made)
         for objects in table.values():
             makers = {each.pid for each in objects}
-            if pid in makers and all(process_began(each) is None for each in makers - {pid}):
+            if pid in makers and all(is_over(each) for each in makers - {pid}):
                 for each in objects:
                     self._drop(each)
 

@@ -22,6 +22,7 @@ from nvc.frontends.cdi.generate import document_of
 from nvc.frontends.cdi.sliced import SliceSize, Slicing
 from nvc.frontends.runtime.spec import Spec, apply_edits
 from nvc.kernel import LinuxKernel
+from nvc.kernel.processes import start_of
 from nvc.model.request import DriverOptions, Request
 from nvc.model.slices.layout import NO_LIMIT
 from nvc.model.slices.sizes import parse_size
@@ -29,7 +30,6 @@ from nvc.slices.make.shim import installed
 from nvc.slices.store import registry
 from nvc.slices.store.admission import sharers
 from nvc.slices.store.liveness import living
-from nvc.slices.store.process_info import start_of
 from nvc.slices.store.snapshot import snapshot
 
 OUT_OF_MEMORY = 2

@@ -16,8 +16,9 @@ from support.device_cgroup import Group
 from nvc.daemon.io.identity import parent_of
 from nvc.daemon.io.lineage import slice_by_lineage
 from nvc.kernel import LinuxKernel
+from nvc.kernel.processes import start_of
 from nvc.model.slices.entry import Entry
-from nvc.slices.store.process_info import is_ending, namespace_link, pid_inside, start_of
+from nvc.slices.store.process_info import is_ending, mount_namespace, pid_inside
 
 GROUPS = "import os; os.setgroups(range(1 << 31, (1 << 31) + (1 << 16)))"
 THREADS = """import ctypes, os, threading
@@ -109,7 +110,7 @@ def test_a_process_with_many_threads() -> None:
     """
     with running(THREADS) as pid:
         until(lambda: not _lives(pid))
-        for look in (is_ending, namespace_link):
+        for look in (is_ending, mount_namespace):
             found = cost(lambda look=look: look(pid))  # type: ignore[misc]
             assert found * 5 < cost(lambda: os.listdir(f"/proc/{pid}/task")) * 4, look
 

@@ -23,7 +23,7 @@ from nvc.daemon.mps import records as mps_records
 from nvc.daemon.mps.records import MpsServer
 from nvc.daemon.mps.servers import Servers
 from nvc.kernel import LinuxKernel
-from nvc.slices.store.process_info import start_of
+from nvc.kernel.processes import start_of
 
 pytestmark = pytest.mark.driver(gpus=1)
 

@@ -14,13 +14,13 @@ from nvc.base import rundir
 from nvc.daemon.control import answer
 from nvc.daemon.daemon import Daemon
 from nvc.kernel import LinuxKernel
+from nvc.kernel.processes import start_of
 from nvc.model.slices import quota
 from nvc.model.slices.entry import Entry, EntryDevice, text_of
 from nvc.model.slices.quota import QuotaDevice
 from nvc.request.config import Config
 from nvc.slices.show.live import LiveView, document
 from nvc.slices.store import registry, status
-from nvc.slices.store.process_info import start_of
 
 GPU = "GPU-00000000-1111-2222-3333-444444444440"
 

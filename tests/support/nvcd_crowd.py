@@ -24,9 +24,10 @@ class Member:
     """One slice, on one device."""
 
     def __init__(self, number: int, wanted: dict[str, Any]) -> None:
+        from nvc.kernel import processes
         from nvc.model.slices import layout, ledger, quota
         from nvc.model.slices.quota import QuotaDevice
-        from nvc.slices.store import process_info, registry
+        from nvc.slices.store import registry
         from nvc.slices.store.registry import Entry, EntryDevice
 
         name, index = wanted.pop("name"), wanted.pop("index", "0")
@@ -40,7 +41,7 @@ class Member:
         quota.write(fd, (device,))
         os.close(fd)
         about = Entry(
-            self.key, "", os.getpid(), process_info.start_of("/proc/self"), "", place, int(time.time()) + number,
+            self.key, "", os.getpid(), processes.start_of("/proc/self"), "", place, int(time.time()) + number,
             (EntryDevice(device.uuid, index, 80 << 30, "NVIDIA H100"),), program=name,
         )  # fmt: skip
         with open(f"{directory}/about", "w", encoding="utf-8") as out:

@@ -18,10 +18,10 @@ LIBRARIES = "/mnt/lib"
 
 def make_slice(devices: list[dict[str, object]]) -> str:
     """Register this process's mount namespace as a slice; its key is returned."""
-    from nvc.kernel import private_mounts
+    from nvc.kernel import private_mounts, processes
     from nvc.model.slices import layout, ledger, quota
     from nvc.model.slices.quota import QuotaDevice
-    from nvc.slices.store import process_info, registry
+    from nvc.slices.store import registry
     from nvc.slices.store.registry import Entry, EntryDevice
 
     private_mounts()
@@ -39,7 +39,7 @@ def make_slice(devices: list[dict[str, object]]) -> str:
         EntryDevice(device.uuid, str(number), 80 << 30, "NVIDIA H100")
         for number, device in enumerate(quotas)
     )
-    start = process_info.start_of("/proc/self")
+    start = processes.start_of("/proc/self")
     entry = Entry(key, "", os.getpid(), start, "", LIBRARIES, int(time.time()), known)
     with open(f"{directory}/about", "w", encoding="ascii") as about:
         about.write(registry.text_of(entry))

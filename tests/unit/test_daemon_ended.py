@@ -19,9 +19,9 @@ from nvc.daemon.audit.holders import HolderFinder
 from nvc.daemon.audit.nvml_client import DeviceSeen
 from nvc.daemon.audit.verify import AGAIN, EXCESS, Verifier
 from nvc.kernel import LinuxKernel
+from nvc.kernel.processes import start_of
 from nvc.model.slices.entry import Entry, EntryDevice
 from nvc.model.slices.quota import QuotaDevice
-from nvc.slices.store.process_info import start_of
 
 UUID = "GPU-00000000-1111-2222-3333-444444444444"
 

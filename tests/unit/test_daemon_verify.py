@@ -30,13 +30,14 @@ from nvc.daemon.audit.verify import (
     Verifier,
 )
 from nvc.kernel import LinuxKernel
+from nvc.kernel.processes import start_of
 from nvc.model.slices import layout, ledger
 from nvc.model.slices.entry import Entry
 from nvc.model.slices.layout import DENIED
 from nvc.model.slices.ledger import Account
 from nvc.model.slices.quota import QuotaDevice
 from nvc.request.config import Config
-from nvc.slices.store.process_info import is_ending, is_here, start_of
+from nvc.slices.store.process_info import is_ending, is_here
 
 KEY, UUID = "f-1-2-3", "GPU-00000000-1111-2222-3333-444444444440"
 SECOND, HALF, GIB = 1_000_000_000, 500_000_000, 1 << 30

@@ -19,6 +19,7 @@ from nvc.discovery.containers.lookup import Lookup, Trace
 from nvc.discovery.containers.places import Places
 from nvc.frontends.cdi.hooks.slices import _is_there
 from nvc.kernel import LinuxKernel
+from nvc.kernel.processes import start_of
 from nvc.model.slices import quota
 from nvc.model.slices.entry import Entry, EntryDevice, read_entry, text_of, write_about
 from nvc.model.slices.quota import QuotaDevice
@@ -28,7 +29,7 @@ from nvc.slices.policy import policies
 from nvc.slices.store import registry
 from nvc.slices.store.limits import read_quota, sound_quota
 from nvc.slices.store.liveness import living, living_of, use_of
-from nvc.slices.store.process_info import is_here, start_of
+from nvc.slices.store.process_info import is_here
 from nvc.slices.store.snapshot import snapshot
 
 KEY, UUID, LIBS = "f-1-2-3", "GPU-00000000-1111-2222-3333-444444444440", "/lib"

@@ -24,7 +24,7 @@ from nvc.daemon.suspend.calls import (
 )
 from nvc.daemon.suspend.worker import Held, parse
 from nvc.kernel import LinuxKernel
-from nvc.slices.store.process_info import start_of
+from nvc.kernel.processes import start_of
 
 PIDS = (10, 11, 12)
 STEPS = {"lock": (RUNNING, LOCKED), "checkpoint": (LOCKED, CHECKPOINTED),

@@ -13,8 +13,8 @@ from nvc.base.errors import InputError
 from nvc.daemon.suspend import teller
 from nvc.daemon.suspend.hooks import SIGNAL_TIME, Hooks, handles
 from nvc.kernel import LinuxKernel
+from nvc.kernel.processes import start_of
 from nvc.model.slices.hook import HOOK_MAX, Hook, hook_of, parse_hook
-from nvc.slices.store.process_info import start_of
 
 STRANGE = (b"", b"SSH-2.0\r\n", b"a" * 9000, b"HTTP/1.1 \xff\xff\xff\n")
 ME = (os.getpid(), start_of("/proc/self"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import posix
 import subprocess
 import sys
 import tracemalloc
@@ -18,10 +17,11 @@ from support.damage import CALIBRATION
 
 from nvc.base.errors import InternalError
 from nvc.kernel import LinuxKernel
+from nvc.kernel.processes import start_of
 from nvc.slices.make.calibration import CalibrationError, Measurement, find, load, parse_line, store
-from nvc.slices.store import claims
+from nvc.slices.store import claims, process_info
 from nvc.slices.store.liveness import living, living_of
-from nvc.slices.store.process_info import namespace_id_of, start_of
+from nvc.slices.store.process_info import namespace_id_of
 from nvc.slices.store.registry import (
     Entry,
     EntryDevice,
@@ -181,7 +181,7 @@ def test_the_number_of_a_namespace_that_is_given_again() -> None:
             ["unshare", "--mount", *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         ) as process:
             assert process.stdout is not None and process.stdout.readline() == b"\n"
-            key, number = key_of(process.pid), namespace_id_of(str(process.pid))
+            key, number = key_of(process.pid), namespace_id_of(process.pid)
             entry = Entry(key, "/nowhere", 0, 0, "", "/nowhere", 0, (), mounts=number)
             assert number and living(kernel, (entry,))[key].pids == (process.pid,)
             assert living(kernel, (entry.replace(mounts=1, start=1 << 60),)) == {}
@@ -229,15 +229,15 @@ def test_lists_of_mounts_that_are_too_long_are_a_doubt(tmp_path: Path) -> None:
 
 def test_what_cannot_be_looked_at_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     """But not for a process that began before the slice did."""
-    kernel, real = LinuxKernel(), posix.readlink
+    kernel, real = LinuxKernel(), process_info.namespace_number
     entry = Entry("f-0-0-0", "/nowhere", 0, start_of("/proc/self"), "", "/nowhere", 0, ())
     assert living(kernel, (entry,)) == {}
 
-    def refused(path: str, **options: int) -> str:
-        if path.endswith(f"/{os.getpid()}/ns/mnt"):
+    def refused(pid: int, kind: str) -> int:
+        if pid == os.getpid():
             raise PermissionError(errno.EACCES, "Permission denied")
-        return real(path, **options)
+        return real(pid, kind)
 
-    monkeypatch.setattr(posix, "readlink", refused)
+    monkeypatch.setattr(process_info, "namespace_number", refused)
     assert "Permission denied" in living(kernel, (entry,))[entry.key].doubt
     assert living(kernel, (entry.replace(start=entry.start + 1),)) == {}

@@ -14,13 +14,14 @@ from nvc.daemon.audit.nvml_client import NOT_ASKED, DeviceSeen
 from nvc.daemon.io.identity import slice_of
 from nvc.daemon.schedule.slice_index import LOCK_TIME, IndexedSlice, SliceIndex
 from nvc.kernel import Kernel
+from nvc.kernel.processes import start_of
 from nvc.model.slices import layout, ledger, quota
 from nvc.model.slices.ledger import Account, Budget, LedgerError
 from nvc.model.slices.quota import QuotaDevice
 from nvc.model.slices.suspension import Suspension
 from nvc.slices.store import registry
 from nvc.slices.store.liveness import LOCKS_TIME, held
-from nvc.slices.store.process_info import ENDED, is_ending, pid_inside, start_of
+from nvc.slices.store.process_info import ENDED, is_ending, pid_inside
 from nvc.slices.store.process_view import CpuLimit, ProcessView
 
 LOOK_TIME = 5_000_000  # nanoseconds of a processor, for the ledger of one slice

@@ -15,8 +15,9 @@ from nvc.daemon.io.identity import slice_of
 from nvc.daemon.schedule.slice_index import SliceIndex
 from nvc.discovery.devices.nodes import nvidia_major
 from nvc.discovery.devices.proc import char_majors
-from nvc.kernel import O_PATH
-from nvc.slices.store.process_info import ENDED, start_of
+from nvc.kernel import checked
+from nvc.kernel.processes import open_files, start_of
+from nvc.slices.store.process_info import ENDED
 from nvc.slices.store.process_view import CpuLimit
 
 LOOK_TIME = 50_000_000  # nanoseconds of a processor for one look; the next one goes on where it ended
@@ -57,13 +58,12 @@ class HolderFinder:
         for name in os.listdir("/proc"):
             if name.isdigit():
                 try:
-                    start = start_of(f"/proc/{name}")
                     for has_node in self._descriptors(name, major):
                         yield None
                         if has_node:
                             entry = slice_of(self.slices.kernel, int(name), self.slices.living())
                             if entry is not None and entry.key == key:
-                                yield int(name), start
+                                yield int(name), start_of(f"/proc/{name}")
                             break
                 except OSError as error:
                     if error.errno not in ENDED:
@@ -72,12 +72,12 @@ class HolderFinder:
     def _descriptors(self, pid: str, major: int) -> Iterator[bool]:
         """Whether each descriptor of a process is of a node of the driver. Raises OSError."""
         with os.scandir(f"/proc/{pid}/fd") as descriptors:
-            for one in descriptors:
-                yield self._is_node(pid, one.path, major)
+            for fd in open_files(one.path for one in descriptors):
+                yield self._is_node(pid, fd, major)
 
-    def _is_node(self, pid: str, path: str, major: int) -> bool:
+    def _is_node(self, pid: str, opened: int, major: int) -> bool:
         try:
-            with closing(os.open(path, O_PATH | os.O_CLOEXEC)) as fd:
+            with closing(checked(opened)) as fd:
                 found = self.slices.kernel.identity(fd)
         except OSError as error:
             if error.errno not in ENDED:  # a tenant's file, that hides nothing behind it

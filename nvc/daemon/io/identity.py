@@ -11,15 +11,15 @@ from collections.abc import Iterable
 
 from nvc.daemon.io.lineage import slice_by_lineage
 from nvc.kernel import Kernel
-from nvc.slices.store.process_info import namespace_link, start_of, status_number
+from nvc.kernel.processes import start_of
+from nvc.slices.store.process_info import mount_namespace, status_number
 from nvc.slices.store.process_view import ProcessView
 from nvc.slices.store.registry import Entry
 
 
 def slice_of(kernel: Kernel, pid: int, entries: Iterable[Entry]) -> Entry | None:
     """The slice that a process is in. Raises OSError for one that has ended."""
-    link, pid = namespace_link(pid)
-    namespace = int(link[5:-1])  # mnt:[4026531841]
+    namespace, pid = mount_namespace(pid)
     # Those of its mount namespace first; then all, for it may have made one of its own.
     candidates = sorted(entries, key=lambda entry: entry.namespace != namespace)
     if not candidates:

@@ -18,7 +18,8 @@ import os
 from nvc.apply.cgroup.find import below, named_after
 from nvc.base.files import lines_of
 from nvc.kernel import Kernel
-from nvc.slices.store.process_info import is_here, namespace_link, status_number
+from nvc.kernel.processes import namespace_number, open_namespace
+from nvc.slices.store.process_info import is_here, mount_namespace, status_number
 from nvc.slices.store.process_view import ProcessView
 from nvc.slices.store.registry import Entry
 
@@ -29,7 +30,7 @@ ANCESTORS = 256
 
 def slice_by_lineage(kernel: Kernel, pid: int, entries: list[Entry]) -> Entry | None:
     """The one slice that a process can be of; None: that is not certain. Raises OSError for one that has ended."""
-    pid = namespace_link(pid)[1]
+    pid = mount_namespace(pid)[1]
     spaces, init = _pid_namespaces(pid)
     first = [(_space_of(entry.pid), entry) for entry in entries if is_here(entry.pid, entry.start)]
     for space in spaces:
@@ -54,7 +55,7 @@ def _pid_namespaces(pid: int) -> tuple[list[int], int]:
     That is 0 if the kernel does not say. Raises OSError.
     """
     own, found, init = os.stat("/proc/self/ns/pid").st_ino, list[int](), 0
-    fd = os.open(f"/proc/{pid}/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    fd = open_namespace(pid, "pid")
     try:
         while (number := os.fstat(fd).st_ino) != own:
             found.append(number)
@@ -79,7 +80,7 @@ def _first_in(space: int) -> int:
 
 def _space_of(pid: int) -> int:
     try:
-        return os.stat(f"/proc/{namespace_link(pid)[1]}/ns/pid").st_ino
+        return namespace_number(mount_namespace(pid)[1], "pid")
     except (FileNotFoundError, ProcessLookupError):  # it has ended
         return 0
 

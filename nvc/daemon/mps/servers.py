@@ -30,9 +30,10 @@ from nvc.daemon.mps import records as mps_records
 from nvc.daemon.mps.answers import LOG_MAX, is_number, is_size, last_line, size_of
 from nvc.daemon.mps.records import GONE, MIB, STARTING, MpsServer, ServerRecord
 from nvc.kernel import Kernel
+from nvc.kernel.processes import start_of
 from nvc.slices.client.mps import CONTROL
 from nvc.slices.make.confine import die_with
-from nvc.slices.store.process_info import is_here, start_of
+from nvc.slices.store.process_info import is_here
 
 EXCLUSIVE_THREAD, PROHIBITED, EXCLUSIVE_PROCESS = 1, 2, 3  # nvmlComputeMode_t
 READY, FAILED = "ready", "failed"

@@ -22,7 +22,7 @@ from nvc.daemon.mps.answers import culprit, server_status, size_of
 from nvc.daemon.mps.records import SHARED, MpsServer
 from nvc.daemon.mps.servers import FAILED, READY, REMEMBERED, Servers
 from nvc.daemon.schedule.slice_index import SliceIndex
-from nvc.slices.store.process_info import start_of
+from nvc.kernel.processes import namespace_number, start_of
 
 Tell: TypeAlias = Callable[[str, str, int, str, str], None]
 
@@ -165,7 +165,7 @@ class SharedServers:
     def _slice_of(self, pid: int, uuid: str) -> str:
         """The key of the slice in whose mount namespace a process is; "": none."""
         try:
-            namespace = os.stat(f"/proc/{pid}/ns/mnt").st_ino
+            namespace = namespace_number(pid, "mnt")
         except OSError:
             return ""
         found = (entry for entry in self.slices.living() if entry.server == uuid)

@@ -16,8 +16,8 @@ import socket
 from nvc.base.files import closing
 from nvc.daemon.io import helper
 from nvc.kernel import Kernel, privileges
+from nvc.kernel.processes import start_of
 from nvc.slices.make.confine import become_nobody, die_with, no_new_privileges
-from nvc.slices.store.process_info import start_of
 
 NAME = "nvcd-hook"
 #: To open /proc/PID/ns/net, to enter it, and to become nobody.

@@ -18,9 +18,10 @@ from nvc.daemon.suspend.calls import IS_FAILED, Cuda, Driver, Lives, Outcome, To
 from nvc.daemon.suspend.hooks import Processes
 from nvc.daemon.suspend.threads import SEEN, Threads
 from nvc.kernel import Kernel, privileges
+from nvc.kernel.processes import start_of
 from nvc.slices.make.calibrate import Libraries
 from nvc.slices.make.confine import die_with, no_new_privileges
-from nvc.slices.store.process_info import ENDED, start_of
+from nvc.slices.store.process_info import ENDED
 
 NAME = "nvcd-suspend"
 RIGHTS = privileges.mask(privileges.SYS_PTRACE)

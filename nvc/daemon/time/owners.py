@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from nvc.base.value import Value
 from nvc.daemon.io.identity import slice_of
 from nvc.kernel import Kernel
-from nvc.slices.store.process_info import start_of
+from nvc.kernel.processes import start_of
 from nvc.slices.store.registry import Entry
 
 STRANGER = ""  # in no slice

@@ -27,9 +27,9 @@ from nvc.daemon.time.meddling import BREAKS, BROKE, Meddling, number_of
 from nvc.daemon.time.owners import STRANGER, Owners
 from nvc.kernel import Kernel
 from nvc.kernel.pid_space import Space, pid_space
+from nvc.kernel.processes import is_over, start_of
 from nvc.kernel.tracer import CLIENT_FREED, CONTESTED, EXITED, FREED, NEW, Tracer, process_began
 from nvc.request.config import Config
-from nvc.slices.store.process_info import start_of
 
 SOON = SECOND // 500  # after news of channels: a context is made by some dozen calls
 PINS = "bpf"  # below the runtime directory
@@ -106,7 +106,7 @@ class Timing:
         if self.tracer.lost != self._lost:  # the table is whole, even where news were lost
             self._lost = self.tracer.lost
             self.table.load(self.tracer.objects())
-        self.table.purge(lambda pid: process_began(pid) is not None)
+        self.table.purge(lambda pid: not is_over(pid))
         self.owners.doubt()
         self.refresh(now)
 
@@ -212,7 +212,11 @@ class Timing:
         """Act on processes of slices that had a GPU while none of their channels was known there."""
         self._touch_known()
         for uuid, pid, had, times in self.hidden.take(account):
-            began = process_began(pid)
+            try:
+                began = process_began(pid)
+            except OSError as error:
+                self.slices.say(f"process {pid} may have hidden its channels: {error}")
+                continue
             if began is None or began < tracer.since or uuid in self.servers().values():
                 continue
             key = self.owners.of((*self.table.pids(), pid)).get(pid, STRANGER)

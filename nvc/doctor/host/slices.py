@@ -13,6 +13,7 @@ from nvc.discovery.driver.elf import read_elf
 from nvc.doctor import FAILED, OK, WARNING, Check, Fact, Row, aside, first, with_systemd
 from nvc.doctor.context import Context, read_text
 from nvc.doctor.host.installation import REINSTALL
+from nvc.kernel.processes import start_of
 from nvc.model.slices import layout
 from nvc.model.slices.policy import policy_of
 from nvc.slices.admin.coverage import survey
@@ -20,7 +21,6 @@ from nvc.slices.client.nvcd import ask
 from nvc.slices.client.presence import NOT_RUNNING
 from nvc.slices.make import calibration, shim
 from nvc.slices.policy import policies
-from nvc.slices.store.process_info import start_of
 from nvc.slices.store.snapshot import snapshot
 from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
 

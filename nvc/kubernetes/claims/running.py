@@ -6,8 +6,9 @@ import os
 from collections.abc import Iterable
 
 from nvc.base.errors import HostError
+from nvc.kernel.processes import start_of
 from nvc.kubernetes.claims.claim import Consumer
-from nvc.slices.store.process_info import ENDED, is_here, start_of
+from nvc.slices.store.process_info import ENDED, is_here
 
 STEP = "look for processes of pods"
 CGROUPS_MAX = 1 << 16

@@ -21,10 +21,10 @@ import sys
 
 from nvc.base.files import closing
 from nvc.base.value import Value
-from nvc.kernel import O_PATH
+from nvc.kernel.processes import open_root, start_of
 from nvc.model.slices import layout, ledger
 from nvc.model.slices.ledger import Account, Budget, LedgerError
-from nvc.slices.store.process_info import ENDED, is_here, namespace_id_of, namespace_link, start_of
+from nvc.slices.store.process_info import ENDED, is_here, mount_namespace, namespace_id_of
 from nvc.slices.store.process_view import CpuLimit, ProcessView, root_within
 
 TYPE_CHECKING = False
@@ -118,11 +118,11 @@ class _Host:
                 self.doubts.append((sys.maxsize, f"{registry}: {error.strerror}"))
         for name in names:
             try:
-                link, thread = namespace_link(int(name))
+                namespace, thread = mount_namespace(int(name))
             except OSError as error:
                 self._doubt(name, "ns/mnt", error)
                 continue
-            self.pids.setdefault(int(link[5:-1]), []).append(thread)
+            self.pids.setdefault(namespace, []).append(thread)
         for pids in self.pids.values():
             pids.sort()
 
@@ -176,7 +176,7 @@ class _Host:
         """Whether the namespace of these processes is the one that the slice was made for, not a later one."""
         for pid in pids:
             try:
-                number = namespace_id_of(str(pid)) if entry.mounts else 0
+                number = namespace_id_of(pid) if entry.mounts else 0
                 if number:
                     return number == entry.mounts
                 if device >= 0 and self._shows(pid, entry, device):
@@ -212,7 +212,7 @@ class _Host:
         for, and the quota was unmounted; or one that is no mount, and sees only what is mounted below that. In the
         host's own root directory only the host's root unmounts something.
         """
-        with closing(os.open(f"/proc/{pid}/root", O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as root:
+        with closing(open_root(pid)) as root:
             found = self.kernel.identity(root)
         if f"{found.device:x}-{found.inode:x}" == "-".join(entry.key.split("-")[1:3]):
             here = os.stat("/")

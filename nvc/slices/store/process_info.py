@@ -7,9 +7,12 @@ import fcntl
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 
 from nvc.base.files import closing, lines_of
+from nvc.kernel.processes import has_ended, namespace_number, open_namespace, start_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from nvc.apply.target import Target
 
 #: ioctl_nsfs(2), since Linux 6.11: a number of the mount namespace that is never given again.
@@ -18,7 +21,6 @@ NS_GET_MNTNS_ID = 0x8008B705
 ENDED = (errno.ENOENT, errno.ESRCH)
 _ANCESTORS_MAX = 64
 _STATUS_PART = 1 << 16  # bytes of /proc/PID/status that are read at a time
-_PF_EXITING = 4  # of a process's flags (linux/sched.h)
 
 
 def first_process(target: Target) -> tuple[int, int]:
@@ -37,13 +39,13 @@ def first_process(target: Target) -> tuple[int, int]:
 
 
 def _farthest(pid: int) -> int:
-    here = os.readlink(f"/proc/{pid}/ns/mnt")
+    here = namespace_number(pid, "mnt")
     for _ in range(_ANCESTORS_MAX):
-        parent = int(_stat(f"/proc/{pid}")[1])
+        parent = status_number(pid, b"PPid:")
         if parent <= 1:
             break
         try:
-            there = os.readlink(f"/proc/{parent}/ns/mnt")
+            there = namespace_number(parent, "mnt")
         except PermissionError:
             return parent  # runtimes keep their own process closed until it becomes the container's first
         if there != here or not _wholly_in(parent, here):
@@ -52,7 +54,7 @@ def _farthest(pid: int) -> int:
     return pid
 
 
-def _wholly_in(pid: int, namespace: str) -> bool:
+def _wholly_in(pid: int, namespace: int) -> bool:
     """Whether all threads of a process are in a mount namespace.
 
     runc since 1.2 opens sources of mounts by a thread that joins the container's. It may be the main thread, whose
@@ -60,7 +62,7 @@ def _wholly_in(pid: int, namespace: str) -> bool:
     """
     for thread in os.listdir(f"/proc/{pid}/task"):
         try:
-            if os.readlink(f"/proc/{pid}/task/{thread}/ns/mnt") != namespace:
+            if namespace_number(int(thread), "mnt") != namespace:
                 return False
         except OSError as error:
             if error.errno not in ENDED:
@@ -78,9 +80,9 @@ def namespace_id(fd: int) -> int:
     return int.from_bytes(buffer, "little")  # both machines that nvc knows are
 
 
-def namespace_id_of(pid: str) -> int:
+def namespace_id_of(pid: int) -> int:
     """The number of a process's mount namespace, never given again; 0: the kernel does not say. Raises OSError."""
-    with closing(os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)) as fd:
+    with closing(open_namespace(pid, "mnt")) as fd:
         return namespace_id(fd)
 
 
@@ -88,7 +90,7 @@ def namespace_of(target: Target) -> int:
     """The number of a container's mount namespace, never given again; 0: the host's, or unknown."""
     if target.mount_namespace >= 0:
         return namespace_id(target.mount_namespace)
-    return 0 if target.host else namespace_id_of("self")  # the host's outlives every slice
+    return 0 if target.host else namespace_id_of(int(os.readlink("/proc/self")))  # the host's outlives every slice
 
 
 def cgroup_of(proc: int) -> str:
@@ -107,32 +109,30 @@ def is_here(pid: int, start: int) -> bool:
     if pid <= 0:
         return False
     try:
-        fields = _stat(f"/proc/{pid}")
+        return start_of(f"/proc/{pid}") == start and not has_ended(f"/proc/{pid}")
     except OSError as error:
         return error.errno not in ENDED
-    # One whose first thread has ended looks like one that nobody has waited for, but has more of them.
-    return int(fields[19]) == start and (fields[0] not in (b"Z", b"X") or int(fields[17]) > 1)
 
 
-def namespace_link(pid: int) -> tuple[str, int]:
-    """The mount namespace of a process, such as `mnt:[4026531841]`, and a thread in it: the first may have ended.
-
-    Raises OSError.
-    """
+def mount_namespace(pid: int) -> tuple[int, int]:
+    """The number of a process's mount namespace, and a thread in it: the first may have ended. Raises OSError."""
     try:
-        return os.readlink(f"/proc/{pid}/ns/mnt"), pid
-    except FileNotFoundError as error:
+        return namespace_number(pid, "mnt"), pid
+    except OSError as error:
+        if error.errno not in ENDED:
+            raise
         with os.scandir(f"/proc/{pid}/task") as threads:  # there may be 100,000, and the first will do
             for one in threads:
                 try:
-                    return os.readlink(f"/proc/{one.name}/ns/mnt"), int(one.name)
-                except FileNotFoundError:
-                    pass  # this one has ended, too
+                    return namespace_number(int(one.name), "mnt"), int(one.name)
+                except OSError as second:
+                    if second.errno not in ENDED:
+                        raise
         raise error from None
 
 
 def is_ending(pid: int) -> bool:
-    """Whether all threads of a process have begun to exit. Raises OSError."""
+    """Whether all threads of a process have begun to exit: they have given up its memory. Raises OSError."""
     if not _ends(f"/proc/{pid}"):
         return False
     with os.scandir(f"/proc/{pid}/task") as threads:  # the first thread may have ended alone
@@ -146,34 +146,26 @@ def is_ending(pid: int) -> bool:
 
 
 def _ends(directory: str) -> bool:
-    fields = _stat(directory)
-    return fields[0] in (b"Z", b"X") or bool(int(fields[6]) & _PF_EXITING)
+    return not any(line.startswith(b"VmSize:") for line in _status(directory))
 
 
-def start_of(directory: str) -> int:
-    """The start time of the process with this /proc directory, in clock ticks since boot. Raises OSError."""
-    return int(_stat(directory)[19])
-
-
-def _stat(directory: str) -> list[bytes]:
-    """The fields of `stat` from the third on: state, parent, ... Raises OSError."""
-    with closing(os.open(f"{directory}/stat", os.O_RDONLY | os.O_CLOEXEC)) as fd:
-        # The name may have blanks and parentheses; what follows its last one does not.
-        return os.read(fd, 4096).rpartition(b")")[2].split()
-
-
-def status_number(pid: int, name: bytes) -> int:
-    """The last number of a line of /proc/PID/status; 0: there is no such line. Raises OSError.
+def _status(directory: str) -> Iterator[bytes]:
+    """The lines of `status`, which no process can hold. Raises OSError.
 
     A process can have 65,536 groups, whose line is some hundred KiB long.
     """
-    with closing(os.open(f"/proc/{pid}/status", os.O_RDONLY | os.O_CLOEXEC)) as fd:
+    with closing(os.open(f"{directory}/status", os.O_RDONLY | os.O_CLOEXEC)) as fd:
         rest = b""
         while part := os.read(fd, _STATUS_PART):
             *lines, rest = (rest + part).split(b"\n")
-            for line in lines:
-                if line.startswith(name):
-                    return int(line.split()[-1])
+            yield from lines
+
+
+def status_number(pid: int, name: bytes) -> int:
+    """The last number of a line of /proc/PID/status; 0: there is no such line. Raises OSError."""
+    for line in _status(f"/proc/{pid}"):
+        if line.startswith(name):
+            return int(line.split()[-1])
     return 0
 
 

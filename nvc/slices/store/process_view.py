@@ -17,6 +17,7 @@ import time
 
 from nvc.base.files import closing
 from nvc.kernel import O_PATH
+from nvc.kernel.processes import open_root
 from nvc.model.slices import layout
 from nvc.model.slices.ledger import LedgerError
 
@@ -92,7 +93,7 @@ class ProcessView:
     def __init__(self, kernel: Kernel, pid: int) -> None:
         self.kernel = kernel
         self.pid = pid
-        self.root = os.open(f"/proc/{pid}/root", O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.root = open_root(pid)
         self._mounts: list[list[bytes]] | None = None
         self._roots: dict[str, bytes] = {}
 
