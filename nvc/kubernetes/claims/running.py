@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterable
 
 from nvc.base.errors import HostError
-from nvc.kernel.processes import start_of
+from nvc.kernel.processes import is_over
 from nvc.kubernetes.claims.claim import Consumer
-from nvc.slices.store.process_info import ENDED, is_here
+from nvc.slices.store.process_info import ENDED
 
 STEP = "look for processes of pods"
 CGROUPS_MAX = 1 << 16
@@ -28,7 +28,7 @@ def running(pods: Iterable[Consumer]) -> tuple[Consumer, ...]:
             path = f"/proc/{number}/cgroup"
             text = _cgroups(path)
             own = [names for names in left if any(name in text for name in names)]
-            if own and _has_not_ended(number):
+            if own and not is_over(number):
                 found += [left.pop(names) for names in own]
     except OSError as error:
         raise HostError.of(STEP, path, error) from None
@@ -43,14 +43,4 @@ def _cgroups(path: str) -> bytes:
     except OSError as error:
         if error.errno in ENDED:
             return b""
-        raise
-
-
-def _has_not_ended(number: int) -> bool:
-    """Whether a process is more than an exit code that nobody has asked for yet. Raises OSError."""
-    try:
-        return is_here(number, start_of(f"/proc/{number}"))
-    except OSError as error:
-        if error.errno in ENDED:
-            return False
         raise
