@@ -56,6 +56,38 @@ def test_what_was_there_before_stays(stage: str, scratch: str) -> None:
     assert {name: facts for name, facts in tree(scratch).items() if name not in mine} == before
 
 
+def test_processes_of_others_do_not_count_as_engines(scratch: str) -> None:
+    """They may have an engine's name, show escape sequences as a container's, and have files without an end."""
+    os.chmod(scratch, 0o755)
+    for name in ("bin", "lib/nvc", "ns/mine", "ns/other"):
+        os.makedirs(f"{scratch}/{name}")
+    shutil.copy(f"{REPO}/packaging/in-use", f"{scratch}/lib/nvc")
+    write(f"{scratch}/bin/nvc-cli", "")
+    os.mkfifo(f"{scratch}/ns/other/runtime", 0o666)
+    words = {"conmon": ("-r", f"{scratch}/bin/nvc-cli", "-n", "a\x1b[2Jb"), "containerd-shim": ()}
+    for user, wanted in ((65534, ""), (os.getuid(), "conmon: a[2Jb\n")):
+        running = []
+        for name in words if user else ("conmon",):
+            shutil.copy("/bin/sh", f"{scratch}/{name}")
+            script = ("-c", "read -r line; exit", *words[name])
+            running.append(
+                subprocess.Popen([f"{scratch}/{name}", *script], stdin=subprocess.PIPE, user=user,
+                                 cwd=f"{scratch}/ns/mine", env=CLEAN_ENV)
+            )  # fmt: skip
+        try:
+            for one in running:
+                until(lambda pid=one.pid: _name(pid) in words)  # type: ignore[misc]
+            assert run("sh", f"{scratch}/lib/nvc/in-use", timeout=PATIENCE).stdout == wanted
+        finally:
+            for one in running:
+                one.communicate()
+
+
+def _name(pid: int) -> str:
+    with open(f"/proc/{pid}/comm", encoding="utf-8") as file:
+        return file.read().strip()
+
+
 @pytest.mark.nightly
 def test_nvidia_s_names(stage: str, scratch: str) -> None:
     """Links, but not where NVIDIA's program is; and one that comes later stays as well."""
