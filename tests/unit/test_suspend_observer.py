@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from nvc.daemon.suspend.observer import PATIENCE, QUIET, WANTED, Observer, seen
+from nvc.daemon.suspend.observer import AGAIN, HANG_MAX, PATIENCE, QUIET, WANTED, Observer, seen
 from nvc.daemon.suspend.threads import Threads
 
 
@@ -98,7 +98,7 @@ def test_one_slice_after_another(world: World) -> None:
     assert len(world.pids) == 1
 
 
-def test_who_holds_it_up_is_not_looked_at_again(world: World) -> None:
+def test_who_holds_it_up_is_left_alone_for_a_while(world: World) -> None:
     slices = {"a": ((7,), True), "b": ((9,), True)}
     world.observer.look(slices, 0)
     assert world.asked() == "7"
@@ -110,9 +110,29 @@ def test_who_holds_it_up_is_not_looked_at_again(world: World) -> None:
     world.answer(QUIET)
     world.observer.look(slices, PATIENCE + 1)
     assert world.asked() == "9", "the other is left alone"
-    world.observer.look({"a": ((7, 8), True)}, PATIENCE + 2)
     world.answer(QUIET)
-    assert world.asked() == "7 8", "it has other processes"
+    world.observer.look({"a": ((7, 8), True)}, PATIENCE + 2)
+    assert "within 2 s" in world.observer.answer("a"), "whatever processes it has"
+    with pytest.raises(BlockingIOError):
+        world.asked()
+    world.observer.look({"a": ((7, 8), True)}, PATIENCE + AGAIN)
+    assert world.asked() == "7 8"
+
+
+def test_no_more_processes_are_begun_than_may_hang(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One may be in a read that does not end with it."""
+    monkeypatch.setattr(os, "waitpid", lambda pid, options: (0, 0))
+    slices = {str(number): ((number,), True) for number in range(HANG_MAX + 2)}
+    world.observer.look(slices, 0)
+    for number in range(1, 20):
+        world.at(PATIENCE * number)
+    assert len(world.pids) == HANG_MAX
+    assert "hang" in world.observer.answer(str(HANG_MAX + 1))
+    monkeypatch.undo()
+    world.observer.look({"new": ((99,), True)}, PATIENCE * 100)
+    assert len(world.pids) == HANG_MAX + 1, "they have ended after all"
 
 
 def test_a_process_that_ends(world: World) -> None:

@@ -112,10 +112,10 @@ class Idle:
             took, seen.began = now - seen.began, 0
             seen.out, seen.back = (took, seen.back) if one.suspended else (seen.out, took)
             seen.came = now
-        if one.suspended:
-            seen.refused = 0
-        else:
+        if not one.suspended:
             seen.stuck = 0
+        elif not one.moves:
+            seen.refused = 0
         if not one.wanted:
             seen.wanted = 0
         elif not seen.wanted:

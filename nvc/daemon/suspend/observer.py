@@ -2,7 +2,8 @@
 
 A tenant chooses how its processes look in /proc: their number, the names of mapped files, and whether a read of
 their memory ever returns (a page of a FUSE file). So the process that looks may end or hang, and nvcd does not.
-Where one slice takes longer than PATIENCE it is killed, and these processes are not looked at again.
+Where one slice takes longer than PATIENCE it is killed, and the slice is looked at again after AGAIN: a read of a
+FUSE file may not end with it, so there may be HANG_MAX of them that cannot die.
 
 From nvcd it gets packets of process numbers; it answers WANTED, QUIET, or why it cannot tell.
 """
@@ -25,6 +26,8 @@ NAME = "nvcd-idle"
 RIGHTS = privileges.mask(privileges.SYS_PTRACE)
 WANTED, QUIET = "wanted", "quiet"
 PATIENCE = 2 * SECOND
+AGAIN = 60 * SECOND
+HANG_MAX = 8
 PACKET = 1 << 16
 PIDS_MAX = 4096
 _SAID_MAX = 400
@@ -80,6 +83,7 @@ class Observer:
         """`begin` starts the process that looks, as `start`; it raises OSError."""
         self.loop, self.begin = loop, begin
         self._answers: dict[str, tuple[Subject, str]] = {}
+        self._left_alone: dict[str, int] = {}  # slices that were not looked at in time, until when
         self._queue: list[Question] = []
         self._asked: Question | None = None
         self._pid = 0
@@ -89,12 +93,17 @@ class Observer:
     def look(self, slices: Mapping[str, Subject], now: int) -> None:
         """Look at these slices, by key. A slice that could not be looked at is left alone."""
         self._unreaped = [pid for pid in self._unreaped if os.waitpid(pid, os.WNOHANG)[0] == 0]
-        self._answers = {key: found for key, found in self._answers.items() if slices.get(key) == found[0]}
+        self._left_alone = {key: until for key, until in self._left_alone.items() if key in slices and now < until}
+        alone = self._left_alone
+        self._answers = {
+            key: found for key, found in self._answers.items() if key in alone or slices.get(key) == found[0]
+        }
         before = [each for each in self._queue if slices.get(each.key) == each.subject]
         known = {each.key for each in before} | ({self._asked.key} if self._asked else set())
         due = [
             Question(key, subject) for key, subject in slices.items()
-            if key not in known and (key not in self._answers or subject[1] and self.answer(key) in (WANTED, QUIET))
+            if key not in known and key not in alone
+            and (key not in self._answers or subject[1] and self.answer(key) in (WANTED, QUIET))
         ]  # fmt: skip
         self._queue = before + due
         self._next(now)
@@ -113,6 +122,9 @@ class Observer:
         if len(question.subject[0]) > PIDS_MAX:
             self._answered("it has too many processes to be watched")
             return
+        if len(self._unreaped) >= HANG_MAX:
+            self._answered(f"{HANG_MAX} processes that looked at threads hang, and cannot be ended")
+            return
         try:
             if self._channel is None:
                 self._pid, self._channel = self.begin()
@@ -125,6 +137,7 @@ class Observer:
 
     def _late(self, question: Question, now: int) -> None:
         if self._asked is question:
+            self._left_alone[question.key] = now + AGAIN
             self._end(f"its threads could not be looked at within {PATIENCE // SECOND} s")
             self._next(now)
 
