@@ -121,7 +121,7 @@ def registration(engine: str, wanted: Wanted, program: str = "") -> _Work:
     elif engine == "containerd":
         found = containerd.registration(wanted, ask.containerd(wanted.config or containerd.CONFIG, program))
     else:
-        found = (podman if engine == "podman" else crio).registration(wanted)
+        found = {"podman": podman, "crio": crio}[engine].registration(wanted)
     changes = [change.configure(edit) for edit in found.edits]
     if engine == "containerd":
         _check_containerd(wanted, changes, program)

@@ -23,7 +23,7 @@ MIB = 1 << 20
 IN_THE_WAY = executor._HINTS[errno.EEXIST].partition(";")[0]
 
 FIGURES = (
-    ("docs/daemon.md", f"by more than {verify.TOLERANCE / MIB:g} MiB plus 1 %"),
+    ("docs/daemon.md", f"by more than {verify.TOLERANCE / MIB:g} MiB, or 1 % where that is more"),
     ("docs/daemon.md", f"whose ledger `nvcd` cannot read for {verify.UNREAD / SECOND:g} s."),
     ("docs/daemon.md", f"for {verify.PERSIST[verify.OVERCOUNT] / SECOND:g} s. `nvcd` removes it"),
     ("docs/concurrent.md", f"- {MPS_CLIENTS} slices share the server,"),

@@ -40,7 +40,7 @@ class Policy(Value):
 
 
 TABLE = (
-    Policy(0, "fair", "an equal part, also while others are idle. --max-instances says of how many", EQUAL),
+    Policy(0, "fair", "an equal part (of --max-instances), also while others are idle", EQUAL),
     Policy(1, "first", "a slice that asks for this policy goes before the others, which get what it leaves."
            " Several have equal parts"),
     Policy(2, "weight", "by weight, for the slices that have work", weighs=True),
