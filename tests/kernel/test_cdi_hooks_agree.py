@@ -178,7 +178,7 @@ def test_variables_that_may_limit_are_read_by_python(world: World, variable: str
 @pytest.mark.parametrize(
     "config",
     [
-        {"mounts": [{"source": 1}]}, {"linux": {"resources": {"devices": [1]}}}, {"process": {"env": [1]}},
+        {"mounts": [{"source": 1}]}, {"process": {"env": [1]}},
         {"root": {"path": "/"}}, {"ociVersion": ""},
     ],
 )  # fmt: skip
