@@ -10,6 +10,7 @@ from nvc.daemon.keeper.plan import (
     LATELY,
     LONGEST_US,
     NATIVE_US,
+    TURNS,
     DevicePlan,
     Group,
     Plan,
@@ -158,10 +159,15 @@ def test_neighbours_of_a_job_on_two_devices_follow_it_on_each() -> None:
 def turns(
     had: dict[int, int], spanning: frozenset[str], first: bool = False, policy: DevicePolicy | None = None
 ) -> list[int]:
-    """The quotas of slices a and b with processes 1 and 2, in milliseconds; `had` lately."""
+    """The quotas of slices a and b with processes 1 and 2, percent; `had` lately."""
     force = in_force(policy or DevicePolicy(), (demand("a", "weight", first=first), demand("b", "weight")))
     found = plan(UUID, force, {"a": (group(1),), "b": (group(2),)}, had, spanning)
-    return [one.quota_ns // MS for one in found.slices]
+    return percent(found)
+
+
+def percent(plan: DevicePlan) -> list[int]:
+    """The quotas of slices."""
+    return [one.quota_ns * 100 // one.period_ns for one in plan.slices]
 
 
 def test_jobs_on_several_devices_have_quotas_while_all_of_them_always_work() -> None:
@@ -189,8 +195,8 @@ def test_quotas_of_jobs_on_several_devices_share_what_others_leave(had: tuple[in
     groups = {one.key: (group(pid),) for pid, one in enumerate(demands, 1)}
     activity = {pid: part * LATELY // 100 for pid, part in enumerate(had, 1)}
     found = plan(UUID, force, groups, activity, frozenset("ab"))
-    assert [one.quota_ns // MS for one in found.slices[:3]] == wanted[:3]
-    assert found.slices[3].quota_ns // MS == 30
+    assert percent(found) == [*wanted[:3], 30]
+    assert {one.period_ns for one in found.slices} == {TURNS}, "they begin one behind the other"
 
 
 def test_who_has_stopped_working_has_no_quota() -> None:
@@ -200,7 +206,7 @@ def test_who_has_stopped_working_has_no_quota() -> None:
     activity = {1: LATELY // 2, 2: LATELY // 2}
     for resting, wanted in ((frozenset(), 50), (frozenset({1}), 0)):
         found = plan(UUID, force, groups, activity, frozenset("ab"), resting)
-        assert [(one.quota_ns // MS, one.in_turn) for one in found.slices] == [(wanted, bool(wanted))] * 2
+        assert percent(found) == [wanted] * 2 and [one.in_turn for one in found.slices] == [bool(wanted)] * 2
 
 
 def test_turns_lie_one_behind_the_other_whatever_caps_there_are() -> None:

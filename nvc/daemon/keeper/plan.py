@@ -20,6 +20,7 @@ LONGEST_US = 20_000
 CHANGE = 150_000  # nanoseconds from one group's work to another's, in which the device works for nobody
 PERIOD = 100 * MS  # of a cap, where the slice asks for none
 PERIODS = (20 * MS, 1000 * MS)
+TURNS = 200 * MS  # in place of PERIOD, where jobs take turns on several devices: in 100 ms two did 0.6 of one alone
 SLACK = 8  # of a quota, this part may be had above it where caps promise all of the time
 ALONE = 0.8  # of what the busiest group of a slice had: one that had this much counts as always working
 LATELY = 500 * MS  # what a process had in them says whether it works
@@ -123,6 +124,9 @@ def plan(
     slack = SLACK if _full(present, caps) else 0
     counts = {terms.key: working(groups[terms.key], activity) for terms in present}
     lengths = timeslices(force, present, caps, counts)
+    periods = {terms.key: period_of(terms) for terms in force.terms}
+    if turns:
+        periods = {key: TURNS if period == PERIOD else period for key, period in periods.items()}
     return DevicePlan(
         uuid,
         tuple(
@@ -131,8 +135,8 @@ def plan(
                 groups.get(terms.key, ()),
                 lengths.get(terms.key, 0),
                 terms.demand.paused,
-                quota := round(caps[terms.key] * period_of(terms)) if caps[terms.key] < 1 else 0,
-                period_of(terms),
+                quota := round(caps[terms.key] * periods[terms.key]) if caps[terms.key] < 1 else 0,
+                periods[terms.key],
                 quota,
                 quota // slack if slack else 0,
                 terms.key in turns,
