@@ -111,6 +111,7 @@ CALL(unlinkat, EIO, EROFS, 2, 0)
 CALL(unshare, EPERM, ENOMEM, 0, 0)
 CALL(utimensat, EIO, 0, 2, 0)
 CALL(wait4, EINTR, ECHILD, 0, 0)
+CALL(waitid, EINTR, ECHILD, 0, 0)
 CALL(writev, EIO, EINTR, 0, WRITES)
 CALL(write, ENOSPC, EINTR, 0, WRITES)
 #ifdef __x86_64__

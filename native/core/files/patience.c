@@ -103,7 +103,8 @@ int nvc_look(struct nvc_look *asks, int count, int timeout_ms)
     memcpy(asks, work->asks, (size_t)done * sizeof(*asks));
     if (gone) {
         siginfo_t info;
-        waitid(P_PIDFD, (id_t)pidfd, &info, WEXITED | __WALL);
+        while (waitid(P_PIDFD, (id_t)pidfd, &info, WEXITED | __WALL) < 0 && errno == EINTR)
+            ;
         free(work);
     }
     close(pidfd);
