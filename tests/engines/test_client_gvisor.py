@@ -15,7 +15,8 @@ BUNDLE = "/srv/bundle"
 VERSION = "550.54.15"
 HOOK = "/usr/local/bin/nvidia-container-runtime-hook"
 FLAGS = f"--network=none --ignore-cgroups --nvproxy --nvproxy-driver-version={VERSION}"
-LOOK = "ls /dev | grep nvidia; grep -c libcuda.so.1 /etc/ld.so.cache"
+#: By a shell that starts nothing: on a busy host gVisor sometimes ends in a panic of its own at clone or execve.
+LOOK = "cd /dev; echo nvidia*"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -42,5 +43,6 @@ def test_a_bundle_with_nvidia_s_hook(host: Host, devices: str) -> None:
     spec["hooks"] = {"prestart": [{"path": HOOK, "args": [HOOK, "prestart"]}]}
     host.write(f"{BUNDLE}/config.json", json.dumps(spec))
     seen = host.sh(f"runsc --root /run/runsc {FLAGS} run --bundle {BUNDLE} nvc-{devices}").stdout.split()
+    host.sh(f"grep -q libcuda.so.1 {BUNDLE}/rootfs/etc/ld.so.cache")
     gpus = {"all": ["nvidia0", "nvidia1"], "1": ["nvidia1"], "none": []}[devices]
-    assert seen == ["nvidia-uvm", *gpus, "nvidiactl", "1"]
+    assert seen == ["nvidia-uvm", *gpus, "nvidiactl"]
