@@ -23,11 +23,19 @@ def users(library: str) -> str:
 
 
 def has_nvcd(library: str) -> bool:
-    """Whether an nvcd runs whose code is this installation's."""
+    """Whether an nvcd runs whose code is this installation's.
+
+    It is root's, and in no container. Others may have its name, and hold up who reads more than their `status`.
+    """
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
-            with open(f"/proc/{name}/comm", "rb") as comm, open(f"/proc/{name}/maps", "rb") as maps:
-                if comm.read() == b"nvcd\n" and os.fsencode(os.path.realpath(library)) in maps.read():
+            with open(f"/proc/{name}/status", "rb") as status:
+                lines = status.read().split(b"\n")
+            facts = {key: text.split() for key, _, text in (line.partition(b":") for line in lines)}
+            if facts[b"Name"] != [b"nvcd"] or facts[b"Uid"][1] != b"0" or len(facts.get(b"NSpid", ())) > 1:
+                continue
+            with open(f"/proc/{name}/maps", "rb") as maps:
+                if os.fsencode(os.path.realpath(library)) in maps.read():
                     return True
     return False
 
