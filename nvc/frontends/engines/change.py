@@ -125,16 +125,17 @@ def remove(path: str, form: str) -> Change | None:
         return None
     before = read(path)
     original = backup if record["existed"] else None
+    lost = record["existed"] and backup is None  # somebody has removed it
     directories = tuple(reversed(record["directories"]))
     text, written, notes = text_of(before, path), str(record["text"]), []
-    if before is None or before == original or (record["exact"] and text == written):
+    if before is None or not lost and (before == original or (record["exact"] and text == written)):
         after = None if before is None else original
         return Change(path, before, after, forget=True, directories=directories)
     if record["keys"] and record["keys"][0]["path"] == [""]:
         raise EngineError(
             "remove", path, "was changed since nvc wrote it", "delete it yourself if you want it gone"
         )
-    merged = merge(written, text, text_of(original, path)) if record["exact"] else None
+    merged = merge(written, text, text_of(original, path)) if record["exact"] and not lost else None
     if merged is not None and _taken_back(FORMS[form], merged, path, record["keys"]):
         text = merged
     else:

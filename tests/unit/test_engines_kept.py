@@ -1,0 +1,54 @@
+"""What others have written or removed stays so: no change of a file loses it, and no way back."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+
+import pytest
+
+from nvc.frontends.engines import FileEdit, Key, change, undo
+
+KEYS = (Key(("runtimes", "nvc"), {"path": "/p"}), Key(("default-runtime",), "nvc"))
+ORIGINAL = '{\n  "debug": true,\n  "default-runtime": "runc"\n}'
+
+
+@pytest.fixture
+def path() -> Iterator[str]:
+    with tempfile.TemporaryDirectory() as directory:
+        yield f"{os.path.realpath(directory)}/daemon.json"
+
+
+def write(path: str, text: str) -> None:
+    with open(path, "w", encoding="utf-8") as out:
+        out.write(text)
+
+
+def read(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def configure(path: str) -> None:
+    change.make(change.configure(FileEdit(path, "json", KEYS)))
+
+
+def take_out(path: str) -> None:
+    made = change.remove(path, "json")
+    assert made is not None
+    change.make(made)
+
+
+def files(path: str) -> list[str]:
+    return sorted(os.listdir(os.path.dirname(path)))
+
+
+def test_without_its_backup_a_file_is_kept(path: str) -> None:
+    """Somebody has cleaned up: what can no more be restored byte for byte is not removed either."""
+    write(path, ORIGINAL)
+    configure(path)
+    os.unlink(undo.backup_of(path))
+    take_out(path)
+    assert json.loads(read(path)) == json.loads(ORIGINAL) and files(path) == ["daemon.json"]
