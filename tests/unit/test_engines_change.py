@@ -186,13 +186,13 @@ def test_records_of_somebody_else_are_refused(
             call()
 
 
-def test_a_backup_is_ours_whoever_owns_the_file(path: str) -> None:
-    """So it counts afterwards; and nobody reads it who could not read the file."""
+def test_a_backup_and_a_record_are_ours_whoever_owns_the_file(path: str) -> None:
+    """So they count afterwards; and nobody reads them who could not read the file: both have all of it."""
     write(path, ORIGINAL, 0o660)
     os.chown(path, SOMEBODY, SOMEBODY)
     configure(path, *KEYS)
-    kept = os.stat(undo.backup_of(path))
-    assert (kept.st_uid, kept.st_mode & 0o777) == (os.geteuid(), 0o640)
+    for kept in map(os.stat, (undo.backup_of(path), undo.record_of(path))):
+        assert (kept.st_uid, kept.st_mode & 0o777) == (os.geteuid(), 0o640)
     take_out(path)
     assert read(path) == ORIGINAL
     assert (os.stat(path).st_uid, os.stat(path).st_mode & 0o777) == (SOMEBODY, 0o660)

@@ -265,9 +265,9 @@ def make(change: Change) -> None:
     if change.before != change.after and change.record is not None:
         make_directory(change.path)
         backup = undo.backup_of(change.path)
-        if change.backup is not None:
+        if change.backup is not None and place.status_of(backup) is None:
             _keep(backup, change.backup, change.path)
-        _write(undo.record_of(change.path), change.record, "")
+        _keep(undo.record_of(change.path), change.record, change.path)
     if change.after is None:
         _unlink(change.path)
     elif change.after != change.before:
@@ -300,11 +300,10 @@ def _unlink(path: str) -> None:
 
 
 def _keep(path: str, data: bytes, like: str) -> None:
-    """Have a backup of the file `like`, unless there is one: ours, whoever owns that, and as secret."""
+    """Have a backup or a record of the file `like`: ours, whoever owns that, and as secret."""
     try:
-        if place.status_of(path) is None:
-            status = place.status_of(like)
-            place.replace(path, data, 0o600 if status is None else status.st_mode & 0o755)
+        status = place.status_of(like)
+        place.replace(path, data, 0o600 if status is None else status.st_mode & 0o755)
     except OSError as error:
         raise EngineError.of("write", path, error, f"{like} was left as it is") from None
 
