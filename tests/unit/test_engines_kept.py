@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import tempfile
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nvc.frontends.engines import FileEdit, Key, change, undo
+from nvc.frontends.engines import EngineError, FileEdit, Key, change, undo
 
 KEYS = (Key(("runtimes", "nvc"), {"path": "/p"}), Key(("default-runtime",), "nvc"))
 ORIGINAL = '{\n  "debug": true,\n  "default-runtime": "runc"\n}'
@@ -52,3 +53,23 @@ def test_without_its_backup_a_file_is_kept(path: str) -> None:
     os.unlink(undo.backup_of(path))
     take_out(path)
     assert json.loads(read(path)) == json.loads(ORIGINAL) and files(path) == ["daemon.json"]
+
+
+def test_a_backup_of_a_change_that_was_cut_short(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk was full behind the backup. What others then wrote is what comes back."""
+
+    def full(where: str, *rest: object) -> None:
+        if where == undo.record_of(path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace(where, *rest)  # type: ignore[arg-type]
+
+    write(path, "{}")
+    replace = change.place.replace
+    with monkeypatch.context() as patched, pytest.raises(EngineError, match="no space left"):
+        patched.setattr(change.place, "replace", full)
+        configure(path)
+    assert read(path) == read(undo.backup_of(path)) == "{}"
+    write(path, ORIGINAL)
+    configure(path)
+    take_out(path)
+    assert read(path) == ORIGINAL and files(path) == ["daemon.json"]

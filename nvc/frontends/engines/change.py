@@ -265,7 +265,7 @@ def make(change: Change) -> None:
     if change.before != change.after and change.record is not None:
         make_directory(change.path)
         backup = undo.backup_of(change.path)
-        if change.backup is not None and place.status_of(backup) is None:
+        if change.backup is not None and read(backup) != change.backup:  # one that was cut short may have left it
             _keep(backup, change.backup, change.path)
         _keep(undo.record_of(change.path), change.record, change.path)
     if change.after is None:
@@ -273,8 +273,8 @@ def make(change: Change) -> None:
     elif change.after != change.before:
         _write(change.path, change.after, change.path)
     if change.forget:
+        _unlink(undo.record_of(change.path))  # first: without one, a backup is nobody's
         _unlink(undo.backup_of(change.path))
-        _unlink(undo.record_of(change.path))
         for directory in change.directories:
             try:
                 place.remove(directory, is_directory=True)
