@@ -114,7 +114,7 @@ def _put(text: str, path: str) -> None:
         return
     path = place.resolved(path)
     change.make_directory(path)
-    change.make(change.Change(path, None, text.encode()))
+    change.make(change.Change(path, change.read(path), text.encode()))
 
 
 

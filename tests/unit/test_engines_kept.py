@@ -73,3 +73,23 @@ def test_a_backup_of_a_change_that_was_cut_short(path: str, monkeypatch: pytest.
     configure(path)
     take_out(path)
     assert read(path) == ORIGINAL and files(path) == ["daemon.json"]
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_what_somebody_writes_meanwhile_is_kept(path: str, there: bool) -> None:
+    """An engine is asked between the look and the change, which can take half a minute."""
+    if there:
+        write(path, ORIGINAL)
+    made = change.configure(FileEdit(path, "json", KEYS))
+    write(path, '{"mtu": 1400}')
+    with pytest.raises(EngineError, match="has changed it meanwhile"):
+        change.make(made)
+    assert read(path) == '{"mtu": 1400}' and files(path) == ["daemon.json"]
+    configure(path)
+    undone = change.remove(path, "json")
+    assert undone is not None
+    write(path, read(path).replace("1400", "9000"))
+    with pytest.raises(EngineError, match="has changed it meanwhile"):
+        change.make(undone)
+    take_out(path)
+    assert json.loads(read(path)) == {"mtu": 9000}

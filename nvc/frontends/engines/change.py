@@ -261,7 +261,13 @@ def summary(change: Change, dry_run: bool) -> str:
 
 
 def make(change: Change) -> None:
-    """Make a change: the records first, so that one that is cut short can be undone. Raises EngineError."""
+    """Make a change: the records first, so that one that is cut short can be undone.
+
+    Raises EngineError, also where the file is no more as the change found it: what others wrote would be lost.
+    """
+    if change.before != change.after and read(change.path) != change.before:
+        hint = "it is as they left it: run the command again"
+        raise EngineError("write", change.path, "somebody else has changed it meanwhile", hint)
     if change.before != change.after and change.record is not None:
         make_directory(change.path)
         backup = undo.backup_of(change.path)
