@@ -78,6 +78,26 @@ def test_a_loader_cache_in_a_read_only_volume_is_covered(
         assert container.exec(count).stdout == "20\n"
 
 
+@pytest.mark.parametrize("content", [b"host\n", b""])
+def test_a_link_of_the_image_overwrites_no_file_of_a_volume(
+    runc_bundle: Any, scratch: str, volume: Any, content: bytes
+) -> None:
+    """Nobody in the container may need to have the right to write it: nvc has every right there."""
+    bundle = runc_bundle()
+    path = volume(bundle, "/data", "rw")
+    with open(f"{path}/report", "wb") as out:
+        out.write(content)
+    os.rename(f"{bundle.rootfs}/etc/ld.so.cache", f"{bundle.rootfs}/etc/was")
+    os.symlink("/data/report", f"{bundle.rootfs}/etc/ld.so.cache")
+    with bundle.created("runc") as container:
+        before = snapshot(path), snapshot(bundle.rootfs), mounts(container.pid)
+        with pytest.raises(NvcError, match="/data/report: .*; a link of the image leads there"):
+            apply(plan_of(f"{scratch}/driver"), container.pid, bundle.rootfs)
+        assert (snapshot(path), snapshot(bundle.rootfs), mounts(container.pid)) == before
+        os.rename(f"{bundle.rootfs}/etc/was", f"{path}/report")
+        apply(plan_of(f"{scratch}/driver"), container.pid, bundle.rootfs)
+
+
 def profile_plan(driver: str, content: bytes, *more: Any) -> Any:
     """A plan that also writes a small file in a tmpfs of its own."""
     return plan_of(driver, Tmpfs(PROFILES, (), (("10-container.conf", content),)), *more)

@@ -157,6 +157,11 @@ static bool same_mount(int one, int other)
            (b.stx_mask & STATX_MNT_ID) && a.stx_mnt_id == b.stx_mnt_id;
 }
 
+bool place_is_foreign(const struct place *place)
+{
+    return !same_mount(place->parent, place->root);
+}
+
 /* A descriptor of the place's directory through which it can be written although the container sees it
  * read-only: a private clone of the mount with the flag cleared. Only the mount's flag can be cleared, not the
  * file system's own. And only the rootfs's own mount: on any other lies a volume, part of the host or of another
