@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -32,14 +32,28 @@ def read(path: str) -> str:
         return file.read()
 
 
-def configure(path: str) -> None:
-    change.make(change.configure(FileEdit(path, "json", KEYS)))
+def configure(path: str, *keys: Key) -> None:
+    change.make(change.configure(FileEdit(path, "json", keys or KEYS)))
 
 
 def take_out(path: str) -> None:
     made = change.remove(path, "json")
     assert made is not None
     change.make(made)
+
+
+def full_at(path: str, monkeypatch: pytest.MonkeyPatch, call: Callable[[], None]) -> None:
+    """Do a call while the disk has no room for the file `path`."""
+
+    def full(where: str, *rest: object) -> None:
+        if where == path:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace(where, *rest)  # type: ignore[arg-type]
+
+    replace = change.place.replace
+    with monkeypatch.context() as patched, pytest.raises(EngineError, match="no space left"):
+        patched.setattr(change.place, "replace", full)
+        call()
 
 
 def files(path: str) -> list[str]:
@@ -58,16 +72,8 @@ def test_without_its_backup_a_file_is_kept(path: str) -> None:
 def test_a_backup_of_a_change_that_was_cut_short(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk was full behind the backup. What others then wrote is what comes back."""
 
-    def full(where: str, *rest: object) -> None:
-        if where == undo.record_of(path):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        replace(where, *rest)  # type: ignore[arg-type]
-
     write(path, "{}")
-    replace = change.place.replace
-    with monkeypatch.context() as patched, pytest.raises(EngineError, match="no space left"):
-        patched.setattr(change.place, "replace", full)
-        configure(path)
+    full_at(undo.record_of(path), monkeypatch, lambda: configure(path))
     assert read(path) == read(undo.backup_of(path)) == "{}"
     write(path, ORIGINAL)
     configure(path)
@@ -93,3 +99,19 @@ def test_what_somebody_writes_meanwhile_is_kept(path: str, there: bool) -> None:
         change.make(undone)
     take_out(path)
     assert json.loads(read(path)) == {"mtu": 9000}
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_a_second_change_that_was_cut_short(path: str, others: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its record tells of values that the file has not: those of the first are nvc's as well."""
+    write(path, ORIGINAL)
+    configure(path, KEYS[0])
+    second = Key(("runtimes", "nvc"), {"path": "/new"}), KEYS[1], Key(("features", "cdi"), True)
+    full_at(path, monkeypatch, lambda: configure(path, *second))
+    assert '"/p"' in read(path) and "/new" in read(undo.record_of(path))
+    if others:
+        write(path, read(path).replace("true", "false"))
+    made = change.remove(path, "json")
+    assert made is not None and made.notes == ()
+    change.make(made)
+    assert json.loads(read(path)) == {**json.loads(ORIGINAL), "debug": not others}

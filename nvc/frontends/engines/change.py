@@ -160,7 +160,7 @@ def _taken_back(form: ModuleType, text: str, path: str, keys: list[dict[str, Any
         return False
     for key in keys:
         there = value_at(document, tuple(key["path"]), _MISSING)
-        if key["value"] in there if key["append"] and isinstance(there, list) else there == key["value"]:
+        if key["value"] in there if key["append"] and isinstance(there, list) else there in undo.values(key):
             return False
     return True
 
@@ -179,7 +179,9 @@ def _take_back(form: ModuleType, text: str, path: str, key: dict[str, Any]) -> t
             return form.assign(text, path, keys, items), ""
     elif there is _MISSING:
         return text, ""
-    elif there != key["value"]:
+    elif there not in undo.values(key):
+        if key["had"] and there == key["previous"]:
+            return text, ""
         return text, f"{path}: {'.'.join(keys)} was changed since nvc wrote it: left as it is"
     elif key["had"]:
         return form.assign(text, path, keys, key["previous"]), ""

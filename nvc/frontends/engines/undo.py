@@ -72,10 +72,16 @@ def begin(existed: bool, directories: list[str]) -> dict[str, Any]:
     }
 
 
+def values(key: dict[str, Any]) -> list[Any]:
+    """What nvc has set a recorded key to, the last first: a change that is cut short leaves an earlier one."""
+    return [key["value"], *key.get("earlier", ())]
+
+
 def remember(record: dict[str, Any], path: tuple[str, ...], document: Any, value: Any, append: bool) -> None:
     """Record the key as it is in `document`, unless an earlier change did; `value` is its new value."""
     for key in record["keys"]:
         if tuple(key["path"]) == path and key["append"] == append and (not append or key["value"] == value):
+            key["earlier"] = [one for one in values(key) if one != value]
             key["value"] = value
             return
     parents, table = 0, document
