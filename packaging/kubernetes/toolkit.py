@@ -305,7 +305,8 @@ def unconfigure(settings):
     """Take the runtimes out of the engine's files; whether these have changed."""
     words = [f"--engine={settings.engine}", *engine_files(settings)[1], "--remove"]
     said = call(f"{settings.toolkit}/nvidia-container-cli", "runtime", "configure", *words)
-    say(f"{settings.engine}: runtimes removed")
+    left = re.findall("^nvidia-container-cli: warning: (.*)", said, re.MULTILINE)
+    say("; ".join((f"{settings.engine}: runtimes removed", *left)))
     return not settings.hook and re.search(r"^(wrote|removed) /", said, re.MULTILINE) is not None
 
 
