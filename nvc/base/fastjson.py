@@ -10,12 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, NoReturn
 
-    make_scanner: Callable[[object], Callable[[str, int], tuple[Any, int]]] | None
+    make_scanner: Callable[[object], Callable[[str, int], tuple[Any, int]]]
 else:
-    try:
-        from _json import make_scanner
-    except ImportError:  # an interpreter other than CPython
-        make_scanner = None
+    from _json import make_scanner
 
 #: Levels of arrays and objects; a bundle's configuration has about eight.
 MAX_DEPTH = 64
@@ -124,19 +121,13 @@ class _Context:
 
 
 def _scan(text: str, number: Callable[[str], Any] | None) -> tuple[Any, int]:
-    if make_scanner is not None:
-        context = _Context()
-        if number is not None:
-            context.parse_int = context.parse_float = number
-        scan = make_scanner(context)
-        try:
-            return scan(text, 0)
-        except SystemError:  # before 3.12 it can only raise JSONDecodeError where that was imported
-            import json.decoder
+    context = _Context()
+    if number is not None:
+        context.parse_int = context.parse_float = number
+    scan = make_scanner(context)
+    try:
+        return scan(text, 0)
+    except SystemError:  # before 3.12 it can only raise JSONDecodeError where that was imported
+        import json.decoder  # noqa: F401
 
-            return scan(text, 0)
-    import json
-
-    integer, real = number or _integer, number or float
-    decoder = json.JSONDecoder(parse_int=integer, parse_float=real, parse_constant=_constant)
-    return decoder.raw_decode(text)
+        return scan(text, 0)

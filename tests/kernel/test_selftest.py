@@ -31,7 +31,6 @@ def tried(tracer: Tracer, served: Served, *faults: str, device: int = 1) -> Self
 def test_a_driver_that_does_all_passes(tracer: Tracer, served: Served) -> None:
     result = tried(tracer, served)
     assert (result.ok, result.why) == (True, "")
-    assert result.channels > 0 and result.stop_ns > 0 and result.start_ns > 0 and result.resumed_ns > 0
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from nvc.daemon.schedule.pacer import HOLDS, Pacer
 from nvc.kernel.clocks import ahead
 from nvc.model.slices import layout, quota
 from nvc.model.slices.ledger import Budget
+from nvc.model.slices.policy import POLICIES
 from nvc.slices.policy.entitlement import Demand, in_force
 from nvc.slices.policy.policies import DevicePolicy
 
@@ -76,7 +77,7 @@ class Gpu:
         self.slices.append(made)
         self.weights.append(weight)
         self.cores.append(cores)
-        made.cap(cores, policy=layout.POLICY_CONCURRENT)
+        made.cap(cores, policy=POLICIES.index("concurrent"))
         known = SimpleNamespace(
             quota=os.open(made.path("nvc/quota"), os.O_RDWR), uuids=(quota.uuid_bytes(made.uuids[0]),)
         )
@@ -90,7 +91,7 @@ class Gpu:
         demands = tuple(
             Demand(
                 str(number), age=(number, 0), weight=weight, cores=self.cores[number],
-                policy=layout.POLICY_CONCURRENT,
+                policy=POLICIES.index("concurrent"),
             )  # fmt: skip
             for number, weight in enumerate(self.weights)
         )

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import REPO, run
 
-from nvc.base import fastjson
 from nvc.base.fastjson import MAX_DEPTH, JsonError, parse
 
 LIMIT = 1 << 24
@@ -122,11 +121,3 @@ def test_16_mib_of_malice_takes_a_moment(data: bytes) -> None:
     except JsonError:
         pass
     assert time.process_time() - start < 5
-
-
-def test_without_the_compiled_scanner(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fastjson, "make_scanner", None)
-    assert parse(b' {"a": [1, 2.5, null]} ', LIMIT) == {"a": [1, 2.5, None]}
-    for data in (b'{"a"}', b"[NaN]", b"x", b"[" + b"9" * 21 + b"]"):
-        with pytest.raises(JsonError):
-            parse(data, LIMIT)

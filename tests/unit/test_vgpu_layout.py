@@ -7,6 +7,7 @@ import os
 from support import REPO, need, run
 
 from nvc.model.slices import layout
+from nvc.model.slices.policy import POLICIES
 
 HEADER = os.path.join(REPO, "native/vgpu/layout.h")
 #: Each field of a structure in the order of the Python format that reads it.
@@ -37,7 +38,7 @@ CONSTANTS = {
     "VGPU_SHARES": layout.SHARES,
     "VGPU_NO_LIMIT": layout.NO_LIMIT,
     "VGPU_POLICY_NATIVE": layout.POLICY_NATIVE,
-    "VGPU_POLICY_CONCURRENT": layout.POLICY_CONCURRENT,
+    "VGPU_POLICY_CONCURRENT": POLICIES.index("concurrent"),
     "VGPU_DEVICE_PAUSED": layout.PAUSED,
     "VGPU_DEVICE_DENIED": layout.DENIED,
     "sizeof(struct vgpu_quota)": layout.QUOTA_SIZE,

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from pytest import approx
 from support import examples
 
-from nvc.model.slices import layout, quota
+from nvc.model.slices import quota
 from nvc.model.slices.ledger import Budget
+from nvc.model.slices.policy import POLICIES
 from nvc.slices.policy.entitlement import Demand, InForce, entitlements, in_force
 from nvc.slices.policy.pacing import WHOLE, Reading, Use, paces, read
 from nvc.slices.policy.policies import DevicePolicy
@@ -28,7 +29,7 @@ def force(*weights: int, cores: tuple[int, ...] = (), paused: str = "") -> InFor
     return in_force(
         DevicePolicy(),
         tuple(
-            Demand(key, key in paused, policy=layout.POLICY_CONCURRENT, cores=cap, weight=weight)
+            Demand(key, key in paused, policy=POLICIES.index("concurrent"), cores=cap, weight=weight)
             for key, weight, cap in zip(names, weights, caps)
         ),
     )

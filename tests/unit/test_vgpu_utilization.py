@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from nvc.base.columns import fitted
 from nvc.model.slices import layout
 from nvc.model.slices.ledger import Budget, LedgerError, parse_budgets
+from nvc.model.slices.policy import POLICIES
 from nvc.slices.policy.utilization import MOST, Reading, Received, received, state
 from nvc.slices.show.plot import Series, svg
 from nvc.slices.show.tables import plain_top, received_text
@@ -85,7 +86,7 @@ def test_states() -> None:
         ("idle", {"kept": True}, None),  # the driver's log tells
         ("-", {"cores": 30}, None),  # no cap holds under `native`
         ("idle", {"cores": 30, "policy": FIXED}, None),
-        ("-", {"cores": 30, "policy": layout.POLICY_CONCURRENT}, None),  # a part of the multiprocessors
+        ("-", {"cores": 30, "policy": POLICIES.index("concurrent")}, None),  # a part of the multiprocessors
     ):
         one = tenant("a", **more)
         assert state(one, one.devices[0], seen) == wanted

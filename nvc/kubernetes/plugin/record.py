@@ -28,8 +28,7 @@ class Record(Value):
     root: str  # of the driver
     cdi_dir: str
     hook_path: str
-    plugins_dir: str  # kubelet's directories
-    registry_dir: str
+    registry_dir: str  # kubelet's directories
     device_plugin_dir: str
     endpoint: str  # the DRA driver's socket, and the one that it registers at; "": it is not served
     registration: str
@@ -73,8 +72,7 @@ class Recorder:
         self._written: Record | None = None
         self._now = Record(
             nvc.__version__, settings.node_name, settings.driver_name, (), root, settings.cdi_dir, hook_path,
-            settings.kubelet_plugins_dir, settings.registry_dir, settings.device_plugin_dir, "", "",
-            settings.kubeconfig, settings.front,
+            settings.registry_dir, settings.device_plugin_dir, "", "", settings.kubeconfig, settings.front,
         )  # fmt: skip
         try:
             before = read(self.state)

@@ -78,6 +78,3 @@ LEDGER_SIZE = BUDGETS_OFFSET + DEVICES * BUDGET.size
 #: Bits of a device's flags in the quota: launches wait, where the shim keeps time; no memory is given any more.
 PAUSED = 1
 DENIED = 2
-
-#: The other policy that the shim knows by its number; see nvc/model/slices/policy.py.
-POLICY_CONCURRENT = 6

@@ -88,7 +88,6 @@ class Config(Value):
     disable_imex_channel_creation: bool = False
     ignore_imex_channel_requests: bool = False
     disable_cuda_compat_lib_hook: bool = False
-    allow_unknown_oci_spec_fields: bool = False
     no_additional_gids: bool = False
 
     log: str = ""

@@ -63,7 +63,7 @@ KEYS: dict[str, dict[str, tuple[str, str]]] = {
     "features": {
         "allow-cuda-compat-libs-from-container": ("", "bool"),
         "allow-ldconfig-from-container": ("", "bool"),
-        "allow-unknown-oci-spec-fields": ("allow_unknown_oci_spec_fields", "bool"),
+        "allow-unknown-oci-spec-fields": ("", "bool"),
         "disable-cuda-compat-lib-hook": ("disable_cuda_compat_lib_hook", "bool"),
         "disable-imex-channel-creation": ("disable_imex_channel_creation", "bool"),
         "ignore-imex-channel-requests": ("ignore_imex_channel_requests", "bool"),

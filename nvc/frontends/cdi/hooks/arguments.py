@@ -39,7 +39,6 @@ SPEC = "container-spec"
 _HELP = "`nvc-cdi-hook --help` lists steps and options"
 _MAX_WORDS = 65536
 _MAX_PATH = 4096
-_MAX_VERSION = 64
 
 
 class HookCall(Value):
