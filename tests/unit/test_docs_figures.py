@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import os
 import re
 
@@ -11,14 +12,19 @@ from support.prose import pages, read, reports, sentences
 
 from nvc.apply import executor
 from nvc.daemon.audit import verify
+from nvc.daemon.keeper import plan
+from nvc.daemon.time import meddling
 from nvc.model.slices import layout
-from nvc.model.slices.policy import MS
+from nvc.model.slices.policy import MS, POLICIES, policy_of
 from nvc.model.slices.time_settings import WEIGHT_MAX
+from nvc.slices.policy import utilization
+from nvc.slices.policy.entitlement import FLOOR_US, FRONT_US
 from nvc.slices.policy.policies import INSTANCES_MAX
 from nvc.slices.store.admission import MPS_CLIENTS
 
 SECOND = 1000 * MS
 MIB = 1 << 20
+EQUAL_MS, SOFT = plan.TURN / MS, POLICIES.index("soft")
 
 IN_THE_WAY = executor._HINTS[errno.EEXIST].partition(";")[0]
 
@@ -26,6 +32,13 @@ FIGURES = (
     ("docs/daemon.md", f"by more than {verify.TOLERANCE / MIB:g} MiB, or 1 % where that is more"),
     ("docs/daemon.md", f"whose ledger `nvcd` cannot read for {verify.UNREAD / SECOND:g} s."),
     ("docs/daemon.md", f"for {verify.PERSIST[verify.OVERCOUNT] / SECOND:g} s. `nvcd` removes it"),
+    ("docs/security.md", f"by more than {verify.TOLERANCE / MIB:g} MiB or 1 %"),
+    ("docs/security.md", f"had the GPU for {meddling.BROKE / MS:g} ms although it was stopped"),
+    ("docs/sharing.md", f"{EQUAL_MS:g} ms, under `soft` {EQUAL_MS * policy_of(SOFT).quanta:g} ms"),
+    ("docs/sharing.md", f"1 to {plan.LONGEST_US / 1000:g} ms, if their weights allow that"),
+    ("docs/sharing.md", f"its part of {plan.ROUND / MS:g} ms, or of {2 * plan.ROUND / MS:g} ms"),
+    ("docs/sharing.md", f"then the default is {plan.TURNS / MS:g} ms"),
+    ("docs/sharing.md", f"get {FRONT_US / 1000:g} ms together, and each other slice gets {FLOOR_US / 1000:g} ms"),
     ("docs/concurrent.md", f"- {MPS_CLIENTS} slices share the server,"),
     ("docs/vgpu.md", f"never uses more than {layout.LEDGER_SIZE / MIB:.1f} MiB of the host's memory"),
     ("docs/vgpu.md", f"a whole number from 1 to {WEIGHT_MAX}"),
@@ -44,6 +57,27 @@ def test_the_page_says_whose_choice_it_is_that_nvcd_starts() -> None:
     assert "systemctl --quiet preset" in script and "systemctl enable" not in script
     (said,) = re.findall(r"^The packages .*?Without systemd", read("docs/daemon.md"), re.MULTILINE | re.DOTALL)
     assert "presets" in said and "enabled:" in said
+
+
+def test_every_state_of_a_slice_is_explained() -> None:
+    states = re.findall(r'"(.+?)"', " ".join(re.findall(r"return (.*)", inspect.getsource(utilization.state))))
+    (row,) = re.findall(r"^\| `STATE` \| (.*)", read("docs/sharing.md"), re.MULTILINE)
+    assert {"gone", "hidden", "?", "-"} < set(states)
+    assert [state for state in states if f"`{state}`" not in row] == []
+
+
+def test_the_page_names_each_right_that_the_chart_takes() -> None:
+    """Capabilities, directories of the host and containers, in the table of rights on Kubernetes."""
+    table = read("docs/security.md").partition("On Kubernetes the chart's pods have these rights")[2]
+    table = table.partition("\n## ")[0]
+    chart = "packaging/kubernetes/chart/templates/"
+    helpers, daemonset = read(f"{chart}_helpers.tpl"), read(f"{chart}daemonset.yaml")
+    given = re.findall(r'define "nvc\.(?:nvcd\.)?capabilities" -\}\}\n(.*)', helpers)
+    taken = {name for line in given for name in re.findall(r"\b[A-Z_]{3,}\b", line)}
+    assert {"KILL", "BPF"} < taken
+    taken |= set(re.findall(r"hostPath: \{path: (/[\w/.-]+)", daemonset)) - {"/usr/lib"}  # of `uninstall`
+    taken |= set(re.findall(r"- name: ([a-z]+)\n +image:", daemonset)) | {"hostPID", "pod-resources", "runtimeDir"}
+    assert {name for name in taken if f"`{name}`" not in table} == set()
 
 
 def test_what_a_page_says_of_flaws_is_in_the_table() -> None:
