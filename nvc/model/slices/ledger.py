@@ -83,8 +83,9 @@ def parse_slots(data: bytes, devices: int) -> tuple[Account, ...]:
             used.append(min(taken + inherited, (1 << 63) - 1))
             tentative.append(min(taken, asked))
         text = name.partition(b"\0")[0].decode("utf-8", "replace")
-        printable = "".join(c if c.isprintable() else "?" for c in text)
-        accounts.append(Account(slot, pid, printable, tuple(used), tentative=tuple(tentative)))
+        if not text.isprintable():
+            text = "".join(c if c.isprintable() else "?" for c in text)
+        accounts.append(Account(slot, pid, text, tuple(used), tentative=tuple(tentative)))
     return tuple(accounts)
 
 

@@ -11,7 +11,6 @@ from nvc.kernel.processes import has_ended, namespace_number, open_namespace, st
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
 
     from nvc.apply.target import Target
 
@@ -146,27 +145,25 @@ def is_ending(pid: int) -> bool:
 
 
 def _ends(directory: str) -> bool:
-    return not any(line.startswith(b"VmSize:") for line in _status(directory))
+    return b"\nVmSize:" not in _status(directory)
 
 
-def _status(directory: str) -> Iterator[bytes]:
-    """The lines of `status`, which no process can hold. Raises OSError.
+def _status(directory: str) -> bytes:
+    """What `status` says, which no process can hold. Raises OSError.
 
     A process can have 65,536 groups, whose line is some hundred KiB long.
     """
     with closing(os.open(f"{directory}/status", os.O_RDONLY | os.O_CLOEXEC)) as fd:
-        rest = b""
-        while part := os.read(fd, _STATUS_PART):
-            *lines, rest = (rest + part).split(b"\n")
-            yield from lines
+        return b"".join(iter(lambda: os.read(fd, _STATUS_PART), b""))
 
 
 def status_number(pid: int, name: bytes) -> int:
-    """The last number of a line of /proc/PID/status; 0: there is no such line. Raises OSError."""
-    for line in _status(f"/proc/{pid}"):
-        if line.startswith(name):
-            return int(line.split()[-1])
-    return 0
+    """The last number of a line of /proc/PID/status; 0: there is no such line. Raises OSError.
+
+    The first line, which has the name that the process gives itself, is not looked for. Its line ends are escaped.
+    """
+    _, found, rest = _status(f"/proc/{pid}").partition(b"\n" + name)
+    return int(rest.partition(b"\n")[0].split()[-1]) if found else 0
 
 
 def pid_inside(pid: int) -> int:
