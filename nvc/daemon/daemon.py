@@ -196,7 +196,7 @@ class Daemon:
 
     def _told(self, devices: tuple[DeviceSeen, ...], now: int) -> None:
         self._guarded(lambda: self.accountant.told(devices, now))
-        self._guarded(lambda: self.verifier.look(self.mps.servers, now))
+        self._guarded(lambda: self.verifier.look(self.mps.servers, self.suspender.records, now))
         self._guarded(lambda: self.suspender.told(now))
         self._guarded(lambda: self.use.look(now))
         if self.accountant.changed:

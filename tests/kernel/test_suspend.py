@@ -73,6 +73,24 @@ def test_there_and_back(place: Place, launcher: str, holder: Start) -> None:
     assert not os.listdir(f"{place.run}/suspend")
 
 
+def test_a_limit_that_is_lowered_meanwhile(place: Place, driver: str, launcher: str, holder: Start) -> None:
+    """As for a slice that runs: its work goes on, and new allocations fail."""
+    started(place, driver, METRICS + 'on-excess = "stop"\n')
+    one = holder()
+    eventually(place, lambda found: found["devices"] and found["devices"][0]["used"] > GIB)
+    cli(place, launcher, "suspend", str(one.tenant))
+    eventually(place, lambda found: found["devices"][0]["used"] < GIB)
+    said = cli(place, launcher, "set", str(one.tenant), "--memory=512m").stderr
+    assert "nothing is taken from it and its work goes on once it is resumed" in said
+    seen = ask(place)["nvml"]["answers"]
+    eventually(place, lambda found: found["nvml"]["answers"] - seen > 3)
+    cli(place, launcher, "resume", str(one.tenant))
+    seen = ask(place)["nvml"]["answers"]
+    found = eventually(place, lambda found: found["nvml"]["answers"] - seen > 3)
+    assert found["memory"][0]["limit"] == GIB // 2 and found["memory"][0]["truth"] > GIB
+    assert found["found"]["excess"] == 0 and one.tells() and one.more(2) == 2
+
+
 def test_calls_that_the_driver_does_not_hold_up(place: Place, launcher: str, holder: Start) -> None:
     """They would fault: the shim waits in their place."""
     one = holder()

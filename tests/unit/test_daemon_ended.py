@@ -113,7 +113,7 @@ def test_who_has_the_memory_of_the_dead_is_stopped(monkeypatch: pytest.MonkeyPat
                 accountant.told((device,), now)
                 truth = sum(one.used for one in accountant.users)
                 accountant.balances = (Balance(key, UUID, "0", 4 * GIB, 0, truth, ()),)
-                verifier.look({}, now)
+                verifier.look({}, (), now)
             assert program.stdout.readline() == "-9\n" and stranger.poll() is None
             looks = {event.action for event in verifier.events[:-1]}
             assert looks <= {f"process {user} is gone; found nobody who holds its memory"}

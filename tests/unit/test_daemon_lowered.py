@@ -18,25 +18,27 @@ LIMIT, BEFORE = 4 * GIB, 8 * GIB
 
 
 @pytest.mark.parametrize(
-    ("truth", "excess", "lowered"),
+    ("truth", "model", "away", "excess", "lowered"),
     [
-        (BEFORE + GIB, True, BEFORE),
-        (BEFORE, False, BEFORE),
-        (LIMIT + TOLERANCE + 1, False, BEFORE),
-        (LIMIT + TOLERANCE, False, 0),
-        (-1, False, BEFORE),  # NVML does not tell
+        (BEFORE + GIB, 0, (), True, BEFORE),
+        (BEFORE, 0, (), False, BEFORE),
+        (LIMIT + TOLERANCE + 1, 0, (), False, BEFORE),
+        (LIMIT + TOLERANCE, LIMIT, (), False, 0),
+        (-1, 0, (), False, BEFORE),  # NVML does not tell
+        (0, LIMIT, (KEY,), False, BEFORE),  # it is suspended
+        (0, BEFORE, (), False, BEFORE),  # it has just come back, and NVML was asked before
     ],
 )
 def test_the_old_limit_counts_until_the_slice_is_within_the_new_one(
-    scratch: str, truth: int, excess: bool, lowered: int
+    scratch: str, truth: int, model: int, away: tuple[str, ...], excess: bool, lowered: int
 ) -> None:
     entry = Entry(KEY, scratch, 0, 0, "", "/", 0, (EntryDevice(UUID, "0", 0, "", lowered=BEFORE),))
     write_about(scratch, text_of(entry))
     said: list[str] = []
     slices = SimpleNamespace(by_key={KEY: SimpleNamespace(entry=entry)}, say=said.append)
     accountant: Any = SimpleNamespace(
-        balances=(Balance(KEY, UUID, "0", LIMIT, 0, truth, ()),), kernel=LinuxKernel(), slices=slices
+        balances=(Balance(KEY, UUID, "0", LIMIT, model, truth, ()),), kernel=LinuxKernel(), slices=slices
     )
     verifier = Verifier(accountant, {}, said.append, lambda key: "")
-    assert [kind for kind, *_ in verifier._excesses()] == [EXCESS] * excess
+    assert [kind for kind, *_ in verifier._excesses(away)] == [EXCESS] * excess
     assert read_entry(scratch).devices[0].lowered == lowered and said == []

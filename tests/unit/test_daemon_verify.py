@@ -86,7 +86,7 @@ class World:
         pids = tuple(user.pid for user in self.accountant.users)
         books = truth if model < 0 else model
         self.accountant.balances = (Balance(KEY, UUID, "0", LIMIT, books, truth, pids),)
-        self.verifier.look({}, self.now)
+        self.verifier.look({}, (), self.now)
         (device,) = self.known.devices
         return bool(device.flags & DENIED)
 
@@ -127,7 +127,7 @@ def test_a_slice_that_is_gone_ends_what_was_found_of_it() -> None:
     assert world.shows(LIMIT + GIB)
     world.accountant.balances = world.accountant.users = ()
     world.accountant.slices.by_key.clear()
-    world.verifier.look({}, world.now + HALF)
+    world.verifier.look({}, (), world.now + HALF)
     assert world.said[1].endswith("is gone; over") and not world.verifier.ongoing
 
 
@@ -278,7 +278,7 @@ def test_balances_of_a_slice_that_has_gone_meanwhile(books: World) -> None:
     """As when the next ones could not be made."""
     look(books)
     books.accountant.slices.by_key.clear()
-    books.verifier.look({}, books.now)
+    books.verifier.look({}, (), books.now)
     assert not books.verifier.stale.found
 
 

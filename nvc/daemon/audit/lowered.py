@@ -1,8 +1,9 @@
 """Limits of memory that the operator lowered below what a slice has in use.
 
 Nobody takes memory back from a program, and one that may launch nothing cannot free any. So `vgpu set` keeps
-the limit from before with the slice: until NVML shows the slice within the new limit, nvcd acts only on what
-exceeds the old one. After that the new limit counts alone.
+the limit from before with the slice: until NVML and the ledger show the slice within the new limit, nvcd acts only
+on what exceeds the old one. After that the new limit counts alone. Of a suspended slice NVML shows nothing, so its
+old limit stays.
 """
 
 from __future__ import annotations

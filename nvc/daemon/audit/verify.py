@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from nvc.base.value import Value
 from nvc.daemon.audit.accountant import Accountant
@@ -116,9 +116,14 @@ class Verifier:
         """Note that the MPS server of a device has ended; by which process, where that is known."""
         self._note(FAULT, key, uuid, pid, text, action)
 
-    def look(self, servers: Mapping[tuple[str, str], MpsServer], now: int) -> None:
-        """After each answer of NVML. Kernels of slices and devices in `servers` run in a process of MPS."""
-        found = self._bypasses() | self._excesses() | self._overcounts(now)
+    def look(
+        self, servers: Mapping[tuple[str, str], MpsServer], away: Collection[str], now: int
+    ) -> None:  # fmt: skip
+        """After each answer of NVML. Kernels of slices and devices in `servers` run in a process of MPS.
+
+        `away` has the keys of slices that are suspended, or on the way there or back.
+        """
+        found = self._bypasses() | self._excesses(away) | self._overcounts(now)
         found |= self._strangers({one.pid for one in servers.values() if one.pid})
         self._since = {offence: self._since.get(offence, now) for offence in found}
         for offence, since in self._since.items():
@@ -142,7 +147,7 @@ class Verifier:
                 found[BYPASS, user.key, user.uuid, 0, 0] = text
         return found
 
-    def _excesses(self) -> dict[Offence, str]:
+    def _excesses(self, away: Collection[str]) -> dict[Offence, str]:
         found = {}
         for balance in self.accountant.balances:
             if balance.limit in (0, NO_LIMIT) or balance.truth < 0:
@@ -151,8 +156,9 @@ class Verifier:
             if balance.truth > _with_tolerance(most):
                 text = f"has {size_text(balance.truth)} of {size_text(balance.limit)}"
                 found[EXCESS, balance.key, balance.uuid, 0, 0] = text
-            elif most > balance.limit and balance.truth <= _with_tolerance(balance.limit):
-                settle(self.accountant, balance)
+            elif most > balance.limit and balance.used <= _with_tolerance(balance.limit):
+                if balance.key not in away:  # NVML shows nothing of it until it is back
+                    settle(self.accountant, balance)
         return found
 
     # Others

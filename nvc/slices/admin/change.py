@@ -221,8 +221,9 @@ def _shortage(tenant: SliceStatus, new: dict[int, QuotaDevice]) -> tuple[str, ..
         return (f"{tenant.name}: what is in use is not known: {tenant.problem}",)
     return tuple(
         f"{device.uuid}: {size_text(device.used + device.moved)} are in use, more than the new limit of "
-        f"{size_text(share.memory_limit)}: nothing is taken from it and its work goes on, but every new allocation"
-        " fails until less than the limit is in use"
+        f"{size_text(share.memory_limit)}: nothing is taken from it and its work goes on"
+        f"{' once it is resumed' if device.moved else ''}, but every new allocation fails until less than the limit"
+        " is in use"
         for device, share in ((tenant.devices[place], share) for place, share in new.items())
         if device.used + device.moved > share.memory_limit
     )
