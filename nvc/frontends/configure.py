@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from nvc.base.errors import SourceChanged
+from nvc.base.errors import InputError, SourceChanged
 from nvc.base.value import Value
 from nvc.discovery import discover, inventory
 from nvc.kernel import check_floor
@@ -188,6 +188,12 @@ def plan_target(run: Run, repair: bool = False) -> tuple[Plan, Target]:
     if target.host:  # nobody is confined: the rules of this process's own cgroup stay as they are
         request = request.replace(cgroups=False)
     if repair:
+        if target.host and request.vgpu is not None:
+            raise InputError(
+                "make a slice", target.rootfs_path,
+                "without a container, every process of the host's mount namespace would be in it",
+                "start the program with `nvc-cli vgpu run`, or name a container with --pid",
+            )  # fmt: skip
         from nvc.apply.executor import repair as repair_container
 
         repair_container(kernel, target, options.timeout)

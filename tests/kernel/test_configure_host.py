@@ -85,6 +85,17 @@ def test_not_by_mistake(cli: Cli, tree: Tree) -> None:
     assert "bind " in cli("--dry-run", *WORDS, tree.path).stdout and tree.is_as_before()
 
 
+def test_no_slice(cli: Cli, tree: Tree, launcher: str) -> None:
+    """Every process of the host would be in it. A plan can be seen all the same."""
+    words = ("--vgpu-memory=1GiB", *WORDS, tree.path)
+    alone = (need("unshare"), "--mount", "--pid", "--fork", "--mount-proc", launcher)
+    for done in (cli("--host", *words, check=False), cli("--no-cgroups", *words, check=False, head=alone)):
+        assert done.returncode == 1 and tree.is_as_before()
+        assert "every process of the host's mount namespace would be in it; start" in done.stderr
+    assert not any("-host" in name for name in glob.glob("/run/nvc/vgpu/*"))
+    assert "bind " in cli("--dry-run", *words).stdout
+
+
 def test_callers_of_nvidia_s(cli: Cli, tree: Tree) -> None:
     """Their call, as LXC's hook makes it, works as it did: in a mount namespace of its own without a word."""
     for words in (("--ldconfig=@/sbin/ldconfig",), ("--no-cgroups",), ("--pid=0",)):
