@@ -28,6 +28,7 @@ PATIENCE, LEAST = 1.0, 0.01
 AGAIN, SELDOM = 10.0, 640.0
 _KNOWN_MAX = 1 << 14
 _BATCH = 64
+_STAT_MAX = 1024  # bytes
 _START = 19  # field of `stat`, from the third on
 _PIDFD_THREAD = 0o200  # pidfd_open(2) since Linux 6.9: also of a thread. Its inode number is never given again
 _PIDFD_GET_MNT_NAMESPACE, _PIDFD_GET_PID_NAMESPACE = 0xFF03, 0xFF05  # since Linux 6.11
@@ -35,10 +36,16 @@ _NAMESPACES = {"mnt": _PIDFD_GET_MNT_NAMESPACE, "pid": _PIDFD_GET_PID_NAMESPACE}
 
 
 def _asked(paths: list[str], flags: int, size: int, patience: float) -> list[bytes | int]:
-    """Look at paths in a child: data, descriptors (`size` -1) or -errno; fewer if one took `patience` seconds."""
+    """Look at paths in a child: data, descriptors (`size` -1) or -errno; fewer if one took `patience` seconds.
+
+    There are no descriptors then.
+    """
     asks = ffi.new("struct nvc_look[]", len(paths))
-    for ask, path in zip(asks, paths):
+    rooms = [ffi.new("char[]", size) for _ in paths] if size > 0 else []
+    for number, (ask, path) in enumerate(zip(asks, paths)):
         ask.path, ask.flags, ask.size = path.encode(), flags, size
+        if rooms:
+            ask.data = rooms[number]
     done = checked(lib.nvc_look(asks, len(paths), int(patience * 1000)), paths[0])
     return [
         bytes(ffi.buffer(ask.data, ask.result)) if size >= 0 and ask.result >= 0 else int(ask.result)
@@ -58,7 +65,7 @@ class Looks:
         #: By number and identity of a process: when it may be asked again, and how long it has been left alone.
         self._held: dict[tuple[str, int], tuple[float, float]] = {}
 
-    def read(self, path: str, size: int = lib.NVC_LOOK_DATA) -> bytes:
+    def read(self, path: str, size: int) -> bytes:
         """The beginning of a file of a process. Raises OSError, ETIMEDOUT where the process holds it."""
         found = self.all([path], posix.O_RDONLY, size)[0]
         assert isinstance(found, bytes)
@@ -93,9 +100,6 @@ class Looks:
         if len(found) == len(paths):
             self._held.pop(who, None)
             return found
-        for fd in found:
-            if size < 0 and isinstance(fd, int) and fd >= 0:
-                posix.close(fd)
         pause = min(2 * pause, SELDOM)
         self._held = {each: times for each, times in self._held.items() if _is_same(*each)}
         self._held[who] = self._clock() + pause, pause
@@ -149,7 +153,7 @@ def identity(pid: int) -> int:
 def stat(directory: str) -> list[bytes]:
     """The fields of `stat` in a /proc directory, from the third on: state, parent, ... Raises OSError."""
     # The name may have blanks and parentheses; what follows its last one does not.
-    return looks.read(f"{directory}/stat").rpartition(b")")[2].split()
+    return looks.read(f"{directory}/stat", _STAT_MAX).rpartition(b")")[2].split()
 
 
 def _number(directory: str) -> int:

@@ -14,6 +14,7 @@ from support.bundle import Bundle, Container
 from support.configure import BASIC, Configure
 from support.ctk import ctk, nvidia_ctk  # noqa: F401
 from support.device_cgroup import Group
+from support.held import hold  # noqa: F401
 from support.hook import Hook
 from support.nvcd import Place
 from support.nvcd_programs import around, held, sliced  # noqa: F401

@@ -2,18 +2,18 @@
 #define NVC_LOOK_H
 
 #define NVC_LOOK_PATH 128
-#define NVC_LOOK_DATA 1024
 
 /* What is asked of one path, and the answer. */
 struct nvc_look {
     char path[NVC_LOOK_PATH];
     int flags;  /* of open(2); close-on-exec is always set */
-    int size;   /* so many bytes are read, NVC_LOOK_DATA at most; -1: the descriptor is wanted */
+    int size;   /* so many bytes are read at most; -1: a descriptor is wanted */
+    char *data; /* has room for them */
     int result; /* the length of `data`, or the descriptor; or -errno */
-    char data[NVC_LOOK_DATA];
 };
 
-/* Asks in order, for timeout_ms in all. Returns how many were answered, or -errno where it could not begin. */
+/* Asks in order, for timeout_ms in all. Returns how many were answered, or -errno where it could not begin. Without an
+ * answer to all of them there are no descriptors. */
 int nvc_look(struct nvc_look *asks, int count, int timeout_ms);
 
 /* Whether the process of a pidfd has no thread that runs: 1 or 0, or -errno. */
