@@ -30,20 +30,26 @@ _KNOWN_MAX = 1 << 14
 _BATCH = 64
 _STAT_MAX = 1024  # bytes
 _START = 19  # field of `stat`, from the third on
+BORROW = -1  # instead of flags of open(2): see `borrow`
 _PIDFD_THREAD = 0o200  # pidfd_open(2) since Linux 6.9: also of a thread. Its inode number is never given again
-_PIDFD_GET_MNT_NAMESPACE, _PIDFD_GET_PID_NAMESPACE = 0xFF03, 0xFF05  # since Linux 6.11
-_NAMESPACES = {"mnt": _PIDFD_GET_MNT_NAMESPACE, "pid": _PIDFD_GET_PID_NAMESPACE}
+#: PIDFD_GET_MNT_NAMESPACE and so on, calls of ioctl(2) since Linux 6.11.
+_NAMESPACES = {"mnt": 0xFF03, "net": 0xFF04, "pid": 0xFF05, "user": 0xFF09}
 
 
 def _asked(paths: list[str], flags: int, size: int, patience: float) -> list[bytes | int]:
     """Look at paths in a child: data, descriptors (`size` -1) or -errno; fewer if one took `patience` seconds.
 
-    There are no descriptors then.
+    There are no descriptors then. With the flag BORROW the one that a path names is copied.
     """
     asks = ffi.new("struct nvc_look[]", len(paths))
     rooms = [ffi.new("char[]", size) for _ in paths] if size > 0 else []
     for number, (ask, path) in enumerate(zip(asks, paths)):
-        ask.path, ask.flags, ask.size = path.encode(), flags, size
+        ask.flags, ask.size = flags, size
+        if flags == BORROW:
+            _, _, pid, _, fd = path.split("/")
+            ask.pid, ask.number = int(pid), int(fd)
+        else:
+            ask.path = path.encode()
         if rooms:
             ask.data = rooms[number]
     done = checked(lib.nvc_look(asks, len(paths), int(patience * 1000)), paths[0])
@@ -220,6 +226,11 @@ def namespace_number(pid: int, kind: str) -> int:
 def open_root(pid: int) -> int:
     """A descriptor (O_PATH) of a process's root directory. Raises OSError."""
     return looks.open(f"/proc/{pid}/root", O_PATH | posix.O_DIRECTORY)
+
+
+def borrow(pid: int, number: int) -> int:
+    """A copy of a process's descriptor (pidfd_getfd(2)). Raises OSError."""
+    return looks.open(f"/proc/{pid}/fd/{number}", BORROW)
 
 
 def open_files(paths: Iterable[str]) -> Iterable[int]:

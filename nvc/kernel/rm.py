@@ -16,7 +16,7 @@ from nvc.base.errors import RmError
 from nvc.base.files import lines_of
 from nvc.base.types import Any, Sequence
 from nvc.base.value import Value
-from nvc.kernel import LinuxKernel, ffi, lib, strerror, tracing
+from nvc.kernel import ffi, lib, processes, strerror
 
 START, END, RESET = 1, 2, 3
 
@@ -313,19 +313,15 @@ def borrow(pid: int, number: int, control: str = "/dev/nvidiactl") -> int:
     That file is the node of the same number, or, for a simulated driver, a file of the same file system.
     """
     step, path = "take a descriptor", f"/proc/{pid}/fd/{number}"
-    pidfd = fd = -1
+    fd = -1
     try:
-        pidfd = LinuxKernel().pidfd_open(pid)
-        fd = tracing.pidfd_getfd(pidfd, number)
+        fd = processes.borrow(pid, number)
         ours, theirs = os.stat(control), os.fstat(fd)
     except OSError as error:
         if fd >= 0:
             os.close(fd)
         hint = "CAP_SYS_PTRACE is needed" if isinstance(error, PermissionError) else ""
         raise RmError.of(step, path, error, hint) from None
-    finally:
-        if pidfd >= 0:
-            os.close(pidfd)
     same_kind = stat.S_IFMT(ours.st_mode) == stat.S_IFMT(theirs.st_mode)
     same = ours.st_rdev == theirs.st_rdev if stat.S_ISCHR(ours.st_mode) else ours.st_dev == theirs.st_dev
     if not (same_kind and same):

@@ -185,8 +185,3 @@ def is_bpffs(directory: str) -> bool:
 def mount_bpffs(directory: str) -> None:
     """Mount a file system bpf of its own there (mount(2)), for root alone."""
     checked(lib.nvc_bpf_mount(os.fsencode(directory)), directory)
-
-
-def pidfd_getfd(pidfd: int, number: int) -> int:
-    """A copy of another process's descriptor (pidfd_getfd(2))."""
-    return checked(lib.nvc_pidfd_getfd(pidfd, number), f"descriptor {number}")

@@ -14,7 +14,7 @@ from support.nvcd import Place, ask, eventually
 from support.rootfs import LIBS
 
 from nvc.kernel import processes
-from nvc.kernel.processes import Looks, has_ended, open_root, start_of
+from nvc.kernel.processes import Looks, borrow, has_ended, open_root, start_of
 from nvc.slices.store.process_info import is_ending, is_here, mount_namespace
 
 
@@ -44,6 +44,15 @@ def test_who_looked_in_vain_has_no_descriptor_more(scratch: str, hold: Hold) -> 
     with pytest.raises(TimeoutError):
         Looks().all([f"/proc/{os.getpid()}/root", f"/proc/{one.pid}/root"], os.O_PATH)
     assert os.listdir("/proc/self/fd") == before
+
+
+def test_who_borrows_its_descriptor(scratch: str, hold: Hold) -> None:
+    """As nvcd-time does."""
+    one = hold(f"{scratch}/file", *APART)
+    begun = time.monotonic()
+    with pytest.raises(TimeoutError, match="execve"):
+        borrow(one.pid, 0)
+    assert time.monotonic() - begun < PATIENCE
 
 
 @pytest.mark.driver(gpus=1)

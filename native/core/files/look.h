@@ -7,6 +7,8 @@
 struct nvc_look {
     char path[NVC_LOOK_PATH];
     int flags;  /* of open(2); close-on-exec is always set */
+    int pid;    /* instead of a path, a descriptor of this process: that very one (pidfd_getfd(2)); else 0 */
+    int number; /* that descriptor's */
     int size;   /* so many bytes are read at most; -1: a descriptor is wanted */
     char *data; /* has room for them */
     int result; /* the length of `data`, or the descriptor; or -errno */

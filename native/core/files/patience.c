@@ -50,6 +50,12 @@ static void tell(atomic_int *word)
     futex(word, FUTEX_WAKE_PRIVATE, NULL);
 }
 
+static int getfd(int pidfd, int number)
+{
+    int fd = pidfd < 0 ? pidfd : (int)syscall(SYS_pidfd_getfd, pidfd, number, 0);
+    return pidfd >= 0 && fd < 0 ? -errno : fd;
+}
+
 static int open_path(const char *path, int flags)
 {
     int fd = open(path, flags | O_CLOEXEC);
@@ -58,7 +64,7 @@ static int open_path(const char *path, int flags)
 
 static void look(struct nvc_look *ask)
 {
-    int fd = open_path(ask->path, ask->flags);
+    int fd = ask->pid ? getfd(nvc_pidfd_open(ask->pid), ask->number) : open_path(ask->path, ask->flags);
     ask->result = fd;
     if (fd < 0 || ask->size < 0)
         return;
@@ -131,9 +137,11 @@ static int is_ready(struct work *work, int timeout_ms)
 }
 
 /* A descriptor of what the child has opened. A failure says nothing of the process that was looked at. */
-static int take(const struct work *work, const struct nvc_look *ask)
+static int take(const struct work *work, int pidfd, const struct nvc_look *ask)
 {
     char path[NVC_LOOK_PATH];
+    if (ask->pid)
+        return getfd(pidfd, ask->result);
     snprintf(path, sizeof(path), "/proc/%d/fd/%d", work->number, ask->result);
     int fd = open_path(path, ask->flags);
     return fd == -ENOENT || fd == -ESRCH ? -EIO : fd;
@@ -160,7 +168,7 @@ static struct work *prepared(const struct nvc_look *asks, int count)
 }
 
 /* How many were answered, whose results the caller gets. */
-static int answers(struct nvc_look *asks, const struct work *work, int answered)
+static int answers(struct nvc_look *asks, const struct work *work, int pidfd, int answered)
 {
     int done = atomic_load(&work->done);
     if (!answered && done == work->count)
@@ -169,7 +177,7 @@ static int answers(struct nvc_look *asks, const struct work *work, int answered)
         const struct nvc_look *ask = &work->asks[i];
         asks[i].result = ask->result;
         if (ask->size < 0 && ask->result >= 0)
-            asks[i].result = answered ? take(work, ask) : -ETIMEDOUT;
+            asks[i].result = answered ? take(work, pidfd, ask) : -ETIMEDOUT;
         else if (ask->size > 0 && ask->result > 0)
             memcpy(asks[i].data, ask->data, (size_t)ask->result);
     }
@@ -193,7 +201,7 @@ int nvc_look(struct nvc_look *asks, int count, int timeout_ms)
         return -failed;
     }
     int answered = work->wanted ? is_ready(work, timeout_ms) : ends(pidfd, timeout_ms);
-    int done = answered && work->failed ? -work->failed : answers(asks, work, answered);
+    int done = answered && work->failed ? -work->failed : answers(asks, work, pidfd, answered);
     tell(&work->taken);
     int gone = ends(pidfd, answered ? ENDS_WITHIN : 0);
     if (!gone) {

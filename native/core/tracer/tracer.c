@@ -126,10 +126,3 @@ int nvc_bpf_map_dump(int map, void *keys, uint32_t key_size, void *values, uint3
     }
     return (int)total;
 }
-
-int nvc_pidfd_getfd(int pidfd, int number)
-{
-    long result = syscall(SYS_pidfd_getfd, pidfd, number, 0);
-
-    return result < 0 ? -errno : (int)result;
-}

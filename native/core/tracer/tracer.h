@@ -40,6 +40,4 @@ void nvc_ring_close(struct nvc_ring *ring);
  * skipped. -EBADMSG: the positions cannot be. */
 int nvc_ring_read(struct nvc_ring *ring, void *out, uint32_t record, uint32_t room);
 
-int nvc_pidfd_getfd(int pidfd, int number);
-
 #endif
