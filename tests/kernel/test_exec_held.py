@@ -13,6 +13,7 @@ from support.held import APART, Hold
 from support.nvcd import Place, ask, eventually
 from support.rootfs import LIBS
 
+from nvc.daemon.suspend import teller
 from nvc.kernel import processes
 from nvc.kernel.processes import Looks, borrow, has_ended, open_root, start_of
 from nvc.slices.store.process_info import is_ending, is_here, mount_namespace
@@ -46,12 +47,13 @@ def test_who_looked_in_vain_has_no_descriptor_more(scratch: str, hold: Hold) -> 
     assert os.listdir("/proc/self/fd") == before
 
 
-def test_who_borrows_its_descriptor(scratch: str, hold: Hold) -> None:
-    """As nvcd-time does."""
+def test_who_borrows_its_descriptor_or_enters_its_network(scratch: str, hold: Hold) -> None:
+    """As nvcd-time and nvcd-hook do."""
     one = hold(f"{scratch}/file", *APART)
     begun = time.monotonic()
-    with pytest.raises(TimeoutError, match="execve"):
-        borrow(one.pid, 0)
+    for look in (lambda: borrow(one.pid, 0), lambda: teller.enter(one.pid, 1)):
+        with pytest.raises(TimeoutError, match="execve"):
+            look()
     assert time.monotonic() - begun < PATIENCE
 
 

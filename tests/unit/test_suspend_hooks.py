@@ -54,8 +54,8 @@ def test_answers(answer: bytes, cause: str) -> None:
 
 def test_another_process_with_the_same_number_is_not_told() -> None:
     with pytest.raises(ProcessLookupError):
-        teller._enter(ME[0], ME[1] + 1)
-    teller._enter(*ME)
+        teller.enter(ME[0], ME[1] + 1)
+    teller.enter(*ME)
 
 
 class Loop:

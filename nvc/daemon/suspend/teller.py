@@ -16,11 +16,11 @@ import socket
 from nvc.base.files import closing
 from nvc.daemon.io import helper
 from nvc.kernel import Kernel, privileges
-from nvc.kernel.processes import start_of
+from nvc.kernel.processes import open_namespace, start_of
 from nvc.slices.make.confine import become_nobody, die_with, no_new_privileges
 
 NAME = "nvcd-hook"
-#: To open /proc/PID/ns/net, to enter it, and to become nobody.
+#: To open the namespace, to enter it, and to become nobody.
 RIGHTS = privileges.mask(
     privileges.SYS_PTRACE, privileges.SYS_ADMIN, privileges.SETUID, privileges.SETGID, privileges.SETPCAP
 )
@@ -58,14 +58,14 @@ def _serve(channel: socket.socket) -> None:
             signal.alarm(LIMIT)
             cause = _told(int(pid), int(start), int(port), path)
         except OSError as error:
-            cause = os.strerror(error.errno).lower() if error.errno else str(error)
+            cause = (error.strerror or str(error)).lower()
         channel.sendall(f"{number} {cause}".encode("ascii", "replace"))
         os._exit(0)
 
 
 def _told(pid: int, start: int, port: int, path: str) -> str:
     """Why it was not told; "": it was. Raises OSError."""
-    _enter(pid, start)
+    enter(pid, start)
     become_nobody("/", os.getppid())
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.sendall(_REQUEST.format(path, port).encode("ascii"))
@@ -87,15 +87,14 @@ def refusal(connection: socket.socket) -> str:
     return "" if status.startswith("2") else f"the answer is {status}"
 
 
-def _enter(pid: int, start: int) -> None:
+def enter(pid: int, start: int) -> None:
     """Go into the network namespace of a process, unless that has ended. Raises OSError."""
-    with closing(os.open(f"/proc/{pid}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as process:
-        with closing(os.open("ns/net", os.O_RDONLY | os.O_CLOEXEC, dir_fd=process)) as there:
-            if start_of(f"/proc/self/fd/{process}") != start:
-                raise ProcessLookupError(3, "another process has its number")
-            if os.path.samestat(os.fstat(there), os.stat("/proc/self/ns/net")):
-                return
-            libc = ctypes.CDLL(None, use_errno=True)
-            if libc.setns(there, _CLONE_NEWNET):
-                raise OSError(ctypes.get_errno(), "setns")
+    with closing(open_namespace(pid, "net")) as there:
+        if start_of(f"/proc/{pid}") != start:  # it was there before, so it is the one that was opened
+            raise ProcessLookupError(3, "another process has its number")
+        if os.path.samestat(os.fstat(there), os.stat("/proc/self/ns/net")):
+            return
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.setns(there, _CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
