@@ -29,6 +29,7 @@ static inline void resident_wait(void)
 }
 
 #define RESIDENT(name) (resident_wait(), REAL(name))
+#define RESIDENT_IN(per_thread, name) (resident_wait(), REAL_IN(per_thread, name))
 
 /* Waits, for a minute at most, until nvcd has done what it can for what is charged and not there yet, and for bytes that are
  * not charged; false: it does nothing, or these do not fit. The caller holds no lock and no turn. */

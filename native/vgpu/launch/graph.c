@@ -192,7 +192,7 @@ static void settle_part(const struct part *part, bool launched)
     items_unlock();
 }
 
-static CUresult launch(CUgraphExec handle, CUstream stream, CUresult (*call)(CUgraphExec, CUstream))
+static CUresult launch(CUgraphExec handle, CUstream stream, type_cuGraphLaunch call)
 {
     struct process *in = process();
     struct part parts[PARTS] = {0};
@@ -210,40 +210,14 @@ static CUresult launch(CUgraphExec handle, CUstream stream, CUresult (*call)(CUg
 }
 
 /* What a graph works for on other devices than its stream's is not measured. */
-static CUresult pass_and_launch(CUgraphExec exec, CUstream stream, bool per_thread,
-                                CUresult (*call)(CUgraphExec, CUstream))
-{
-    struct launch passed;
-    if (window_is_open())
-        return launch(exec, stream, call);
-    CUresult result = gate_enter(&passed, stream, per_thread);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = launch(exec, stream, call);
-    gate_leave(&passed, result);
-    return result;
-}
-
-#define LAUNCH(name, per_thread)                                                                            \
-    CU_API CUresult name(CUgraphExec exec, CUstream stream)                                                 \
-    {                                                                                                       \
-        return pass_and_launch(exec, stream, per_thread, REAL(name));                                       \
-    }
-#define UPLOAD(name)                                                                                        \
-    CU_API CUresult name(CUgraphExec exec, CUstream stream)                                                 \
-    {                                                                                                       \
-        return launch(exec, stream, REAL(name));                                                            \
-    }
-
-LAUNCH(cuGraphLaunch, false)
-LAUNCH(cuGraphLaunch_ptsz, true)
-UPLOAD(cuGraphUpload)
-UPLOAD(cuGraphUpload_ptsz)
+TWINS(cuGraphLaunch, (CUgraphExec exec, CUstream stream),
+      PACED(stream, per_thread, launch(exec, stream, REAL_IN(per_thread, cuGraphLaunch))))
+TWINS(cuGraphUpload, (CUgraphExec exec, CUstream stream),
+      launch(exec, stream, REAL_IN(per_thread, cuGraphUpload)))
 
 /* Uploads, which takes the memory, once the instance is in the books. */
 static CUresult instantiate_with(CUgraphExec *out, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *more,
-                                 CUresult (*call)(CUgraphExec *, CUgraph, void *),
-                                 CUresult (*upload)(CUgraphExec, CUstream))
+                                 bool per_thread)
 {
     CUDA_GRAPH_INSTANTIATE_PARAMS own = {0}; /* another thread may change what the program has */
     CUgraphExec made = NULL;                 /* likewise */
@@ -254,14 +228,15 @@ static CUresult instantiate_with(CUgraphExec *out, CUgraph graph, CUDA_GRAPH_INS
         own.flags &= ~(uint64_t)CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
     }
     turn_take(TURN);
-    CUresult result = call(out ? &made : NULL, graph, more ? &own : NULL);
+    CUresult result =
+        REAL_IN(per_thread, cuGraphInstantiateWithParams)(out ? &made : NULL, graph, more ? &own : NULL);
     result = enter(made, graph, result);
     if (more) {
         more->hErrNode_out = own.hErrNode_out;
         more->result_out = own.result_out;
     }
     if (result == CUDA_SUCCESS && uploads) {
-        result = launch(made, own.hUploadStream, upload);
+        result = launch(made, own.hUploadStream, REAL_IN(per_thread, cuGraphUpload));
         if (result != CUDA_SUCCESS)
             cuGraphExecDestroy(made);
     }
@@ -270,16 +245,8 @@ static CUresult instantiate_with(CUgraphExec *out, CUgraph graph, CUDA_GRAPH_INS
     return result;
 }
 
-CU_API CUresult cuGraphInstantiateWithParams(CUgraphExec *out, CUgraph graph, void *more)
-{
-    return instantiate_with(out, graph, more, REAL(cuGraphInstantiateWithParams), REAL(cuGraphUpload));
-}
-
-CU_API CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *out, CUgraph graph, void *more)
-{
-    return instantiate_with(out, graph, more, REAL(cuGraphInstantiateWithParams_ptsz),
-                            REAL(cuGraphUpload_ptsz));
-}
+TWINS(cuGraphInstantiateWithParams, (CUgraphExec * out, CUgraph graph, void *more),
+      instantiate_with(out, graph, more, per_thread))
 
 static void read_all_stores(void)
 {

@@ -4,47 +4,30 @@
 
 #include <string.h>
 
-#define LAUNCH(name, parameters, arguments, stream, per_thread)                                             \
-    CU_API CUresult name parameters                                                                         \
-    {                                                                                                       \
-        if (!local_allows(f, stream))                                                                       \
-            return CUDA_ERROR_OUT_OF_MEMORY;                                                                \
-        if (__builtin_expect(window_is_open(), 1))                                                          \
-            return REAL(name) arguments;                                                                    \
-        struct launch launch;                                                                               \
-        CUresult result = gate_enter(&launch, stream, per_thread);                                          \
-        if (result != CUDA_SUCCESS)                                                                         \
-            return result;                                                                                  \
-        result = REAL(name) arguments;                                                                      \
-        gate_leave(&launch, result);                                                                        \
-        return result;                                                                                      \
-    }
-
-#define SHAPE                                                                                               \
-    unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz,   \
-        unsigned int shared, CUstream stream
-
 static CUstream stream_of(const CUlaunchConfig *config)
 {
     return config ? config->hStream : NULL; /* which the driver refuses */
 }
 
-LAUNCH(cuLaunchKernel, (CUfunction f, SHAPE, void **values, void **extra),
-       (f, gx, gy, gz, bx, by, bz, shared, stream, values, extra), stream, false)
-LAUNCH(cuLaunchKernel_ptsz, (CUfunction f, SHAPE, void **values, void **extra),
-       (f, gx, gy, gz, bx, by, bz, shared, stream, values, extra), stream, true)
-LAUNCH(cuLaunchKernelEx, (const void *config, CUfunction f, void **values, void **extra),
-       (config, f, values, extra), stream_of(config), false)
-LAUNCH(cuLaunchKernelEx_ptsz, (const void *config, CUfunction f, void **values, void **extra),
-       (config, f, values, extra), stream_of(config), true)
-LAUNCH(cuLaunchCooperativeKernel, (CUfunction f, SHAPE, void **values),
-       (f, gx, gy, gz, bx, by, bz, shared, stream, values), stream, false)
-LAUNCH(cuLaunchCooperativeKernel_ptsz, (CUfunction f, SHAPE, void **values),
-       (f, gx, gy, gz, bx, by, bz, shared, stream, values), stream, true)
-LAUNCH(cuLaunch, (CUfunction f), (f), NULL, false)
-LAUNCH(cuLaunchGrid, (CUfunction f, int width, int height), (f, width, height), NULL, false)
-LAUNCH(cuLaunchGridAsync, (CUfunction f, int width, int height, CUstream stream), (f, width, height, stream),
-       stream, false)
+#define LAUNCH(f, stream, per_thread, call)                                                                 \
+    (local_allows(f, stream) ? PACED(stream, per_thread, call) : CUDA_ERROR_OUT_OF_MEMORY)
+#define LAUNCH_IN(name, stream, arguments) LAUNCH(f, stream, per_thread, REAL_IN(per_thread, name) arguments)
+
+#define SHAPE                                                                                               \
+    unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz,   \
+        unsigned int shared, CUstream stream
+
+TWINS(cuLaunchKernel, (CUfunction f, SHAPE, void **values, void **extra),
+      LAUNCH_IN(cuLaunchKernel, stream, (f, gx, gy, gz, bx, by, bz, shared, stream, values, extra)))
+TWINS(cuLaunchKernelEx, (const void *config, CUfunction f, void **values, void **extra),
+      LAUNCH_IN(cuLaunchKernelEx, stream_of(config), (config, f, values, extra)))
+TWINS(cuLaunchCooperativeKernel, (CUfunction f, SHAPE, void **values),
+      LAUNCH_IN(cuLaunchCooperativeKernel, stream, (f, gx, gy, gz, bx, by, bz, shared, stream, values)))
+WRAP(cuLaunch, (CUfunction f), LAUNCH(f, NULL, per_thread, REAL(cuLaunch)(f)))
+WRAP(cuLaunchGrid, (CUfunction f, int width, int height),
+     LAUNCH(f, NULL, per_thread, REAL(cuLaunchGrid)(f, width, height)))
+WRAP(cuLaunchGridAsync, (CUfunction f, int width, int height, CUstream stream),
+     LAUNCH(f, stream, per_thread, REAL(cuLaunchGridAsync)(f, width, height, stream)))
 
 /* At one gate after the other. Each launch is on a device of its own. With a copy of the list, which another thread may change. */
 CU_API CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned int count,

@@ -167,31 +167,11 @@ static CUresult allocate(CUdeviceptr *out, const struct request *request)
     return result;
 }
 
-CU_API CUresult cuMemAllocAsync(CUdeviceptr *out, size_t size, CUstream stream)
-{
-    return allocate(out, &(struct request){.size = size, .stream = stream});
-}
-
-CU_API CUresult cuMemAllocAsync_ptsz(CUdeviceptr *out, size_t size, CUstream stream)
-{
-    return allocate(out, &(struct request){.size = size, .stream = stream, .per_thread = true});
-}
-
-CU_API CUresult cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream stream)
-{
-    if (!pool)
-        return REAL(cuMemAllocFromPoolAsync)(out, size, pool, stream);
-    return allocate(out, &(struct request){.size = size, .pool = pool, .stream = stream});
-}
-
-CU_API CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *out, size_t size, CUmemoryPool pool,
-                                             CUstream stream)
-{
-    if (!pool)
-        return REAL(cuMemAllocFromPoolAsync_ptsz)(out, size, pool, stream);
-    return allocate(out,
-                    &(struct request){.size = size, .pool = pool, .stream = stream, .per_thread = true});
-}
+TWINS(cuMemAllocAsync, (CUdeviceptr * out, size_t size, CUstream stream),
+      allocate(out, &(struct request){size, NULL, stream, per_thread}))
+TWINS(cuMemAllocFromPoolAsync, (CUdeviceptr * out, size_t size, CUmemoryPool pool, CUstream stream),
+      pool ? allocate(out, &(struct request){size, pool, stream, per_thread})
+           : REAL_IN(per_thread, cuMemAllocFromPoolAsync)(out, size, pool, stream))
 
 /* Linear memory may be freed so too: it counts until the stream gets there. */
 static CUresult free_later(CUdeviceptr address, CUstream stream, bool per_thread)
@@ -217,15 +197,7 @@ static CUresult free_later(CUdeviceptr address, CUstream stream, bool per_thread
     return result;
 }
 
-CU_API CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream)
-{
-    return free_later(address, stream, false);
-}
-
-CU_API CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream)
-{
-    return free_later(address, stream, true);
-}
+TWINS(cuMemFreeAsync, (CUdeviceptr address, CUstream stream), free_later(address, stream, per_thread))
 
 /* False: there is no room in the books. */
 static bool watch(CUmemoryPool pool, const CUmemLocation *where)

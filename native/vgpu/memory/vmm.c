@@ -284,7 +284,7 @@ static void bind(const CUarrayMapInfo *info)
 
 /* With a copy of the list, which another thread may change. */
 static CUresult map_array(CUarrayMapInfo *list, unsigned int count, CUstream stream,
-                          CUresult (*call)(CUarrayMapInfo *, unsigned int, CUstream))
+                          type_cuMemMapArrayAsync call)
 {
     if (!list || !count)
         return call(list, count, stream);
@@ -300,17 +300,9 @@ static CUresult map_array(CUarrayMapInfo *list, unsigned int count, CUstream str
     return result;
 }
 
-CU_API CUresult cuMemMapArrayAsync(CUarrayMapInfo *list, unsigned int count, CUstream stream)
-{
-    handles_begin();
-    return handles_end(map_array(list, count, stream, REAL(cuMemMapArrayAsync)));
-}
-
-CU_API CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *list, unsigned int count, CUstream stream)
-{
-    handles_begin();
-    return handles_end(map_array(list, count, stream, REAL(cuMemMapArrayAsync_ptsz)));
-}
+TWINS(cuMemMapArrayAsync, (CUarrayMapInfo * list, unsigned int count, CUstream stream),
+      (handles_begin(),
+       handles_end(map_array(list, count, stream, REAL_IN(per_thread, cuMemMapArrayAsync)))))
 
 static bool is_bound_to(const struct item *item, uint64_t resource)
 {

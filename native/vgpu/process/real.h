@@ -47,4 +47,17 @@ static inline void *real_get(int index)
 /* Of those that take a stream: with a default one for each thread, or for all. */
 #define REAL_IN(per_thread, name) ((per_thread) ? REAL(name##_ptsz) : REAL(name))
 
+/* A wrapper that is one value; and one with its twin for programs with a default stream for each thread, whose value looks
+ * at `per_thread`. */
+#define WRAP_IN(is_per_thread, name, parameters, value)                                                     \
+    CU_API CUresult name parameters                                                                         \
+    {                                                                                                       \
+        enum { per_thread = is_per_thread };                                                                \
+        return value;                                                                                       \
+    }
+#define WRAP(name, parameters, value) WRAP_IN(false, name, parameters, value)
+#define TWINS(name, parameters, value)                                                                      \
+    WRAP_IN(false, name, parameters, value)                                                                 \
+    WRAP_IN(true, name##_ptsz, parameters, value)
+
 #endif

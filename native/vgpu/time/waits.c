@@ -4,29 +4,20 @@
 #include "charge/resident.h"
 #include "gate.h"
 
-#define WAIT(name, parameters, arguments)                                                                   \
-    CU_API CUresult name parameters                                                                         \
-    {                                                                                                       \
-        CUresult result = RESIDENT(name) arguments;                                                         \
-        gate_look();                                                                                        \
-        reclaim_after_wait();                                                                               \
-        return result;                                                                                      \
-    }
+static CUresult waited(CUresult result)
+{
+    gate_look();
+    reclaim_after_wait();
+    return result;
+}
 
-WAIT(cuCtxSynchronize, (void), ())
-WAIT(cuCtxSynchronize_v2, (CUcontext context), (context))
-WAIT(cuStreamSynchronize, (CUstream stream), (stream))
-WAIT(cuStreamSynchronize_ptsz, (CUstream stream), (stream))
-WAIT(cuEventSynchronize, (CUevent event), (event))
+WRAP(cuCtxSynchronize, (void), waited(RESIDENT(cuCtxSynchronize)()))
+WRAP(cuCtxSynchronize_v2, (CUcontext context), waited(RESIDENT(cuCtxSynchronize_v2)(context)))
+TWINS(cuStreamSynchronize, (CUstream stream), waited(RESIDENT_IN(per_thread, cuStreamSynchronize)(stream)))
+WRAP(cuEventSynchronize, (CUevent event), waited(RESIDENT(cuEventSynchronize)(event)))
 
-#define QUESTION(name, parameters, arguments)                                                               \
-    CU_API CUresult name parameters                                                                         \
-    {                                                                                                       \
-        return RESIDENT(name) arguments;                                                                    \
-    }
-
-QUESTION(cuEventQuery, (CUevent event), (event))
-QUESTION(cuEventElapsedTime, (float *out, CUevent from, CUevent to), (out, from, to))
-QUESTION(cuEventElapsedTime_v2, (float *out, CUevent from, CUevent to), (out, from, to))
-QUESTION(cuStreamQuery, (CUstream stream), (stream))
-QUESTION(cuStreamQuery_ptsz, (CUstream stream), (stream))
+WRAP(cuEventQuery, (CUevent event), RESIDENT(cuEventQuery)(event))
+WRAP(cuEventElapsedTime, (float *out, CUevent from, CUevent to), RESIDENT(cuEventElapsedTime)(out, from, to))
+WRAP(cuEventElapsedTime_v2, (float *out, CUevent from, CUevent to),
+     RESIDENT(cuEventElapsedTime_v2)(out, from, to))
+TWINS(cuStreamQuery, (CUstream stream), RESIDENT_IN(per_thread, cuStreamQuery)(stream))

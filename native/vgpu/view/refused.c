@@ -70,39 +70,29 @@ static bool may_move(CUdeviceptr address, size_t size, CUmemLocation to)
     return REAL(cuDeviceGetAttribute)(&pageable, PAGEABLE, to.id) != CUDA_SUCCESS || !pageable;
 }
 
-#define PREFETCH(name, parameters, arguments, to)                                                           \
-    CU_API CUresult name parameters                                                                         \
-    {                                                                                                       \
-        return may_move(address, size, to) ? REAL(name) arguments : CUDA_ERROR_NOT_SUPPORTED;               \
-    }
+static bool may_move_on(CUdeviceptr address, size_t size, CUdevice device)
+{
+    return may_move(address, size, (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, device});
+}
 
-PREFETCH(cuMemPrefetchAsync, (CUdeviceptr address, size_t size, CUdevice device, CUstream stream),
-         (address, size, device, stream), ((CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, device}))
-PREFETCH(cuMemPrefetchAsync_ptsz, (CUdeviceptr address, size_t size, CUdevice device, CUstream stream),
-         (address, size, device, stream), ((CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, device}))
-PREFETCH(cuMemPrefetchAsync_v2,
-         (CUdeviceptr address, size_t size, CUmemLocation where, unsigned int flags, CUstream stream),
-         (address, size, where, flags, stream), where)
-PREFETCH(cuMemPrefetchAsync_v2_ptsz,
-         (CUdeviceptr address, size_t size, CUmemLocation where, unsigned int flags, CUstream stream),
-         (address, size, where, flags, stream), where)
+#define IF(may, call) ((may) ? (call) : CUDA_ERROR_NOT_SUPPORTED)
+
+TWINS(cuMemPrefetchAsync, (CUdeviceptr address, size_t size, CUdevice device, CUstream stream),
+      IF(may_move_on(address, size, device),
+         REAL_IN(per_thread, cuMemPrefetchAsync)(address, size, device, stream)))
+TWINS(cuMemPrefetchAsync_v2,
+      (CUdeviceptr address, size_t size, CUmemLocation where, unsigned int flags, CUstream stream),
+      IF(may_move(address, size, where),
+         REAL_IN(per_thread, cuMemPrefetchAsync_v2)(address, size, where, flags, stream)))
 
 enum { PREFERRED_LOCATION = 3 };
 
-CU_API CUresult cuMemAdvise(CUdeviceptr address, size_t size, int advice, CUdevice device)
-{
-    return advice != PREFERRED_LOCATION ||
-                   may_move(address, size, (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, device})
-               ? REAL(cuMemAdvise)(address, size, advice, device)
-               : CUDA_ERROR_NOT_SUPPORTED;
-}
-
-CU_API CUresult cuMemAdvise_v2(CUdeviceptr address, size_t size, int advice, CUmemLocation where)
-{
-    return advice != PREFERRED_LOCATION || may_move(address, size, where)
-               ? REAL(cuMemAdvise_v2)(address, size, advice, where)
-               : CUDA_ERROR_NOT_SUPPORTED;
-}
+WRAP(cuMemAdvise, (CUdeviceptr address, size_t size, int advice, CUdevice device),
+     IF(advice != PREFERRED_LOCATION || may_move_on(address, size, device),
+        REAL(cuMemAdvise)(address, size, advice, device)))
+WRAP(cuMemAdvise_v2, (CUdeviceptr address, size_t size, int advice, CUmemLocation where),
+     IF(advice != PREFERRED_LOCATION || may_move(address, size, where),
+        REAL(cuMemAdvise_v2)(address, size, advice, where)))
 
 /* Locations hold from the index beside them on. */
 static bool may_move_all(const CUdeviceptr *list, const size_t *sizes, size_t count,
@@ -135,21 +125,18 @@ static CUresult prefetch_all(CUdeviceptr *list, size_t *sizes, size_t count, CUm
     sizes = memcpy(list + count, sizes, count * sizeof(*sizes));
     where = memcpy(sizes + count, where, locations * sizeof(*where));
     from = memcpy(where + locations, from, locations * sizeof(*from));
-    CUresult result = may_move_all(list, sizes, count, where, from, locations)
-                          ? call(list, sizes, count, where, from, locations, flags, stream)
-                          : CUDA_ERROR_NOT_SUPPORTED;
+    CUresult result = IF(may_move_all(list, sizes, count, where, from, locations),
+                         call(list, sizes, count, where, from, locations, flags, stream));
     free(own);
     return result;
 }
 
 #define PREFETCH_BATCH(name)                                                                                \
-    CU_API CUresult name(CUdeviceptr *list, size_t *sizes, size_t count, CUmemLocation *where,              \
-                         size_t *from, size_t locations, unsigned long long flags, CUstream stream)         \
-    {                                                                                                       \
-        return prefetch_all(list, sizes, count, where, from, locations, flags, stream, REAL(name));         \
-    }
+    TWINS(                                                                                                  \
+        name,                                                                                               \
+        (CUdeviceptr * list, size_t * sizes, size_t count, CUmemLocation * where, size_t * from,            \
+         size_t locations, unsigned long long flags, CUstream stream),                                      \
+        prefetch_all(list, sizes, count, where, from, locations, flags, stream, REAL_IN(per_thread, name)))
 
 PREFETCH_BATCH(cuMemPrefetchBatchAsync)
-PREFETCH_BATCH(cuMemPrefetchBatchAsync_ptsz)
 PREFETCH_BATCH(cuMemDiscardAndPrefetchBatchAsync)
-PREFETCH_BATCH(cuMemDiscardAndPrefetchBatchAsync_ptsz)
