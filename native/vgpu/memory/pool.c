@@ -203,7 +203,7 @@ TWINS(cuMemFreeAsync, (CUdeviceptr address, CUstream stream), free_later(address
 static bool watch(CUmemoryPool pool, const CUmemLocation *where)
 {
     struct target to;
-    return !where || where->type != CU_MEM_LOCATION_TYPE_DEVICE || !target_device(where->id, &to) ||
+    return where->type != CU_MEM_LOCATION_TYPE_DEVICE || !target_device(where->id, &to) ||
            to.position == NO_POSITION || gauge_watch(ITEM_POOL, key_of(pool), to.position);
 }
 
@@ -228,51 +228,34 @@ CU_API CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *propert
     return result;
 }
 
+static __attribute__((noinline)) CUresult got(CUmemoryPool *out, const CUmemoryPool *pool,
+                                              const CUmemLocation *where, CUresult result)
+{
+    if (result != CUDA_SUCCESS)
+        return result;
+    watch(*pool, where);
+    *out = *pool;
+    return result;
+}
+
 /* With copies of what is asked and answered: another thread may change what the program has. */
-static __attribute__((noinline)) CUresult get_of_device(CUmemoryPool *out, CUdevice device,
-                                                        CUresult (*call)(CUmemoryPool *, CUdevice))
-{
-    CUmemoryPool pool;
-    CUresult result = call(out ? &pool : NULL, device);
-    if (result != CUDA_SUCCESS)
-        return result;
-    watch(pool, &(CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, device});
-    *out = pool;
-    return result;
-}
+#define GET(name, parameters, location, arguments)                                                          \
+    CU_API CUresult name parameters                                                                         \
+    {                                                                                                       \
+        CUmemoryPool pool, *place = out ? &pool : NULL;                                                     \
+        CUmemLocation own = location;                                                                       \
+        return got(out, &pool, &own, REAL(name) arguments);                                                 \
+    }
 
-CU_API CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *out, CUdevice device)
-{
-    return get_of_device(out, device, REAL(cuDeviceGetDefaultMemPool));
-}
+#define ON_DEVICE ((CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, device})
+#define SOMEWHERE (where ? *where : (CUmemLocation){0})
 
-CU_API CUresult cuDeviceGetMemPool(CUmemoryPool *out, CUdevice device)
-{
-    return get_of_device(out, device, REAL(cuDeviceGetMemPool));
-}
-
-static CUresult get_of_place(CUmemoryPool *out, const CUmemLocation *where, int type,
-                             CUresult (*call)(CUmemoryPool *, CUmemLocation *, int))
-{
-    CUmemoryPool pool;
-    CUmemLocation own = where ? *where : (CUmemLocation){0};
-    CUresult result = call(out ? &pool : NULL, where ? &own : NULL, type);
-    if (result != CUDA_SUCCESS)
-        return result;
-    watch(pool, &own);
-    *out = pool;
-    return result;
-}
-
-CU_API CUresult cuMemGetDefaultMemPool(CUmemoryPool *out, CUmemLocation *where, int type)
-{
-    return get_of_place(out, where, type, REAL(cuMemGetDefaultMemPool));
-}
-
-CU_API CUresult cuMemGetMemPool(CUmemoryPool *out, CUmemLocation *where, int type)
-{
-    return get_of_place(out, where, type, REAL(cuMemGetMemPool));
-}
+GET(cuDeviceGetDefaultMemPool, (CUmemoryPool * out, CUdevice device), ON_DEVICE, (place, device))
+GET(cuDeviceGetMemPool, (CUmemoryPool * out, CUdevice device), ON_DEVICE, (place, device))
+GET(cuMemGetDefaultMemPool, (CUmemoryPool * out, CUmemLocation *where, int type), SOMEWHERE,
+    (place, where ? &own : NULL, type))
+GET(cuMemGetMemPool, (CUmemoryPool * out, CUmemLocation *where, int type), SOMEWHERE,
+    (place, where ? &own : NULL, type))
 
 /* False: one that the driver refuses to destroy. The current pool of a device is its default one again. */
 static bool retire(CUmemoryPool pool, int position)
