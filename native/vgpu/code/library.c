@@ -14,29 +14,22 @@ static uint64_t loaded_key(CUlibrary library, uint64_t context)
     return (uint64_t)(uintptr_t)library * UINT64_C(0x9e3779b97f4a7c15) ^ context;
 }
 
-static bool is_kernel_of(const struct item *item, uint64_t library)
-{
-    return item->kind == ITEM_KERNEL && item->other == library;
-}
-
 static bool is_loaded_of(const struct item *item, uint64_t library)
 {
     return item->kind == ITEM_LOADED && item->other == library;
 }
 
-static void forget_kernels(uint64_t library)
+static bool is_of(const struct item *item, uint64_t library)
 {
-    struct item item;
-    for (uint64_t slot = 0; item_take_next(&slot, is_kernel_of, library, &item);)
-        continue;
+    return (item->kind == ITEM_KERNEL && item->other == library) || is_loaded_of(item, library);
 }
 
 /* Out of the books, in all contexts. */
-static void forget_loaded(uint64_t library)
+static void forget(uint64_t library, bool (*what)(const struct item *, uint64_t))
 {
     struct item item;
-    for (uint64_t slot = 0; item_take_next(&slot, is_loaded_of, library, &item);)
-        refund(&item);
+    for (uint64_t slot = 0; item_take_next(&slot, what, library, &item);)
+        refund(&item); /* a kernel bears nothing */
 }
 
 /* What is known of a library, by another name: while it goes, the driver may give its handle to the next one. Handles are
@@ -46,7 +39,7 @@ static void rename_library(uint64_t from, uint64_t to)
     items_lock();
     for (uint64_t slot = 0; slot < item_slots();) {
         struct item *at = item_at(slot);
-        if (!at || (at->kind != ITEM_KERNEL && at->kind != ITEM_LOADED) || at->other != from) {
+        if (!at || !is_of(at, from)) {
             slot++;
             continue;
         }
@@ -67,7 +60,7 @@ static bool unload(CUlibrary library)
     if (item)
         item->count = 1;
     items_unlock();
-    forget_loaded((uint64_t)(uintptr_t)library);
+    forget((uint64_t)(uintptr_t)library, is_loaded_of);
     REAL(cuLibraryUnload)(library);
     return false;
 }
@@ -229,14 +222,12 @@ CU_API CUresult cuLibraryUnload(CUlibrary library)
         rename_library(key, going);
     CUresult result = known && item.count ? CUDA_SUCCESS : REAL(cuLibraryUnload)(library);
     kernels_forget();
-    if (known && result != CUDA_SUCCESS) {
+    if (known && result == CUDA_SUCCESS) {
+        forget(going, is_of);
+    } else if (known) {
         rename_library(going, key);
         item_put(&item);
     }
-    if (!known || result != CUDA_SUCCESS)
-        return result;
-    forget_kernels(going);
-    forget_loaded(going);
     return result;
 }
 

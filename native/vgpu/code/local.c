@@ -74,26 +74,26 @@ static int local_bytes(CUfunction function, CUdevice ordinal)
     return bytes;
 }
 
-static bool fits(CUfunction function, const struct target *to)
+/* `lasting`: it always will, while there is no other context. */
+static bool fits(CUfunction function, const struct target *to, bool *lasting)
 {
-    bool lasting;
-    if (!library_allows_kernel(function, to, &lasting))
+    if (!library_allows_kernel(function, to, lasting))
         return false;
     int bytes = local_bytes(function, to->ordinal);
-    return bytes <= IN_CONTEXT || ensure(to, (uint64_t)bytes);
+    if (bytes <= IN_CONTEXT)
+        return true;
+    *lasting = false; /* in each context anew, so never remembered */
+    return ensure(to, (uint64_t)bytes);
 }
 
 static bool allows(CUfunction function, CUstream stream, _Atomic uintptr_t *place)
 {
     struct target to;
+    bool lasting;
     if (!function || !process() || !target_stream(stream, &to))
         return true;
-    bool lasting;
-    if (!library_allows_kernel(function, &to, &lasting))
+    if (!fits(function, &to, &lasting))
         return false;
-    int bytes = local_bytes(function, to.ordinal);
-    if (bytes > IN_CONTEXT)
-        return ensure(&to, (uint64_t)bytes); /* in each context anew, so never remembered */
     if (lasting)
         atomic_store_explicit(place, (uintptr_t)function, memory_order_relaxed);
     return true;
@@ -133,13 +133,14 @@ static CUcontext context_of(CUfunction function)
 bool local_allows_node(const CUDA_KERNEL_NODE_PARAMS *node, bool with_context)
 {
     struct target to;
+    bool lasting;
     if (!node || !process())
         return true;
     CUcontext own = node->func ? context_of(node->func) : NULL;
     CUfunction function = node->func || !with_context ? node->func : (CUfunction)(void *)node->kern;
     if (!function || !target_context(own || !with_context ? own : node->ctx, &to))
         return true;
-    return fits(function, &to);
+    return fits(function, &to, &lasting);
 }
 
 /* Memory for kernels that launch kernels comes with the first such launch, and nothing tells how much. */
@@ -183,9 +184,10 @@ CU_API CUresult cuCtxSetLimit(int limit, size_t value)
 /* Each in the context of its stream. */
 bool local_allows_list(const CUDA_LAUNCH_PARAMS *list, unsigned int count)
 {
-    for (unsigned int i = 0; list && i < count; i++) {
+    for (unsigned int i = 0; i < count; i++) {
         struct target to;
-        if (target_stream(list[i].hStream, &to) && !fits(list[i].function, &to))
+        bool lasting;
+        if (target_stream(list[i].hStream, &to) && !fits(list[i].function, &to, &lasting))
             return false;
     }
     return true;
