@@ -78,12 +78,6 @@ bool charge(int position, uint64_t bytes)
     return false;
 }
 
-void account_force(int position, uint64_t bytes)
-{
-    (void)position;
-    charged += bytes;
-}
-
 void refund(const struct item *item)
 {
     refunded += item->bytes;
@@ -113,7 +107,8 @@ void account_commit(int position, uint64_t bytes)
 
 void account_settle(int position, uint64_t reserved, uint64_t taken)
 {
-    (void)position, (void)reserved, (void)taken;
+    (void)position, (void)reserved;
+    charged += taken;
 }
 
 void account_withdraw(int position, uint64_t bytes)

@@ -143,16 +143,13 @@ CU_API CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 
 static uint64_t mapped_at(uint64_t address)
 {
-    uint64_t number = 0;
-    struct item *item = item_find(ITEM_MAPPING, address / PAGE * PAGE);
+    const struct item *item = item_find(ITEM_MAPPING, address / PAGE * PAGE);
     for (uint64_t slot = 0; !item && slot < item_slots(); slot++) {
-        struct item *at = item_at(slot);
+        const struct item *at = item_at(slot);
         if (at && at->kind == ITEM_MAPPING && address - at->key < at->bytes)
             item = at;
     }
-    if (item)
-        number = item->other;
-    return number;
+    return item ? item->other : 0;
 }
 
 CU_API CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void *address)
@@ -171,13 +168,14 @@ CU_API CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, v
     return handles_end(result);
 }
 
-/* More of another container's memory is mapped than was before; false: it does not fit. */
-static bool charge_mapped(uint64_t number, uint64_t bytes)
+/* More of another container's memory is mapped than was before; false: it does not fit. `forced`: it counts all the same. */
+static bool charge_mapped(uint64_t number, uint64_t bytes, bool forced)
 {
     struct item memory;
     if (!item_get(ITEM_MEMORY, number, &memory) || !memory.foreign || memory.bytes >= bytes)
         return true;
-    if (!charge(memory.position, bytes - memory.bytes))
+    uint64_t more = bytes - memory.bytes;
+    if (!forced && !charge(memory.position, more))
         return false;
     items_lock();
     struct item *now = item_find(ITEM_MEMORY, number);
@@ -185,23 +183,8 @@ static bool charge_mapped(uint64_t number, uint64_t bytes)
     if (same)
         now->bytes = bytes;
     items_unlock();
-    account_settle(memory.position, bytes - memory.bytes, same ? bytes - memory.bytes : 0);
-    return same || charge_mapped(number, bytes);
-}
-
-/* The same where the driver does not take the mapping back. */
-static void force_mapped(uint64_t number, uint64_t bytes)
-{
-    struct item before = {0};
-    items_lock();
-    struct item *memory = item_find(ITEM_MEMORY, number);
-    if (memory && memory->foreign && memory->bytes < bytes) {
-        before = *memory;
-        memory->bytes = bytes;
-    }
-    items_unlock();
-    if (before.foreign)
-        account_force(before.position, bytes - before.bytes);
+    account_settle(memory.position, forced ? 0 : more, same ? more : 0);
+    return same || charge_mapped(number, bytes, forced);
 }
 
 static void unmap_books(uint64_t address, uint64_t end)
@@ -234,11 +217,12 @@ static CUresult map(CUdeviceptr address, size_t size, size_t offset, CUmemGeneri
         entered = item_insert(&made);
     }
     items_unlock();
-    if (!made.other || (entered && charge_mapped(made.other, round_capped(size, PAGE) + offset)))
+    uint64_t bytes = round_capped(size, PAGE) + offset;
+    if (!made.other || (entered && charge_mapped(made.other, bytes, false)))
         return result;
     bool unmapped = REAL(cuMemUnmap)(address, size) == CUDA_SUCCESS;
     if (!unmapped) /* what stays mapped stays in the books */
-        force_mapped(made.other, round_capped(size, PAGE) + offset);
+        charge_mapped(made.other, bytes, true);
     else if (entered)
         unmap_books(address, address + size);
     else
