@@ -4,12 +4,6 @@
 #include "charge/holes.h"
 #include "charge/resident.h"
 
-/* What a request may take at most. */
-static uint64_t most_of(uint64_t size)
-{
-    return round_capped(size, PAGE);
-}
-
 /* Whether a small request may fit where small ones are already. */
 static bool may_fit_chunk(const struct target *to, uint64_t size)
 {
@@ -121,7 +115,7 @@ static CUresult allocate(CUdeviceptr *out, struct request *request)
         return ask_driver(out, request);
     if (pitch_out)
         request->pitch = &pitch;
-    uint64_t reserved = most_of(request->size);
+    uint64_t reserved = round_capped(request->size, PAGE);
     bool small = request->size <= MIB && !request->managed;
     if (small && may_fit_chunk(&to, request->size))
         reserved = 0; /* the common case: nothing is asked for */
@@ -191,14 +185,9 @@ static CUresult release(CUdeviceptr address, CUresult (*call)(CUdeviceptr))
     return result;
 }
 
-static CUresult free_wide(CUdeviceptr address)
-{
-    return REAL(cuMemFree_v2)(address);
-}
-
 CU_API CUresult cuMemFree_v2(CUdeviceptr address)
 {
-    return release(address, free_wide);
+    return release(address, REAL(cuMemFree_v2));
 }
 
 /* The first versions, with addresses of 32 bits. */
@@ -216,7 +205,8 @@ static CUresult allocate_narrow(unsigned int *out, unsigned int size, unsigned i
                                 unsigned int width, unsigned int height, unsigned int element)
 {
     struct target to;
-    uint64_t reserved = most_of(pitch ? multiply_capped(round_capped(width, 512), height) : size);
+    uint64_t bytes = pitch ? multiply_capped(round_capped(width, 512), height) : size;
+    uint64_t reserved = round_capped(bytes, PAGE);
     unsigned int at = 0;
     bool known = out && reserved && target_current(&to);
     if (known && !charge(to.position, reserved))
