@@ -5,10 +5,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#ifndef MADV_WIPEONFORK
-#define MADV_WIPEONFORK 18
-#endif
-
 enum { FIRST_ROOM = 1024 }; /* a power of two, as all that follow */
 
 static uint64_t home_of(enum kind kind, uint64_t key, uint64_t room)
@@ -51,13 +47,11 @@ struct item *item_find(enum kind kind, uint64_t key)
 static bool grow(struct process *in)
 {
     uint64_t room = in->items ? in->item_room * 2 : FIRST_ROOM;
-    struct item *items =
-        mmap(NULL, room * sizeof(*items), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (items == MAP_FAILED) {
+    struct item *items = wiped_memory(room * sizeof(*items));
+    if (!items) {
         LOG_ONCE("no memory for the table of allocations: some stay charged when they are freed");
         return false;
     }
-    madvise(items, room * sizeof(*items), MADV_WIPEONFORK);
     for (uint64_t i = 0; i < in->item_room; i++)
         if (in->items[i].kind != ITEM_FREE)
             *probe(items, room, in->items[i].kind, in->items[i].key) = in->items[i];

@@ -10,17 +10,23 @@
 
 struct process *_Atomic process_area;
 
+void *wiped_memory(size_t size)
+{
+    void *made = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (made == MAP_FAILED)
+        return NULL;
+    if (madvise(made, size, MADV_WIPEONFORK) == 0)
+        return made;
+    munmap(made, size);
+    return NULL;
+}
+
 struct process *process_make(void)
 {
-    struct process *have = NULL, *made = mmap(NULL, sizeof(*made), PROT_READ | PROT_WRITE,
-                                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (made == MAP_FAILED || madvise(made, sizeof(*made), MADV_WIPEONFORK) != 0) {
+    struct process *have = NULL, *made = wiped_memory(sizeof(*made));
+    if (!made)
         LOG_ONCE("no memory that fork() wipes: allocations are denied");
-        if (made != MAP_FAILED)
-            munmap(made, sizeof(*made));
-        return NULL;
-    }
-    if (atomic_compare_exchange_strong(&process_area, &have, made))
+    if (!made || atomic_compare_exchange_strong(&process_area, &have, made))
         return made;
     munmap(made, sizeof(*made));
     return have;

@@ -77,6 +77,9 @@ struct process {
 extern struct process *_Atomic process_area;
 __attribute__((cold)) struct process *process_make(void);
 
+/* Zeroes, in a child of fork() too. NULL: there is no such memory. */
+void *wiped_memory(size_t size);
+
 /* A turn that is kept while the driver is called, so a thread may be ended in it: the word is that thread's number, and
  * whoever waits takes it from a thread that is gone. `word`: where in the structure it is. */
 void turn_take(size_t word);

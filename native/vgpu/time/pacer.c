@@ -19,11 +19,8 @@ static struct pacer *all_of(struct process *in)
     struct pacer *have = atomic_load_explicit(&in->pacers, memory_order_acquire), *made;
     if (have)
         return have;
-    made = mmap(NULL, PACER_CONTEXTS * sizeof(*made), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-                -1, 0);
-    if (made == MAP_FAILED)
-        return NULL;
-    if (atomic_compare_exchange_strong(&in->pacers, &have, made))
+    made = wiped_memory(PACER_CONTEXTS * sizeof(*made));
+    if (!made || atomic_compare_exchange_strong(&in->pacers, &have, made))
         return made;
     munmap(made, PACER_CONTEXTS * sizeof(*made));
     return have;
