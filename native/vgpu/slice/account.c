@@ -198,25 +198,16 @@ void account_settle(int position, uint64_t reserved, uint64_t taken)
     change(position, reserved, taken, 0);
 }
 
-void account_commit(int position, uint64_t bytes)
-{
-    change(position, bytes, bytes, 0);
-}
+#define CHANGE(name, reserved, more, less)                                                                  \
+    void name(int position, uint64_t bytes)                                                                 \
+    {                                                                                                       \
+        change(position, reserved, more, less);                                                             \
+    }
 
-void account_withdraw(int position, uint64_t bytes)
-{
-    change(position, bytes, 0, 0);
-}
-
-void account_release(int position, uint64_t bytes)
-{
-    change(position, 0, 0, bytes);
-}
-
-void account_force(int position, uint64_t bytes)
-{
-    change(position, 0, bytes, 0);
-}
+CHANGE(account_commit, bytes, bytes, 0)
+CHANGE(account_withdraw, bytes, 0, 0)
+CHANGE(account_release, 0, 0, bytes)
+CHANGE(account_force, 0, bytes, 0)
 
 uint64_t account_count(int position, size_t field)
 {

@@ -4,17 +4,6 @@
 
 #include <string.h>
 
-/* All shares, one process at a time. */
-static bool enter(const struct process *in)
-{
-    return ledger_await_byte(in, LEDGER_SHARES_BYTE);
-}
-
-static void leave(const struct process *in)
-{
-    ledger_unlock_byte(in, LEDGER_SHARES_BYTE);
-}
-
 static uint32_t used(const struct process *in)
 {
     uint64_t count;
@@ -117,13 +106,13 @@ static void take_name(const struct process *in, const uint8_t handle[SHARE_HANDL
     }
 }
 
-/* Takes both locks, with a slot of its own; false: none is held. */
+/* Takes both locks, the second for one process at a time, with a slot of its own; false: none is held. */
 static bool begin(struct process *in)
 {
     if (!in)
         return false;
     lock_take(&in->account);
-    if (ledger_enter(in) && enter(in))
+    if (ledger_enter(in) && ledger_await_byte(in, LEDGER_SHARES_BYTE))
         return true;
     lock_drop(&in->account);
     return false;
@@ -131,7 +120,7 @@ static bool begin(struct process *in)
 
 static void end(struct process *in)
 {
-    leave(in);
+    ledger_unlock_byte(in, LEDGER_SHARES_BYTE);
     lock_drop(&in->account);
 }
 
@@ -255,7 +244,7 @@ bool share_bury(struct process *in, uint32_t slot)
     uint32_t count = used(in);
     if (!count)
         return true;
-    if (!enter(in))
+    if (!ledger_await_byte(in, LEDGER_SHARES_BYTE))
         return false;
     for (uint32_t i = 0; i < count; i++) {
         struct vgpu_share share;
@@ -266,6 +255,6 @@ bool share_bury(struct process *in, uint32_t slot)
             bequeath(in, &share, slot);
         store(in, i, &share);
     }
-    leave(in);
+    ledger_unlock_byte(in, LEDGER_SHARES_BYTE);
     return true;
 }
