@@ -42,3 +42,12 @@ void refund(const struct item *item)
             account_release(item->position, item->bytes);
     }
 }
+
+CUresult refund_if(const struct item *item, CUresult freed)
+{
+    if (freed == CUDA_SUCCESS)
+        refund(item);
+    else
+        item_put(item);
+    return freed;
+}

@@ -2,6 +2,7 @@
 #ifndef NVC_VGPU_REFUND_H
 #define NVC_VGPU_REFUND_H
 
+#include "abi/cuda.h"
 #include "items.h"
 #include "slice/account.h"
 
@@ -17,6 +18,9 @@ static inline uint64_t round_capped(uint64_t value, uint64_t unit)
 
 /* Gives back what an item bears, its part of a chunk too. */
 void refund(const struct item *item);
+
+/* What was taken from the books before the driver was asked to free it, and its answer: put back if it did not. */
+CUresult refund_if(const struct item *item, CUresult freed);
 
 /* One reference less to what cuMemCreate made; its charge goes with the last. */
 void memory_drop(uint64_t number);

@@ -32,9 +32,9 @@ static bool begin(CUdevice ordinal, struct making *making)
     return making->charged;
 }
 
-static void end(const struct making *making, enum kind kind, uint64_t key, CUcontext context,
-                CUresult result)
+static void end(const struct making *making, enum kind kind, CUcontext context, CUresult result)
 {
+    uint64_t key = kind == ITEM_PRIMARY ? (uint64_t)making->to.ordinal + 1 : key_of(context);
     struct item item = {.kind = (uint8_t)kind,
                         .key = key,
                         .position = (uint8_t)making->to.position,
@@ -54,23 +54,16 @@ static void end(const struct making *making, enum kind kind, uint64_t key, CUcon
     account_settle(making->to.position, making->bytes, enters ? making->bytes : 0);
 }
 
-static CUresult answer(const struct making *making, CUcontext *out, CUcontext made, CUresult result)
-{
-    end(making, ITEM_CONTEXT, key_of(made), made, result);
-    if (result == CUDA_SUCCESS)
-        *out = made;
-    return result;
-}
-
 #define CREATE(name, parameters, arguments)                                                                 \
     CU_API CUresult name parameters                                                                         \
     {                                                                                                       \
         struct making making;                                                                               \
         if (!begin(device, &making))                                                                        \
             return CUDA_ERROR_OUT_OF_MEMORY;                                                                \
-        CUcontext made = NULL, *place = out ? &made : NULL; /* another thread may change the program's */   \
+        CUcontext made = NULL, *place = out ? &made : NULL;                                                 \
         CUresult result = WITH_ROOM(making.to.position, 0, REAL(name) arguments);                           \
-        return answer(&making, out, made, result);                                                          \
+        end(&making, ITEM_CONTEXT, made, result);                                                           \
+        return HAND_OUT(out, made, result);                                                                 \
     }
 
 CREATE(cuCtxCreate, (CUcontext * out, unsigned int flags, CUdevice device), (place, flags, device))
@@ -144,15 +137,8 @@ static CUresult destroy(CUcontext context, CUresult (*call)(CUcontext))
     return result;
 }
 
-CU_API CUresult cuCtxDestroy_v2(CUcontext context)
-{
-    return destroy(context, REAL(cuCtxDestroy_v2));
-}
-
-CU_API CUresult cuCtxDestroy(CUcontext context)
-{
-    return destroy(context, REAL(cuCtxDestroy));
-}
+WRAP(cuCtxDestroy, (CUcontext context), destroy(context, REAL(cuCtxDestroy)))
+WRAP(cuCtxDestroy_v2, (CUcontext context), destroy(context, REAL(cuCtxDestroy_v2)))
 
 /* The old reference counts: cuCtxAttach may have added one, and only the last ends the context. */
 CU_API CUresult cuCtxDetach(CUcontext context)
@@ -176,17 +162,9 @@ static bool is_active(CUdevice ordinal)
 
 /* What the driver does to a device's primary context and what the books say of it are one step: else one thread counts
  * the end of a context that another has just made. The driver holds a lock of its own for as long. */
-static __attribute__((noinline)) void enter_primary(CUdevice device)
+static size_t turn_of(CUdevice device)
 {
-    if (device >= 0 && device < ORDINALS)
-        turn_take(offsetof(struct process, primaries[device]));
-}
-
-static __attribute__((noinline)) CUresult leave_primary(CUdevice device, CUresult result)
-{
-    if (device >= 0 && device < ORDINALS)
-        turn_drop(offsetof(struct process, primaries[device]));
-    return result;
+    return device >= 0 && device < ORDINALS ? offsetof(struct process, primaries[device]) : 0;
 }
 
 /* A primary context is one for all who retain it. */
@@ -194,32 +172,23 @@ static CUresult retain_primary(CUcontext *out, CUdevice device)
 {
     struct making making = {0};
     struct item item;
-    uint64_t key = (uint64_t)device + 1;
-    if (item_get(ITEM_PRIMARY, key, &item) && is_active(device))
+    if (item_get(ITEM_PRIMARY, (uint64_t)device + 1, &item) && is_active(device))
         return REAL(cuDevicePrimaryCtxRetain)(out, device);
     if (!begin(device, &making))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    CUcontext made = NULL; /* another thread may change what the program has */
+    CUcontext made = NULL;
     CUresult result = REAL(cuDevicePrimaryCtxRetain)(out ? &made : NULL, device);
-    end(&making, ITEM_PRIMARY, key, made, result);
-    if (result == CUDA_SUCCESS)
-        *out = made;
-    return result;
-}
-
-static CUresult retain_in_turn(CUcontext *out, CUdevice device)
-{
-    enter_primary(device);
-    return leave_primary(device, retain_primary(out, device));
+    end(&making, ITEM_PRIMARY, made, result);
+    return HAND_OUT(out, made, result);
 }
 
 CU_API CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
 {
     struct target to;
-    CUresult result = retain_in_turn(out, device);
+    CUresult result = IN_TURN(turn_of(device), retain_primary(out, device));
     bool again = result == CUDA_ERROR_OUT_OF_MEMORY && target_device(device, &to) &&
                  resident_make_room(to.position, overhead_of(to.position));
-    return again ? retain_in_turn(out, device) : result;
+    return again ? IN_TURN(turn_of(device), retain_primary(out, device)) : result;
 }
 
 static CUresult end_primary(CUdevice device, CUresult (*call)(CUdevice))
@@ -240,11 +209,7 @@ static CUresult end_primary(CUdevice device, CUresult (*call)(CUdevice))
 }
 
 #define END_PRIMARY(name)                                                                                   \
-    CU_API CUresult name(CUdevice device)                                                                   \
-    {                                                                                                       \
-        enter_primary(device);                                                                              \
-        return leave_primary(device, end_primary(device, REAL(name)));                                      \
-    }
+    WRAP(name, (CUdevice device), IN_TURN(turn_of(device), end_primary(device, REAL(name))))
 
 END_PRIMARY(cuDevicePrimaryCtxRelease)
 END_PRIMARY(cuDevicePrimaryCtxRelease_v2)
@@ -256,8 +221,8 @@ static CUresult create_green(CUgreenCtx *out, void *resources, CUdevice device, 
 {
     struct making making = {0};
     struct item item;
-    uint64_t key = (uint64_t)device + 1;
-    if (!item_get(ITEM_PRIMARY, key, &item) && !is_active(device) && !begin(device, &making))
+    if (!item_get(ITEM_PRIMARY, (uint64_t)device + 1, &item) && !is_active(device) &&
+        !begin(device, &making))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUgreenCtx made = NULL; /* another thread may change what the program has */
     CUresult result = REAL(cuGreenCtxCreate)(out ? &made : NULL, resources, device, flags);
@@ -266,7 +231,7 @@ static CUresult create_green(CUgreenCtx *out, void *resources, CUdevice device, 
     if (result == CUDA_SUCCESS && making.charged && is_active(device) &&
         REAL(cuDevicePrimaryCtxRetain)(&primary, device) == CUDA_SUCCESS)
         REAL(cuDevicePrimaryCtxRelease_v2)(device);
-    end(&making, ITEM_PRIMARY, key, primary, primary ? result : CUDA_ERROR_OUT_OF_MEMORY);
+    end(&making, ITEM_PRIMARY, primary, primary ? result : CUDA_ERROR_OUT_OF_MEMORY);
     if (result == CUDA_SUCCESS) {
         item =
             (struct item){.kind = ITEM_GREEN, .key = (uint64_t)(uintptr_t)made, .other = (uint64_t)device};
@@ -276,11 +241,8 @@ static CUresult create_green(CUgreenCtx *out, void *resources, CUdevice device, 
     return result;
 }
 
-CU_API CUresult cuGreenCtxCreate(CUgreenCtx *out, void *resources, CUdevice device, unsigned int flags)
-{
-    enter_primary(device);
-    return leave_primary(device, create_green(out, resources, device, flags));
-}
+WRAP(cuGreenCtxCreate, (CUgreenCtx * out, void *resources, CUdevice device, unsigned int flags),
+     IN_TURN(turn_of(device), create_green(out, resources, device, flags)))
 
 CU_API CUresult cuCtxFromGreenCtx(CUcontext *out, CUgreenCtx green)
 {
@@ -318,8 +280,8 @@ CU_API CUresult cuGreenCtxDestroy(CUgreenCtx context)
     struct item item;
     if (!item_take(ITEM_GREEN, (uint64_t)(uintptr_t)context, &item))
         return REAL(cuGreenCtxDestroy)(context);
-    enter_primary((CUdevice)item.other);
-    CUresult result = leave_primary((CUdevice)item.other, destroy_green(context, (CUdevice)item.other));
+    CUdevice device = (CUdevice)item.other;
+    CUresult result = IN_TURN(turn_of(device), destroy_green(context, device));
     struct item view;
     if (result == CUDA_SUCCESS && item.bytes)
         item_take(ITEM_VIEW, item.bytes, &view);

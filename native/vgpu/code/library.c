@@ -205,9 +205,7 @@ static CUresult unpark(const struct parked *parked, CUlibrary library, struct im
         module_end(&loading, 0, result == CUDA_SUCCESS, true);                                              \
         if (result == CUDA_SUCCESS)                                                                         \
             result = unpark(&parked, library, contents);                                                    \
-        if (result == CUDA_SUCCESS)                                                                         \
-            *out = library;                                                                                 \
-        return result;                                                                                      \
+        return HAND_OUT(out, library, result);                                                              \
     }
 
 LIBRARY(cuLibraryLoadData, module_data(data), const void *, data)
@@ -265,14 +263,11 @@ CU_API CUresult cuLibraryGetKernel(CUkernel *out, CUlibrary library, const char 
 {
     if (!allows_here(library))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    CUkernel found = NULL; /* another thread may change what the program has */
+    CUkernel found = NULL;
     CUresult result = REAL(cuLibraryGetKernel)(out ? &found : NULL, library, name);
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (!enter_kernel(found, library))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    *out = found;
-    return result;
+    if (result == CUDA_SUCCESS && !enter_kernel(found, library))
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    return HAND_OUT(out, found, result);
 }
 
 /* All of them are in the books before the program has any: from a list of the shim's own. */

@@ -116,7 +116,6 @@ bool module_end(struct loading *loading, uint64_t key, bool loaded, bool library
     return fits;
 }
 
-/* The driver writes to `made`, as another thread may change what the program has. */
 #define LOAD(scope, name, image, parameters, call)                                                          \
     scope CUresult name parameters                                                                          \
     {                                                                                                       \
@@ -125,12 +124,8 @@ bool module_end(struct loading *loading, uint64_t key, bool loaded, bool library
         if (!module_begin(image, &loading))                                                                 \
             return CUDA_ERROR_OUT_OF_MEMORY;                                                                \
         CUresult result = WITH_ROOM(loading.to.position, PAGE, call);                                       \
-        bool loaded = result == CUDA_SUCCESS;                                                               \
-        bool fits = module_end(&loading, (uint64_t)(uintptr_t)made, loaded, false);                         \
-        if (loaded && fits)                                                                                 \
-            *out = made;                                                                                    \
-        if (fits)                                                                                           \
-            return result;                                                                                  \
+        if (module_end(&loading, (uint64_t)(uintptr_t)made, result == CUDA_SUCCESS, false))                 \
+            return HAND_OUT(out, made, result);                                                             \
         REAL(cuModuleUnload)(made);                                                                         \
         return CUDA_ERROR_OUT_OF_MEMORY;                                                                    \
     }
@@ -173,9 +168,5 @@ CU_API CUresult cuModuleUnload(CUmodule module)
     bool known = item_take(ITEM_MODULE, (uint64_t)(uintptr_t)module, &item);
     CUresult result = REAL(cuModuleUnload)(module);
     kernels_forget();
-    if (known && result == CUDA_SUCCESS)
-        refund(&item);
-    else if (known)
-        item_put(&item);
-    return result;
+    return known ? refund_if(&item, result) : result;
 }

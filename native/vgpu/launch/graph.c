@@ -91,13 +91,10 @@ static CUresult enter(CUgraphExec exec, CUgraph graph, CUresult result)
 #define INSTANTIATE(name, parameters, arguments)                                                            \
     CU_API CUresult name parameters                                                                         \
     {                                                                                                       \
-        CUgraphExec made = NULL, *place = out ? &made : NULL; /* another thread may change the program's */ \
+        CUgraphExec made = NULL, *place = out ? &made : NULL;                                               \
         turn_take(TURN);                                                                                    \
         CUresult result = REAL(name) arguments;                                                             \
-        result = enter(made, graph, result);                                                                \
-        if (result == CUDA_SUCCESS)                                                                         \
-            *out = made;                                                                                    \
-        return result;                                                                                      \
+        return HAND_OUT(out, made, enter(made, graph, result));                                             \
     }
 
 INSTANTIATE(cuGraphInstantiate, (CUgraphExec * out, CUgraph graph, CUgraphNode *bad, char *log, size_t size),
@@ -220,7 +217,7 @@ static CUresult instantiate_with(CUgraphExec *out, CUgraph graph, CUDA_GRAPH_INS
                                  bool per_thread)
 {
     CUDA_GRAPH_INSTANTIATE_PARAMS own = {0}; /* another thread may change what the program has */
-    CUgraphExec made = NULL;                 /* likewise */
+    CUgraphExec made = NULL;
     bool uploads = false;
     if (more) {
         own = *more;
@@ -240,9 +237,7 @@ static CUresult instantiate_with(CUgraphExec *out, CUgraph graph, CUDA_GRAPH_INS
         if (result != CUDA_SUCCESS)
             cuGraphExecDestroy(made);
     }
-    if (result == CUDA_SUCCESS)
-        *out = made;
-    return result;
+    return HAND_OUT(out, made, result);
 }
 
 TWINS(cuGraphInstantiateWithParams, (CUgraphExec * out, CUgraph graph, void *more),
@@ -287,9 +282,7 @@ CU_API CUresult cuGraphExecDestroy(CUgraphExec exec)
 
 CU_API CUresult cuGraphDestroy(CUgraph graph)
 {
-    turn_take(TURN);
-    CUresult result = REAL(cuGraphDestroy)(graph);
-    turn_drop(TURN);
+    CUresult result = IN_TURN(TURN, REAL(cuGraphDestroy)(graph));
     read_all_stores();
     return result;
 }

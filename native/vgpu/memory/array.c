@@ -135,9 +135,7 @@ static void end(const struct making *making, const void *made, CUresult result)
             return CUDA_ERROR_OUT_OF_MEMORY;                                                                \
         CUresult result = WITH_ROOM(making.to.position, 0, REAL(name) arguments);                           \
         end(&making, made, result);                                                                         \
-        if (result == CUDA_SUCCESS)                                                                         \
-            *out = made;                                                                                    \
-        return result;                                                                                      \
+        return HAND_OUT(out, made, result);                                                                 \
     }
 
 #define CREATE_ARRAY(name, type, depth, flags)                                                              \
@@ -151,40 +149,21 @@ CREATE(cuMipmappedArrayCreate,
        (CUmipmappedArray * out, const CUDA_ARRAY3D_DESCRIPTOR *asked, unsigned int levels), CUmipmappedArray,
        CUDA_ARRAY3D_DESCRIPTOR, own.Depth, own.Flags, levels, (place, copy, levels))
 
-static CUresult ask_to_destroy(void *array, bool mipmap)
+static CUresult destroyed_sparse(const void *array, CUresult result)
 {
-    return mipmap ? REAL(cuMipmappedArrayDestroy)((CUmipmappedArray)array)
-                  : REAL(cuArrayDestroy)((CUarray)array);
-}
-
-static CUresult destroy_sparse(void *array, bool mipmap)
-{
-    handles_begin();
-    CUresult result = ask_to_destroy(array, mipmap);
     if (result == CUDA_SUCCESS)
         bound_drop((uint64_t)(uintptr_t)array);
-    return handles_end(result);
-}
-
-static CUresult destroy(void *array, bool mipmap)
-{
-    struct item item;
-    if (!item_take(ITEM_ARRAY, (uint64_t)(uintptr_t)array, &item))
-        return destroy_sparse(array, mipmap);
-    CUresult result = ask_to_destroy(array, mipmap);
-    if (result == CUDA_SUCCESS)
-        refund(&item);
-    else
-        item_put(&item);
     return result;
 }
 
-CU_API CUresult cuArrayDestroy(CUarray array)
-{
-    return destroy(array, false);
-}
+#define DESTROY(name, type)                                                                                 \
+    CU_API CUresult name(type array)                                                                        \
+    {                                                                                                       \
+        struct item item;                                                                                   \
+        if (item_take(ITEM_ARRAY, (uint64_t)(uintptr_t)array, &item))                                       \
+            return refund_if(&item, REAL(name)(array));                                                     \
+        return IN_TURN(HANDLES, destroyed_sparse(array, REAL(name)(array)));                                \
+    }
 
-CU_API CUresult cuMipmappedArrayDestroy(CUmipmappedArray array)
-{
-    return destroy(array, true);
-}
+DESTROY(cuArrayDestroy, CUarray)
+DESTROY(cuMipmappedArrayDestroy, CUmipmappedArray)

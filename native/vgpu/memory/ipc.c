@@ -26,11 +26,7 @@ static CUresult export(CUipcMemHandle *out, CUdeviceptr address)
     return result;
 }
 
-CU_API CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr address)
-{
-    handles_begin();
-    return handles_end(export(out, address));
-}
+WRAP(cuIpcGetMemHandle, (CUipcMemHandle * out, CUdeviceptr address), IN_TURN(HANDLES, export(out, address)))
 
 /* Whether this process has the same import open once more. */
 static bool is_open_elsewhere(uint32_t share)
@@ -45,20 +41,23 @@ static bool is_open_elsewhere(uint32_t share)
     return found;
 }
 
-static CUresult enter(CUdeviceptr address, const CUipcMemHandle *handle)
+static CUresult entered(const CUdeviceptr *address, const CUipcMemHandle *handle, CUresult result)
 {
     struct target to;
-    struct item item = {.kind = ITEM_IMPORT, .key = address, .imported = 1, .count = 1};
+    struct item item = {.kind = ITEM_IMPORT, .imported = 1, .count = 1};
+    if (result != CUDA_SUCCESS)
+        return result;
+    item.key = *address;
     items_lock();
-    struct item *again = item_find(ITEM_IMPORT, address);
+    struct item *again = item_find(ITEM_IMPORT, *address);
     if (again)
         again->count++;
     items_unlock();
     if (again)
         return CUDA_SUCCESS;
     item.share = share_import(handle->reserved, false);
-    if (!item.share && !charge_foreign(address, 0, &item)) {
-        REAL(cuIpcCloseMemHandle)(address);
+    if (!item.share && !charge_foreign(*address, 0, &item)) {
+        REAL(cuIpcCloseMemHandle)(*address);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     if ((item.share || item.bytes) && target_current(&to)) {
@@ -71,24 +70,20 @@ static CUresult enter(CUdeviceptr address, const CUipcMemHandle *handle)
 #define OPEN(name)                                                                                          \
     CU_API CUresult name(CUdeviceptr *out, CUipcMemHandle handle, unsigned int flags)                       \
     {                                                                                                       \
-        CUdeviceptr at; /* another thread may change what the program has */                                \
-        handles_begin();                                                                                    \
-        CUresult result = REAL(name)(out ? &at : NULL, handle, flags);                                      \
-        if (result == CUDA_SUCCESS)                                                                         \
-            result = enter(at, &handle);                                                                    \
-        if (result == CUDA_SUCCESS)                                                                         \
-            *out = at;                                                                                      \
-        return handles_end(result);                                                                         \
+        CUdeviceptr at;                                                                                     \
+        CUresult result =                                                                                   \
+            IN_TURN(HANDLES, entered(&at, &handle, REAL(name)(out ? &at : NULL, handle, flags)));           \
+        return HAND_OUT(out, at, result);                                                                   \
     }
 
 OPEN(cuIpcOpenMemHandle)
 OPEN(cuIpcOpenMemHandle_v2)
 
-static void leave(CUdeviceptr address)
+static CUresult closed(CUdeviceptr address, CUresult result)
 {
     struct item item = {0};
     items_lock();
-    struct item *import = item_find(ITEM_IMPORT, address);
+    struct item *import = result == CUDA_SUCCESS ? item_find(ITEM_IMPORT, address) : NULL;
     if (import && --import->count == 0) {
         item = *import;
         item_remove(import);
@@ -96,13 +91,8 @@ static void leave(CUdeviceptr address)
     items_unlock();
     if (item.kind != ITEM_FREE && (!item.share || !is_open_elsewhere(item.share)))
         refund(&item);
+    return result;
 }
 
-CU_API CUresult cuIpcCloseMemHandle(CUdeviceptr address)
-{
-    handles_begin();
-    CUresult result = REAL(cuIpcCloseMemHandle)(address);
-    if (result == CUDA_SUCCESS)
-        leave(address);
-    return handles_end(result);
-}
+WRAP(cuIpcCloseMemHandle, (CUdeviceptr address),
+     IN_TURN(HANDLES, closed(address, REAL(cuIpcCloseMemHandle)(address))))

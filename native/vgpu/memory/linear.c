@@ -105,7 +105,6 @@ static CUresult book_pitch(const struct target *to, CUdeviceptr address, const s
     return book(to, address, size, reserved);
 }
 
-/* What the driver answers goes to a place of the shim's: another thread may change what the program has. */
 static CUresult allocate(CUdeviceptr *out, struct request *request)
 {
     struct target to;
@@ -131,11 +130,9 @@ static CUresult allocate(CUdeviceptr *out, struct request *request)
     result = pitch_out
                  ? book_pitch(&to, at, request, reserved)
                  : book(&to, at, request->managed && request->size <= MIB ? PAGE : request->size, reserved);
-    if (result == CUDA_SUCCESS)
-        *out = at;
     if (result == CUDA_SUCCESS && pitch_out)
         *pitch_out = pitch;
-    return result;
+    return HAND_OUT(out, at, result);
 }
 
 CU_API CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t size)
@@ -171,17 +168,13 @@ static CUresult release(CUdeviceptr address, CUresult (*call)(CUdeviceptr))
         hole_make(&pooled, NULL, true);
     else if (in_pool)
         item_put(&pooled);
-    if (known && result == CUDA_SUCCESS)
-        refund(&item);
-    else if (known)
-        item_put(&item);
-    else {
-        if (result == CUDA_SUCCESS) {
-            pool_freed(address);
-            reclaim_soon();
-        }
-        reclaim_after_wait();
+    if (known)
+        return refund_if(&item, result);
+    if (result == CUDA_SUCCESS) {
+        pool_freed(address);
+        reclaim_soon();
     }
+    reclaim_after_wait();
     return result;
 }
 
@@ -220,10 +213,7 @@ static CUresult allocate_narrow(unsigned int *out, unsigned int size, unsigned i
         account_withdraw(to.position, reserved);
         return result;
     }
-    result = book(&to, at, pitch ? reserved : size, reserved);
-    if (result == CUDA_SUCCESS)
-        *out = at;
-    return result;
+    return HAND_OUT(out, at, book(&to, at, pitch ? reserved : size, reserved));
 }
 
 CU_API CUresult cuMemAlloc(unsigned int *out, unsigned int size)

@@ -74,11 +74,9 @@ static CUresult allocate_inside(CUdeviceptr *out, const struct request *request,
     CUresult result = ask_driver(&address, request, named);
     if (result == CUDA_SUCCESS && gauge_read(ITEM_POOL, key_of(pool)) > 0)
         return undo(address, request, pool);
-    if (result == CUDA_SUCCESS) {
+    if (result == CUDA_SUCCESS)
         hole_fill(pool, address, request->size);
-        *out = address;
-    }
-    return result;
+    return HAND_OUT(out, address, result);
 }
 
 /* A pool that no known call has told of: where its memory is says where it belongs to. Managed memory, which no device
@@ -161,10 +159,9 @@ static CUresult allocate(CUdeviceptr *out, const struct request *request)
     if (result == CUDA_SUCCESS) {
         gauge_read(ITEM_POOL, key_of(pool));
         hole_fill(pool, address, request->size);
-        *out = address;
     }
     account_withdraw(to.position, most);
-    return result;
+    return HAND_OUT(out, address, result);
 }
 
 TWINS(cuMemAllocAsync, (CUdeviceptr * out, size_t size, CUstream stream),
@@ -223,9 +220,7 @@ CU_API CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *propert
         REAL(cuMemPoolDestroy)(pool);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    if (result == CUDA_SUCCESS)
-        *out = pool;
-    return result;
+    return HAND_OUT(out, pool, result);
 }
 
 static __attribute__((noinline)) CUresult got(CUmemoryPool *out, const CUmemoryPool *pool,
@@ -296,13 +291,9 @@ CU_API CUresult cuMemPoolDestroy(CUmemoryPool pool)
     known = item_take(ITEM_POOL, key_of(pool), &item);
     holes_forget(pool);
     CUresult result = REAL(cuMemPoolDestroy)(pool);
-    if (known && result != CUDA_SUCCESS) {
-        item_put(&item);
-    } else if (known) {
+    if (known && result == CUDA_SUCCESS)
         gauge_forget(ITEM_POOL, key_of(pool));
-        refund(&item);
-    }
-    return result;
+    return known ? refund_if(&item, result) : result;
 }
 
 CU_API CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)

@@ -38,11 +38,8 @@ static CUresult export(CUmemPoolPtrExportData *out, CUdeviceptr address)
     return result;
 }
 
-CU_API CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *out, CUdeviceptr address)
-{
-    handles_begin();
-    return handles_end(export(out, address));
-}
+WRAP(cuMemPoolExportPointer, (CUmemPoolPtrExportData * out, CUdeviceptr address),
+     IN_TURN(HANDLES, export(out, address)))
 
 CU_API CUresult cuMemPoolImportPointer(CUdeviceptr *out, CUmemoryPool pool, CUmemPoolPtrExportData *data)
 {

@@ -7,17 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-void handles_begin(void)
-{
-    turn_take(offsetof(struct process, handles));
-}
-
-__attribute__((noinline)) CUresult handles_end(CUresult result)
-{
-    turn_drop(offsetof(struct process, handles));
-    return result;
-}
-
 /* A descriptor keeps the memory that it was made for, too (measured on driver 580), and so does each copy of it. The
  * lock is held. */
 static bool may_live_on(const struct item *memory)
@@ -84,17 +73,16 @@ static CUresult create(CUmemGenericAllocationHandle *out, size_t size, const CUm
                        unsigned long long flags, const struct item *memory)
 {
     CUmemGenericAllocationHandle handle; /* another thread may change what the program has */
-    handles_begin();
     CUresult result = REAL(cuMemCreate)(&handle, size, properties, flags);
     if (result != CUDA_SUCCESS)
-        return handles_end(result);
+        return result;
     account_commit(memory->position, memory->bytes);
     items_lock();
     item_insert(memory);
     memory_add_handle(handle, memory->key);
     items_unlock();
     *out = handle;
-    return handles_end(CUDA_SUCCESS);
+    return result;
 }
 
 CU_API CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size,
@@ -111,35 +99,30 @@ CU_API CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size,
     if (!charge(to.position, memory.bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     memory.position = (uint8_t)to.position;
-    CUresult result = WITH_ROOM(to.position, 0, create(out, size, &own, flags, &memory));
+    CUresult result = WITH_ROOM(to.position, 0, IN_TURN(HANDLES, create(out, size, &own, flags, &memory)));
     if (result != CUDA_SUCCESS)
         account_withdraw(to.position, memory.bytes);
     return result;
 }
 
-static uint64_t take_handle(uint64_t handle)
+static CUresult released(uint64_t handle, CUresult result)
 {
     uint64_t number = 0;
     items_lock();
-    struct item *item = item_find(ITEM_HANDLE, handle);
+    struct item *item = result == CUDA_SUCCESS ? item_find(ITEM_HANDLE, handle) : NULL;
     if (item) {
         number = item->other;
         if (--item->count == 0)
             item_remove(item);
     }
     items_unlock();
-    return number;
-}
-
-CU_API CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
-{
-    handles_begin();
-    CUresult result = REAL(cuMemRelease)(handle);
-    uint64_t number = result == CUDA_SUCCESS ? take_handle(handle) : 0;
     if (number)
         memory_drop(number);
-    return handles_end(result);
+    return result;
 }
+
+WRAP(cuMemRelease, (CUmemGenericAllocationHandle handle),
+     IN_TURN(HANDLES, released(handle, REAL(cuMemRelease)(handle))))
 
 static uint64_t mapped_at(uint64_t address)
 {
@@ -152,21 +135,23 @@ static uint64_t mapped_at(uint64_t address)
     return item ? item->other : 0;
 }
 
-CU_API CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void *address)
+static CUresult retain(CUmemGenericAllocationHandle *out, void *address)
 {
     CUmemGenericAllocationHandle handle;
-    handles_begin();
     CUresult result = REAL(cuMemRetainAllocationHandle)(out ? &handle : NULL, address);
     if (result != CUDA_SUCCESS)
-        return handles_end(result);
+        return result;
     *out = handle;
     items_lock();
     uint64_t number = mapped_at((uint64_t)(uintptr_t)address);
     if (number)
         memory_add_handle(handle, number);
     items_unlock();
-    return handles_end(result);
+    return result;
 }
+
+WRAP(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle * out, void *address),
+     IN_TURN(HANDLES, retain(out, address)))
 
 /* More of another container's memory is mapped than was before; false: it does not fit. `forced`: it counts all the same. */
 static bool charge_mapped(uint64_t number, uint64_t bytes, bool forced)
@@ -187,9 +172,9 @@ static bool charge_mapped(uint64_t number, uint64_t bytes, bool forced)
     return same || charge_mapped(number, bytes, forced);
 }
 
-static void unmap_books(uint64_t address, uint64_t end)
+static CUresult unmapped(uint64_t address, uint64_t end, CUresult result)
 {
-    while (address < end) {
+    while (result == CUDA_SUCCESS && address < end) {
         struct item item;
         if (item_take(ITEM_MAPPING, address, &item)) {
             memory_drop(item.other);
@@ -198,6 +183,7 @@ static void unmap_books(uint64_t address, uint64_t end)
             address += PAGE; /* of no interest */
         }
     }
+    return result;
 }
 
 static CUresult map(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
@@ -220,31 +206,21 @@ static CUresult map(CUdeviceptr address, size_t size, size_t offset, CUmemGeneri
     uint64_t bytes = round_capped(size, PAGE) + offset;
     if (!made.other || (entered && charge_mapped(made.other, bytes, false)))
         return result;
-    bool unmapped = REAL(cuMemUnmap)(address, size) == CUDA_SUCCESS;
-    if (!unmapped) /* what stays mapped stays in the books */
+    if (REAL(cuMemUnmap)(address, size) != CUDA_SUCCESS) /* what stays mapped stays in the books */
         charge_mapped(made.other, bytes, true);
     else if (entered)
-        unmap_books(address, address + size);
+        unmapped(address, address + size, CUDA_SUCCESS);
     else
         memory_drop(made.other);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-CU_API CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
-                         CUmemGenericAllocationHandle handle, unsigned long long flags)
-{
-    handles_begin();
-    return handles_end(map(address, size, offset, handle, flags));
-}
-
-CU_API CUresult cuMemUnmap(CUdeviceptr address, size_t size)
-{
-    handles_begin();
-    CUresult result = REAL(cuMemUnmap)(address, size);
-    if (result == CUDA_SUCCESS)
-        unmap_books(address, address + size);
-    return handles_end(result);
-}
+WRAP(cuMemMap,
+     (CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+      unsigned long long flags),
+     IN_TURN(HANDLES, map(address, size, offset, handle, flags)))
+WRAP(cuMemUnmap, (CUdeviceptr address, size_t size),
+     IN_TURN(HANDLES, unmapped(address, address + size, REAL(cuMemUnmap)(address, size))))
 
 /* A sparse array holds what it was given, until it is destroyed: what is unmapped from it before counts until then. */
 static void bind(const CUarrayMapInfo *info)
@@ -285,8 +261,7 @@ static CUresult map_array(CUarrayMapInfo *list, unsigned int count, CUstream str
 }
 
 TWINS(cuMemMapArrayAsync, (CUarrayMapInfo * list, unsigned int count, CUstream stream),
-      (handles_begin(),
-       handles_end(map_array(list, count, stream, REAL_IN(per_thread, cuMemMapArrayAsync)))))
+      IN_TURN(HANDLES, map_array(list, count, stream, REAL_IN(per_thread, cuMemMapArrayAsync))))
 
 static bool is_bound_to(const struct item *item, uint64_t resource)
 {

@@ -6,8 +6,7 @@
 
 /* What the driver does to handles and mappings and what the books say of them are one step: else one thread counts the end
  * of what another was given under the same handle or address. The driver holds a lock of its own for as long. */
-void handles_begin(void);
-CUresult handles_end(CUresult result);
+#define HANDLES offsetof(struct process, handles)
 
 /* One handle more: a new one, or one that the driver hands out again. The lock of the items is held. */
 void memory_add_handle(uint64_t handle, uint64_t number);

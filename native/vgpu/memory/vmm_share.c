@@ -75,12 +75,9 @@ static CUresult export(void *out, CUmemGenericAllocationHandle handle, int type,
     return result;
 }
 
-CU_API CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle, int type,
-                                             unsigned long long flags)
-{
-    handles_begin();
-    return handles_end(export(out, handle, type, flags));
-}
+WRAP(cuMemExportToShareableHandle,
+     (void *out, CUmemGenericAllocationHandle handle, int type, unsigned long long flags),
+     IN_TURN(HANDLES, export(out, handle, type, flags)))
 
 /* One more handle of memory that this process has in its books by this share. */
 static bool add_to_share(uint64_t handle, uint32_t share)
@@ -175,8 +172,5 @@ static CUresult import(CUmemGenericAllocationHandle *out, void *os_handle, int t
     return result;
 }
 
-CU_API CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void *os_handle, int type)
-{
-    handles_begin();
-    return handles_end(import(out, os_handle, type));
-}
+WRAP(cuMemImportFromShareableHandle, (CUmemGenericAllocationHandle * out, void *os_handle, int type),
+     IN_TURN(HANDLES, import(out, os_handle, type)))

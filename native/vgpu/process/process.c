@@ -40,7 +40,7 @@ static bool turn_is_of_dead(uint32_t seen)
 static __attribute__((noinline)) _Atomic uint32_t *turn_at(size_t word)
 {
     struct process *in = process();
-    return in ? (_Atomic uint32_t *)(void *)((char *)in + word) : NULL;
+    return in && word ? (_Atomic uint32_t *)(void *)((char *)in + word) : NULL;
 }
 
 void turn_take(size_t at)

@@ -81,9 +81,17 @@ __attribute__((cold)) struct process *process_make(void);
 void *wiped_memory(size_t size);
 
 /* A turn that is kept while the driver is called, so a thread may be ended in it: the word is that thread's number, and
- * whoever waits takes it from a thread that is gone. `word`: where in the structure it is. */
+ * whoever waits takes it from a thread that is gone. `word`: where in the structure it is; 0: there is no turn. */
 void turn_take(size_t word);
 void turn_drop(size_t word);
+
+#define IN_TURN(word, call)                                                                                 \
+    __extension__({                                                                                         \
+        turn_take(word);                                                                                    \
+        __auto_type done_ = (call);                                                                         \
+        turn_drop(word);                                                                                    \
+        done_;                                                                                              \
+    })
 
 /* NULL: no memory for it. Inline: a launch and its wait ask dozens of times. */
 static inline struct process *process(void)

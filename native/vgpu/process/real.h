@@ -47,6 +47,15 @@ static inline void *real_get(int index)
 /* Of those that take a stream: with a default one for each thread, or for all. */
 #define REAL_IN(per_thread, name) ((per_thread) ? REAL(name##_ptsz) : REAL(name))
 
+/* What the driver wrote goes to the program, from a place of the shim's: another thread may change what the program has. */
+#define HAND_OUT(out, made, result)                                                                         \
+    __extension__({                                                                                         \
+        CUresult handed_ = (result);                                                                        \
+        if (handed_ == CUDA_SUCCESS)                                                                        \
+            *(out) = (made);                                                                                \
+        handed_;                                                                                            \
+    })
+
 /* A wrapper that is one value; and one with its twin for programs with a default stream for each thread, whose value looks
  * at `per_thread`. */
 #define WRAP_IN(is_per_thread, name, parameters, value)                                                     \
