@@ -122,6 +122,14 @@ def test_measured_figures_are_those_of_the_reports(part: str) -> None:
     assert numbers(part) - there == counted(part)
 
 
+def test_figures_of_weight_and_first_are_those_of_the_reports() -> None:
+    _, _, table = read("docs/choose-policy.md").partition("### Weight and first")
+    known = ("2026-11-24-time-h100", "2026-11-27-time-h200", "2026-11-27-two-gpus")
+    there = set().union(*(numbers(read(f"docs/measurements/reports/{name}.md")) for name in known))
+    shown = {number for number in numbers(table) if "." in number}
+    assert len(shown) > 8 and shown <= there
+
+
 @pytest.mark.parametrize("page", [page for page in pages() if "measurements/README.md" in read(page)])
 def test_figures_beside_a_link_are_measured(page: str) -> None:
     """What a sentence says and links to the measurements for is on that page."""
