@@ -40,9 +40,10 @@ class Policy(Value):
 
 
 TABLE = (
-    Policy(0, "fair", "an equal part (of --max-instances), also while others are idle", EQUAL),
-    Policy(1, "first", "a slice that asks for this policy goes before the others, which get what it leaves."
-           " Several have equal parts"),
+    Policy(0, "fair", "the time divided by the number of slices, or by --max-instances if that is more;"
+           " also while others are idle", EQUAL),
+    Policy(1, "first", "slices that ask for this policy go before the others, which get what is left."
+           " Several such slices get equal parts"),
     Policy(2, "weight", "by weight, for the slices that have work", weighs=True),
     Policy(3, "fixed", "at most its cap, even if the GPU is idle; slices without a cap share the rest", CAP),
     Policy(4, "soft", "by weight, in longer timeslices: fewer changes, longer waits", weighs=True, quanta=4),
