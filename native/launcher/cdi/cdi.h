@@ -112,8 +112,6 @@ bool cdi_enter(struct cdi_container *container);
 /* Whether Python has found and noted this of the configuration as it is now, or there is none. */
 #define CDI_NOTE_WHOLE "config-whole" /* nothing in it limits containers that do not ask for it */
 bool cdi_noted(const char *note);
-/* The runtime directory, made if need be: 0, -1 where there can be none, -2 where it is not safe or the host fails. */
-int cdi_directory(char path[PATH_MAX]);
 /* False too where an earlier run has left something to undo, or another one is at work. */
 bool cdi_journal_open(int rootfs, struct cdi_journal *journal);
 bool cdi_interrupted(int rootfs);

@@ -132,7 +132,8 @@ static int make_private(const char *path)
     return !(st.st_mode & 077) || close_directory(path) ? 0 : -2;
 }
 
-int cdi_directory(char path[PATH_MAX])
+/* The runtime directory, made if need be: 0, -1 where there can be none, -2 where it is not safe or the host fails. */
+static int runtime_directory(char path[PATH_MAX])
 {
     if (cdi_is_host_root())
         strcpy(path, "/run/nvc");
@@ -146,7 +147,7 @@ static int journal_path(int rootfs, char path[PATH_MAX])
 {
     int64_t birth = nvc_birth_time(rootfs);
     struct stat st;
-    int result = cdi_directory(path);
+    int result = runtime_directory(path);
 
     if (result == 0) {
         strcat(path, "/containers");
@@ -214,7 +215,7 @@ static bool is_noted(const char *name, const char *configuration, const struct s
     char path[PATH_MAX], wanted[LINE_MAX_BYTES], noted[LINE_MAX_BYTES];
     struct stat note;
 
-    if (cdi_directory(path) < 0)
+    if (runtime_directory(path) < 0)
         return false;
     size_t length = strlen(path);
     snprintf(path + length, PATH_MAX - length, "/%s", name);

@@ -31,7 +31,8 @@ static const char *const TRAITS[] = {
 #endif
     "etc/debian_version", "usr/local/cuda/compat"};
 
-const char *replay_field(struct replay_record *record)
+/* The next field, NULL behind the last one. */
+static const char *next_field(struct replay_record *record)
 {
     const char *field = record->at;
     const char *end = field ? memchr(field, '\0', (size_t)(record->end - field)) : NULL;
@@ -40,9 +41,9 @@ const char *replay_field(struct replay_record *record)
     return end ? field : NULL;
 }
 
-bool replay_number(struct replay_record *record, int base, uint64_t most, uint64_t *number)
+static bool next_number(struct replay_record *record, int base, uint64_t most, uint64_t *number)
 {
-    const char *field = replay_field(record);
+    const char *field = next_field(record);
     char *end;
 
     if (!field || !*field || strlen(field) != strspn(field, "0123456789abcdef"))
@@ -108,7 +109,7 @@ static bool is_whole(const char *bytes, size_t size, const char *words, struct r
     uint64_t given, sum = 0, word;
 
     *record = (struct replay_record){.at = bytes, .end = bytes + size};
-    const char *head = replay_field(record);
+    const char *head = next_field(record);
     if (!head || strncmp(head, BEGINNING, strlen(BEGINNING)) != 0)
         return false;
     char *end;
@@ -119,14 +120,14 @@ static bool is_whole(const char *bytes, size_t size, const char *words, struct r
         memcpy(&word, at, sizeof(word));
         sum += word;
     }
-    const char *key = replay_field(record);
+    const char *key = next_field(record);
     return sum == given && key && strcmp(key, words) == 0;
 }
 
 static bool open_roots(struct replay_record *record)
 {
     for (int i = 0; i < REPLAY_ROOTS; i++) {
-        const char *path = i == REPLAY_HOST ? "/" : replay_field(record);
+        const char *path = i == REPLAY_HOST ? "/" : next_field(record);
         record->roots[i] = path ? open(path, O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
         if (record->roots[i] < 0)
             return false;
@@ -139,10 +140,10 @@ static enum replay_look all_looks(struct replay_record *record, int *kept)
 {
     uint64_t count;
 
-    if (!replay_number(record, 10, SOURCES_MAX, &count))
+    if (!next_number(record, 10, SOURCES_MAX, &count))
         return REPLAY_OTHER;
     for (uint64_t i = 0; i < count; i++) {
-        const char *place = replay_field(record), *answer = replay_field(record);
+        const char *place = next_field(record), *answer = next_field(record);
         if (!place || !answer || !place[0])
             return REPLAY_OTHER;
         enum replay_look look = replay_look(record, place, answer, kept ? kept + i : NULL);
@@ -190,7 +191,7 @@ static enum replay_look do_again(struct replay_record *record, const struct repl
     enum replay_look look = all_looks(record, sources);
     if (look != REPLAY_SAME)
         return look;
-    if (!replay_number(record, 10, RECORD_MAX, &size) || !record->at ||
+    if (!next_number(record, 10, RECORD_MAX, &size) || !record->at ||
         size > (uint64_t)(record->end - record->at))
         return REPLAY_OTHER;
     uint8_t *program = malloc(size + 1);
@@ -233,10 +234,9 @@ static enum replay_look follow(struct replay_record *record, const struct replay
 {
     uint64_t kept, timeout_ms;
 
-    if (!replay_number(record, 16, ~0ULL, &kept) || !replay_number(record, 10, 3600000, &timeout_ms) ||
-        !kept)
+    if (!next_number(record, 16, ~0ULL, &kept) || !next_number(record, 10, 3600000, &timeout_ms) || !kept)
         return REPLAY_OTHER;
-    const char *driver = replay_field(record), *block = replay_field(record);
+    const char *driver = next_field(record), *block = next_field(record);
     if (!driver || !block)
         return REPLAY_OTHER;
     if (!cdi_drop(kept) || !replay_load(block, change))

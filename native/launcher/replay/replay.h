@@ -33,10 +33,6 @@ enum replay_look { REPLAY_SAME, REPLAY_OTHER, REPLAY_UNKNOWN };
 /* The container of process `pid` whose root file system is `rootfs`, as nvc/apply/target.py opens it. */
 bool replay_open(int pid, const char *rootfs, struct replay_container *container);
 
-/* The next field, NULL behind the last one; a number that is a field. */
-const char *replay_field(struct replay_record *record);
-bool replay_number(struct replay_record *record, int base, uint64_t most, uint64_t *number);
-
 /* Compares what is at a place (root, kind, path) with an answer of nvc/discovery/key.py or nvc/apply/replay.py. With
  * `kept`, the place is a source and its descriptor is for the caller. */
 enum replay_look replay_look(const struct replay_record *record, const char *place, const char *answer,

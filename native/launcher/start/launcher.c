@@ -105,7 +105,8 @@ static void check_code(const char *name, const char *code, const char *package)
     }
 }
 
-void find_prefix(const char *name, char prefix[PATH_MAX])
+/* Directory of the installation, from the file that is being executed: PREFIX/bin/NAME. */
+static void find_prefix(const char *name, char prefix[PATH_MAX])
 {
     ssize_t length = readlink("/proc/self/exe", prefix, PATH_MAX - 1);
 

@@ -35,9 +35,6 @@ _Noreturn void start(const struct program *program, char **argv, char **envp);
 /* One line on stderr, `NAME: initialization error: PATH: CAUSE`, and exit 1. */
 _Noreturn void refuse(const char *name, const char *path, const char *cause);
 
-/* Directory of the installation, from the file that is being executed: PREFIX/bin/NAME. */
-void find_prefix(const char *name, char prefix[PATH_MAX]);
-
 /* Whether `text` is absolute and, since paths become string literals of a line of Python, printable ASCII without
  * quotes and backslashes. */
 bool plain_path(const char *text);

@@ -110,11 +110,6 @@ static bool set_lock(const struct process *in, uint32_t byte, short type)
     return result == 0;
 }
 
-bool ledger_lock_byte(const struct process *in, uint32_t byte)
-{
-    return set_lock(in, byte, F_WRLCK);
-}
-
 void ledger_unlock_byte(const struct process *in, uint32_t byte)
 {
     set_lock(in, byte, F_UNLCK);
@@ -131,7 +126,7 @@ bool ledger_lives(const struct process *in, uint32_t slot)
 bool ledger_await_byte(const struct process *in, uint32_t byte)
 {
     uint64_t deadline = 0;
-    while (!ledger_lock_byte(in, byte)) {
+    while (!set_lock(in, byte, F_WRLCK)) {
         uint64_t now = now_ns(CLOCK_MONOTONIC);
         if (!deadline)
             deadline = now + PATIENCE_MS * UINT64_C(1000000);
@@ -237,7 +232,7 @@ static bool claim(struct process *in)
     if (!ledger_read(in, ledger_slot_at(VGPU_SLOTS - 1), &last, sizeof(last)))
         return false;
     for (uint32_t i = 0; i < VGPU_SLOTS; i++) {
-        if (!ledger_lock_byte(in, i))
+        if (!set_lock(in, i, F_WRLCK))
             continue;
         if (move_in(in, i))
             return true;
@@ -271,7 +266,7 @@ bool ledger_reap(struct process *in)
     for (uint32_t i = 0; i < high; i++) {
         uint32_t pid;
         if (!ledger_read(in, ledger_slot_at(i), &pid, sizeof(pid)) || !pid || ledger_lives(in, i) ||
-            !ledger_lock_byte(in, i))
+            !set_lock(in, i, F_WRLCK))
             continue;
         found |= reap(in, i);
         ledger_unlock_byte(in, i);

@@ -48,8 +48,7 @@ bool ledger_lives(const struct process *in, uint32_t slot);
 /* Zeroes the slots of the dead; true: there were some. */
 bool ledger_reap(struct process *in);
 
-/* Takes or gives back the lock on one byte; false: another has it. */
-bool ledger_lock_byte(const struct process *in, uint32_t byte);
+/* Gives back the lock on one byte. */
 void ledger_unlock_byte(const struct process *in, uint32_t byte);
 
 /* Waits a little for a byte that whoever holds may be stopped with. */
