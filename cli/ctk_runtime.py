@@ -9,7 +9,7 @@ import click
 
 from nvc.base.errors import InputError
 from nvc.base.program import programs
-from nvc.frontends.engines import RUNTIME, FileEdit, Wanted, change, crio, docker, hooksd
+from nvc.frontends.engines import RUNTIME, FileEdit, Wanted, ask, change, crio, hooksd
 from nvc.frontends.engines.change import Change
 from nvc_cli import output
 from nvc_cli.ctk import Flags, debug, only
@@ -89,7 +89,7 @@ def _wanted(engine: str, given: dict[str, Any]) -> Wanted:
     if path == PROGRAM:
         path = f"{programs()}/{RUNTIME}"
     elif "/" not in path and engine == "docker":
-        path = docker.on_path(path) or path
+        path = ask.on_path(path) or path
     asked = wanted(
         engine, False, runtime_name=given["name"], runtime_path=path, default=given["default"], cdi=given["cdi"],
         config=config, hook_dir="", hook_link="",

@@ -9,22 +9,10 @@ import click
 
 from nvc.base.errors import InputError
 from nvc.base.program import programs
-from nvc.frontends.engines import (
-    ENGINES,
-    RUNTIME,
-    EngineFiles,
-    Registration,
-    Wanted,
-    ask,
-    change,
-    containerd,
-    crio,
-    docker,
-    place,
-    podman,
-)
+from nvc.frontends.engines import RUNTIME, Wanted, change
 from nvc.frontends.engines import link as links
 from nvc.frontends.engines.change import Change
+from nvc.frontends.engines.registered import ENGINES, having
 from nvc_cli import output
 from nvc_cli.main import Commands, examples, flag, program_of, value
 
@@ -44,14 +32,14 @@ def runtime() -> None:
     "nvc-cli runtime configure --engine podman --hook-dir /etc/nvc/hooks.d",
     "nvc-cli runtime configure --engine docker --remove",
 ))
-@click.option("--engine", required=True, type=click.Choice(ENGINES), help="The engine to configure.")
+@click.option("--engine", required=True, type=click.Choice(tuple(ENGINES)), help="The engine to configure.")
 @flag("--dry-run", "Show what would change, and change nothing.")
 @flag("--remove", "Undo an earlier `configure`. Repeat --hook-link and --hook-dir to undo them too.")
 @value("--config", "FILE", "The engine's configuration file, if not the default.")
 @flag("--set-as-default", "default", "Use the runtime for containers that name none.")
 @value("--runtime-name", "NAME", "Name of the runtime.", default="nvc")
 @value("--runtime-path", "PATH", "Path of nvc-runtime. Default: beside nvc-cli.")
-@value("--hook-dir", "DIR", "podman, crio: register the hook in DIR, not the runtime.")
+@value("--hook-dir", "DIR", f"{', '.join(having('hook_dir'))}: register the hook in DIR, not the runtime.")
 @value("--hook-link", "DIR", "docker: link nvc-hook in DIR under NVIDIA's name, as packages do.")
 @value("--drop-in", "FILE", "containerd 2.1 and newer: the drop-in, if not conf.d/99-nvc.toml.")
 @flag("--cdi", "Have the engine read CDI specifications.")
@@ -89,11 +77,10 @@ def configure(ctx: click.Context, /, engine: str, dry_run: bool, remove: bool, *
 
 def wanted(engine: str, remove: bool, **given: Any) -> Wanted:
     """The options as what is wanted. Raises InputError for those that do not go together."""
-    only = (("hook_dir", ("podman", "crio")), ("hook_link", ("docker",)), ("drop_in", ("containerd",)))
-    for option, engines in only:
-        if given.get(option) and engine not in engines:
+    for option in ("hook_dir", "hook_link", "drop_in"):
+        if given.get(option) and option not in ENGINES[engine].options:
             name = "--" + option.replace("_", "-")
-            raise InputError(name, engine, f"is for {' and '.join(engines)}", "leave it out")
+            raise InputError(name, engine, f"is for {' and '.join(having(option))}", "leave it out")
     if remove and (given["default"] or given["cdi"]):
         raise InputError("--remove", cause="removes everything", hint="leave out --set-as-default and --cdi")
     name = given["runtime_name"]
@@ -115,34 +102,17 @@ def registration(engine: str, wanted: Wanted, program: str = "") -> _Work:
 
     `program` is what to ask in place of the containerd of this host.
     """
-    found: Registration
-    if engine == "docker":
-        found = docker.registration(wanted, ask.version("dockerd"))
-    elif engine == "containerd":
-        found = containerd.registration(wanted, ask.containerd(wanted.config or containerd.CONFIG, program))
-    else:
-        found = {"podman": podman, "crio": crio}[engine].registration(wanted)
+    found = ENGINES[engine].registration(wanted, program)
     changes = [change.configure(edit) for edit in found.edits]
-    if engine == "containerd":
-        _check_containerd(wanted, changes, program)
+    texts = {item.path: change.text_of(item.after, item.path) for item in changes}
+    ENGINES[engine].check(wanted, texts, program)
     if found.link[0]:
         links.state(*found.link)
     return changes, found.link, found.advice
 
 
-def _check_containerd(wanted: Wanted, changes: list[Change], program: str) -> None:
-    """Raise EngineError if containerd would not use what is about to be written."""
-    path = place.resolved(wanted.config or containerd.CONFIG)
-    texts = {item.path: change.text_of(item.after, item.path) for item in changes}
-    main = texts.pop(path, None)
-    if main is None:
-        main = change.text_of(change.read(path), path)
-    containerd.check_effective(wanted, ask.effective(path, main, "".join(texts.values()), program))
-
-
 def _removal(engine: str, wanted: Wanted) -> _Work:
-    module: Any = {"docker": docker, "containerd": containerd, "crio": crio, "podman": podman}[engine]
-    found: EngineFiles = module.files(wanted)
+    found = ENGINES[engine].files(wanted)
     changes = [change.remove(path, form) for path, form in found.paths]
     return [item for item in changes if item is not None], (found.link, wanted.hook_path), found.advice
 

@@ -27,8 +27,7 @@ from nvc.doctor.host.driver import kernel_log
 from nvc.doctor.host.registrations import kind_of
 from nvc.doctor.mask import GONE, Mask
 from nvc.frontends.cdi.store import read_directory
-from nvc.frontends.engines import ENGINES
-from nvc.frontends.engines.registered import registered
+from nvc.frontends.engines.registered import ENGINES, registered
 from nvc.plan.listing import info_document
 from nvc.request.config import PATHS
 from nvc.slices.make import shim

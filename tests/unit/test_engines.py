@@ -15,6 +15,7 @@ from nvc.frontends.engines import (
     FileEdit,
     Registration,
     Wanted,
+    ask,
     change,
     containerd,
     crio,
@@ -23,7 +24,7 @@ from nvc.frontends.engines import (
     link,
     podman,
 )
-from nvc.frontends.engines.containerd import ContainerdState
+from nvc.frontends.engines.ask import ContainerdState
 
 PATH, HOOK = "/usr/local/bin/nvc-runtime", "/usr/local/bin/nvc-hook"
 V2 = "io.containerd.grpc.v1.cri"
@@ -73,7 +74,7 @@ def test_docker(etc: str) -> None:
 @pytest.fixture
 def path(etc: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """A directory that stands for all of dockerd's PATH."""
-    monkeypatch.setattr(docker, "PATH", (f"{etc}/nothing", f"{etc}/bin"))
+    monkeypatch.setattr(ask, "DIRECTORIES", (f"{etc}/nothing", f"{etc}/bin"))
     os.mkdir(f"{etc}/bin")
     return f"{etc}/bin/{docker.HOOK_NAME}"
 

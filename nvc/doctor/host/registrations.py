@@ -13,11 +13,11 @@ from nvc.discovery.containers.places import places
 from nvc.doctor import FAILED, OK, WARNING, Check, Fact, Row, aside, with_systemd
 from nvc.doctor.context import Context, read_text
 from nvc.doctor.host.installation import PROGRAMS, REINSTALL
-from nvc.frontends.engines import RUNTIME, EngineError, containerd, docker
-from nvc.frontends.engines.ask import PATH
+from nvc.frontends.engines import RUNTIME, EngineError, ask, containerd, docker
+from nvc.frontends.engines.ask import DIRECTORIES, PATH
 from nvc.frontends.engines.change import document_of, value_at
 from nvc.frontends.engines.hooksd import DEFAULTS
-from nvc.frontends.engines.registered import Registered, Runtime, registered
+from nvc.frontends.engines.registered import ENGINES, Registered, Runtime, registered
 
 OURS, NVIDIAS, OTHER = "nvc", "NVIDIA's toolkit", "other"
 NAMES = (
@@ -70,7 +70,7 @@ def _engine(engine: str, context: Context) -> Iterator[Fact]:
     fact = Fact(names=", ".join(names) or "none")
     if engine == "docker":
         yield from _links()
-        known_names = map(docker.on_path, (docker.HOOK_NAME, docker.CDI_NAME))
+        known_names = map(ask.on_path, (docker.HOOK_NAME, docker.CDI_NAME))
         fact.lacks_gpus = _which("dockerd") and not any(known_names)
     if engine == "containerd":
         yield from _not_imported()
@@ -99,14 +99,14 @@ def _remedy(program: str, file: str, after: str) -> dict[str, Any]:
     The alternatives of a package lead there too.
     """
     directory, name = os.path.split(os.path.realpath(program))
-    if name in PROGRAMS and directory in docker.PATH:
+    if name in PROGRAMS and directory in DIRECTORIES:
         return {"advice": REINSTALL}
     return {"run": [aside(file)], "advice": after}
 
 
 def _links() -> Iterator[Fact]:
     """The name that dockerd looks for on its PATH when `--gpus` is given, where it leads nowhere."""
-    for directory in docker.PATH:
+    for directory in DIRECTORIES:
         path = f"{directory}/{docker.HOOK_NAME}"
         if os.path.islink(path) and not os.path.exists(path):
             yield Fact(link=path, target=os.readlink(path), ends=os.path.realpath(path),
@@ -133,7 +133,7 @@ def _names(_: Context) -> Iterator[Fact]:
 
 
 def _hooks(_: Context) -> Iterator[Fact]:
-    engines = {name: registered(name) for name in ("crio", "podman")}
+    engines = {name: registered(name) for name, one in ENGINES.items() if "hook_dir" in one.options}
     named = [place for engine in engines.values() for place in engine.hook_directories]
     first: dict[str, str] = {}  # file of each toolkit
     for directory in dict.fromkeys(map(os.path.realpath, (*DEFAULTS, *named))):
@@ -195,15 +195,14 @@ _ENGINE = (
     Row(OK, "runtimes for GPUs: {names}; docker run --gpus is not set up", "lacks_gpus", seen=NO_GPUS_OPTION),
     Row(OK, "runtimes for GPUs: {names}"),
 )  # fmt: skip
+
+
+def _of_engine(name: str) -> Check:
+    return Check(f"engines.{name}", ENGINES[name].checked, lambda context: _engine(name, context), _ENGINE)
+
+
 CHECKS = (
-    Check("engines.docker", "Docker: runtimes of daemon.json, the hook of --gpus, two toolkits",
-          lambda context: _engine("docker", context), _ENGINE),
-    Check("engines.containerd", "containerd: runtimes of config.toml and imports, two toolkits",
-          lambda context: _engine("containerd", context), _ENGINE),
-    Check("engines.crio", "CRI-O: runtimes of crio.conf and its drop-ins, two toolkits",
-          lambda context: _engine("crio", context), _ENGINE),
-    Check("engines.podman", "Podman: runtimes of containers.conf and its drop-ins, two toolkits",
-          lambda context: _engine("podman", context), _ENGINE),
+    *map(_of_engine, ENGINES),
     Check("engines.names", "NVIDIA's program names on the PATH: only one toolkit", _names, (
         Row(WARNING, "{ours} is nvc's, {theirs} is of NVIDIA's toolkit: they may not understand each other's "
             "options", advice="make all names belong to one toolkit: update-alternatives --config NAME"),

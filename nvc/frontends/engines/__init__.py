@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from nvc.base.errors import NvcError
 from nvc.base.value import Value
 
-ENGINES = ("docker", "containerd", "crio", "podman")
 RUNTIME = "nvc-runtime"
 
 
@@ -65,19 +65,20 @@ class EngineFiles(Value):
     advice: tuple[str, ...] = ()  # for the user who removes them
 
 
-def refuse_foreign(where: str, name: str, program: object) -> None:
-    """Raise EngineError if `program`, registered as `name`, is not ours: nothing of NVIDIA's is overwritten.
+class Engine(Value):
+    """A container engine, as its file of this package describes it; ENGINES in registered.py has all."""
 
-    A link under one of NVIDIA's names that leads to ours is.
-    """
-    from nvc.frontends.engines.docker import on_path
-    from nvc.frontends.engines.link import leads_to
-
-    text = program[0] if isinstance(program, list) and program else program
-    if not isinstance(text, str) or not text:
-        return
-    if text.rsplit("/", 1)[-1] != RUNTIME and not leads_to(text if "/" in text else on_path(text), RUNTIME):
-        raise EngineError(
-            "register runtime", where, f"{name} already exists: {text}",
-            "choose another --runtime-name, or remove it with the tool that made it",
-        )  # fmt: skip
+    name: str
+    checked: str  # what the doctor looks at, with the engine's name for people
+    file: str  # its configuration, and the form of that
+    form: str
+    others: Callable[[Any], tuple[str, ...]]  # by the content of that: patterns of the files that it reads next
+    tables: tuple[tuple[str, ...], ...]  # of a file: those with `runtimes`, `hooks_dir` and the default's name
+    default: str  # the key of that name
+    program: tuple[str, ...]  # below a runtime's own key
+    files: Callable[[Wanted], EngineFiles]
+    #: Raises EngineError. The text is a program to ask in place of the engine of this host, or "".
+    registration: Callable[[Wanted, str], Registration]
+    options: tuple[str, ...] = ()  # fields of Wanted that not every engine has
+    #: Raises EngineError if it would not use files with these contents, by path.
+    check: Callable[[Wanted, dict[str, str], str], None] = lambda *_: None

@@ -10,12 +10,27 @@ import subprocess
 import tempfile
 from typing import Any
 
-from nvc.frontends.engines import EngineError, docker, tomltext
-from nvc.frontends.engines.containerd import ContainerdState
+from nvc.base.value import Value
+from nvc.frontends.engines import EngineError, tomltext
 
-PATH = ":".join(docker.PATH)
+#: Where they are, and where dockerd looks for other programs: the PATH of a systemd service.
+DIRECTORIES = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+PATH = ":".join(DIRECTORIES)
 SECONDS = 30
 MAX_OUTPUT = 4 << 20  # bytes
+
+
+class ContainerdState(Value):
+    """What containerd says of itself. `effective` is its `config dump`, {} where there is no containerd."""
+
+    version: tuple[int, ...] = ()
+    effective: dict[str, Any] = {}
+
+
+def on_path(name: str) -> str:
+    """Where dockerd finds a program, "" where it does not. A link that leads nowhere is found, too."""
+    places = [os.path.join(directory, name) for directory in DIRECTORIES]
+    return next(filter(os.path.lexists, places), "")
 
 
 def version(program: str) -> tuple[int, ...]:

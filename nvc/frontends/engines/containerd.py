@@ -12,17 +12,19 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from nvc.base.value import Value
 from nvc.frontends.engines import (
+    Engine,
     EngineError,
     EngineFiles,
     FileEdit,
     Key,
     Registration,
     Wanted,
-    refuse_foreign,
+    ask,
+    link,
+    place,
 )
-from nvc.frontends.engines.change import document_of, value_at
+from nvc.frontends.engines.change import document_of, read, text_of, value_at
 
 CONFIG = "/etc/containerd/config.toml"
 RESTART = "restart containerd: systemctl restart containerd"
@@ -30,13 +32,6 @@ CLASS = "in Kubernetes, a RuntimeClass names it as its handler: "
 #: The CRI plugin's name in a file of each version.
 PLUGINS = {1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
 SHIM = "io.containerd.runc.v2"
-
-
-class ContainerdState(Value):
-    """What containerd says of itself. `effective` is its `config dump`, {} where there is no containerd."""
-
-    version: tuple[int, ...] = ()
-    effective: dict[str, Any] = {}
 
 
 def files(wanted: Wanted) -> EngineFiles:
@@ -50,7 +45,7 @@ def drop_in(path: str) -> str:
     return os.path.join(os.path.dirname(path), "conf.d/99-nvc.toml")
 
 
-def registration(wanted: Wanted, state: ContainerdState) -> Registration:
+def registration(wanted: Wanted, state: ask.ContainerdState) -> Registration:
     """The keys for containerd as it is in `state`. Raises EngineError."""
     path = wanted.config or CONFIG
     document = document_of(path, "toml")
@@ -81,7 +76,7 @@ def registration(wanted: Wanted, state: ContainerdState) -> Registration:
     return Registration(tuple(edits), tuple(advice))
 
 
-def _version(document: Any, state: ContainerdState, path: str) -> int:
+def _version(document: Any, state: ask.ContainerdState, path: str) -> int:
     """The version of the configuration file, of a new one what this containerd writes."""
     stated = document.get("version") if document else state.effective.get("version", 2)
     version = 1 if stated is None else stated
@@ -91,14 +86,14 @@ def _version(document: Any, state: ContainerdState, path: str) -> int:
 
 
 def _runtime_keys(
-    wanted: Wanted, document: Any, state: ContainerdState, plugin: tuple[str, str], path: str
+    wanted: Wanted, document: Any, state: ask.ContainerdState, plugin: tuple[str, str], path: str
 ) -> list[Key]:
     """The new runtime's table copies the default runtime's but for the program."""
     name = wanted.runtime_name
     runtimes = (*plugin, "containerd", "runtimes")
     effective = ("plugins", PLUGINS[min(int(state.effective.get("version", 2)), 3)])
     for known in (value_at(document, runtimes), value_at(state.effective, (*effective, *runtimes[2:]))):
-        refuse_foreign(path, f"runtime {name}", value_at(known, (name, "options", "BinaryName")))
+        link.refuse_foreign(path, f"runtime {name}", value_at(known, (name, "options", "BinaryName")))
     base = str(
         value_at(document, (*plugin, "containerd", "default_runtime_name"))
         or value_at(state.effective, (*effective, "containerd", "default_runtime_name"))
@@ -136,7 +131,7 @@ def _filled(table: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in kept.items() if value not in ("", 0, False, [], {})}
 
 
-def _cdi(state: ContainerdState, plugin: tuple[str, str], path: str) -> list[Key]:
+def _cdi(state: ask.ContainerdState, plugin: tuple[str, str], path: str) -> list[Key]:
     """`enable_cdi` where it has a meaning: 1.7 to 2.3; from 2.0 on it is the default."""
     if state.version and state.version < (1, 7):
         cause = f"containerd {'.'.join(map(str, state.version))} has no CDI, which needs 1.7"
@@ -146,11 +141,14 @@ def _cdi(state: ContainerdState, plugin: tuple[str, str], path: str) -> list[Key
 
 def imports(document: Any, path: str, file: str) -> bool:
     """Whether a configuration, the content of `path`, has containerd read `file` too."""
-    patterns = value_at(document, ("imports",))
-    base = os.path.dirname(path)
-    return isinstance(patterns, list) and any(
-        _matches(file, os.path.join(base, pattern)) for pattern in patterns if isinstance(pattern, str)
-    )
+    return any(_matches(file, pattern) for pattern in _imported(document, path))
+
+
+def _imported(document: Any, path: str = CONFIG) -> tuple[str, ...]:
+    """What it imports: patterns of files."""
+    listed = value_at(document, ("imports",))
+    named = [item for item in listed if isinstance(item, str) and item] if isinstance(listed, list) else ()
+    return tuple(os.path.join(os.path.dirname(path), item) for item in named)
 
 
 def _matches(path: str, pattern: str) -> bool:
@@ -161,8 +159,12 @@ def _matches(path: str, pattern: str) -> bool:
     return len(parts) == len(patterns) and all(map(fnmatch.fnmatchcase, parts, patterns))
 
 
-def check_effective(wanted: Wanted, effective: dict[str, Any]) -> None:
-    """Raise EngineError if containerd, with the new file, would not use it: a drop-in may replace the table."""
+def _check(wanted: Wanted, texts: dict[str, str], program: str) -> None:
+    """Raise EngineError if containerd, with the new files, would not use them: a drop-in may replace the table."""
+    path = place.resolved(wanted.config or CONFIG)
+    main = texts[path] if path in texts else text_of(read(path), path)
+    drop_in = "".join(text for file, text in texts.items() if file != path)
+    effective = ask.effective(path, main, drop_in, program)
     plugin = PLUGINS[min(int(effective.get("version", 2)), 3)]
     keys = ("plugins", plugin, "containerd", "runtimes", wanted.runtime_name, "options", "BinaryName")
     if plugin in value_at(effective, ("plugins",), {}) and value_at(effective, keys) != wanted.runtime_path:
@@ -171,3 +173,12 @@ def check_effective(wanted: Wanted, effective: dict[str, Any]) -> None:
             "register runtime", wanted.config or CONFIG, "a drop-in replaces the table of the CRI plugin",
             f"name the one of these that does with --config: {imports}",
         )  # fmt: skip
+
+
+ENGINE = Engine(
+    "containerd", "containerd: runtimes of config.toml and imports, two toolkits", CONFIG, "toml", _imported,
+    tuple(("plugins", plugin, "containerd") for plugin in PLUGINS.values()),
+    "default_runtime_name", ("options", "BinaryName"), files,
+    lambda wanted, program: registration(wanted, ask.containerd(wanted.config or CONFIG, program)),
+    ("drop_in",), _check,
+)  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from nvc.frontends.engines import EngineFiles, FileEdit, Key, Registration, Wanted, hooksd, refuse_foreign
+from nvc.frontends.engines import Engine, FileEdit, Key, Registration, Wanted, hooksd, link
 from nvc.frontends.engines.change import document_of, value_at
 
 MAIN = "/etc/crio/crio.conf"
@@ -21,11 +21,6 @@ RELOAD = (
 )
 #: A reload reads the directory of drop-ins only where it was there when CRI-O started.
 RESTART = "restart CRI-O, whose reload does not see a new directory of drop-ins: systemctl restart crio"
-
-
-def files(wanted: Wanted) -> EngineFiles:
-    """Where a registration is."""
-    return hooksd.files(wanted, CONFIG).replace(advice=(RELOAD,))
 
 
 def registration(wanted: Wanted) -> Registration:
@@ -45,7 +40,7 @@ def registration(wanted: Wanted) -> Registration:
         return Registration(tuple(edits), tuple(advice))
     for file, document in documents:
         there = value_at(document, ("crio", "runtime", "runtimes", name, "runtime_path"))
-        refuse_foreign(file, f"crio.runtime.runtimes.{name}", there)
+        link.refuse_foreign(file, f"crio.runtime.runtimes.{name}", there)
     base = _last(documents, "default_runtime") or "runc"
     table: dict[str, Any] = {"runtime_path": wanted.runtime_path, "runtime_type": "oci"}
     for copied in COPIED if base != name else ():
@@ -76,3 +71,11 @@ def _last(documents: list[tuple[str, Any]], *keys: str) -> Any:
         if value is not None:
             return value
     return None
+
+
+ENGINE = Engine(
+    "crio", "CRI-O: runtimes of crio.conf and its drop-ins, two toolkits",
+    MAIN, "toml", lambda _: (f"{DROP_INS}/*",), (("crio", "runtime"),), "default_runtime", ("runtime_path",),
+    lambda wanted: hooksd.files(wanted, CONFIG).replace(advice=(RELOAD,)),
+    lambda wanted, _: registration(wanted), ("hook_dir",),
+)  # fmt: skip

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 
 from nvc.frontends.engines import (
+    Engine,
     EngineError,
     EngineFiles,
     FileEdit,
     Key,
     Registration,
     Wanted,
+    ask,
     link,
-    refuse_foreign,
 )
 from nvc.frontends.engines.change import document_of, value_at
 
@@ -26,8 +27,6 @@ NO_VENDOR = "AMD CDI spec not found"
 #: What makes that name.
 LINK = "run `nvc-cli runtime configure --engine docker --hook-link DIR`"
 RESTART = "restart docker: systemctl restart docker"
-#: Where dockerd looks for it: the PATH of a systemd service.
-PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
 
 def files(wanted: Wanted) -> EngineFiles:
@@ -41,7 +40,7 @@ def registration(wanted: Wanted, version: tuple[int, ...]) -> Registration:
     path = wanted.config or CONFIG
     name = wanted.runtime_name
     there = value_at(document_of(path, "json"), ("runtimes", name, "path"))
-    refuse_foreign(path, f"runtimes.{name}", there)
+    link.refuse_foreign(path, f"runtimes.{name}", there)
     keys = [Key(("runtimes", name), {"path": wanted.runtime_path, "runtimeArgs": []})]
     advice = [RESTART]
     if wanted.default:
@@ -61,12 +60,12 @@ def registration(wanted: Wanted, version: tuple[int, ...]) -> Registration:
 
 def _advice_on_gpus(wanted: Wanted, version: tuple[int, ...]) -> list[str]:
     """What `docker run --gpus` still needs; nothing where the hook's name leads to nvc-hook, as in the packages."""
-    found = on_path(HOOK_NAME)
+    found = ask.on_path(HOOK_NAME)
     if found and link.leads_to(found, wanted.hook_path):
         return []
     if found:
         text = f"uses {found}, which is not nvc's: {LINK}, earlier on dockerd's PATH"
-    elif version >= (29,) and on_path(CDI_NAME):
+    elif version >= (29,) and ask.on_path(CDI_NAME):
         text = "uses CDI, and needs its specifications: nvc-cli cdi refresh"
     else:
         text = f"needs {HOOK_NAME} on dockerd's PATH when it starts: {LINK}"
@@ -74,7 +73,8 @@ def _advice_on_gpus(wanted: Wanted, version: tuple[int, ...]) -> list[str]:
     return [f"`docker run --gpus` {text}"]
 
 
-def on_path(name: str) -> str:
-    """Where dockerd finds a program, "" where it does not. A link that leads nowhere is found, too."""
-    places = [os.path.join(directory, name) for directory in PATH]
-    return next(filter(os.path.lexists, places), "")
+ENGINE = Engine(
+    "docker", "Docker: runtimes of daemon.json, the hook of --gpus, two toolkits",
+    CONFIG, "json", lambda _: (), ((),), "default-runtime", ("path",),
+    files, lambda wanted, _: registration(wanted, ask.version("dockerd")), ("hook_link",),
+)  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from nvc.base.rundir import belongs_to_us, is_ours_alone
-from nvc.frontends.engines import EngineError
+from nvc.frontends.engines import RUNTIME, EngineError, ask
 
 MAX_LINKS = 40  # as the kernel follows
 
@@ -76,3 +76,18 @@ def remove(path: str, target: str) -> bool:
     except OSError as error:
         raise EngineError.of("remove link", path, error) from None
     return True
+
+
+def refuse_foreign(where: str, name: str, program: object) -> None:
+    """Raise EngineError if `program`, registered as `name`, is not ours: nothing of NVIDIA's is overwritten.
+
+    A link under one of NVIDIA's names that leads to ours is.
+    """
+    text = program[0] if isinstance(program, list) and program else program
+    if not isinstance(text, str) or not text:
+        return
+    if text.rsplit("/", 1)[-1] != RUNTIME and not leads_to(text if "/" in text else ask.on_path(text), RUNTIME):
+        raise EngineError(
+            "register runtime", where, f"{name} already exists: {text}",
+            "choose another --runtime-name, or remove it with the tool that made it",
+        )  # fmt: skip

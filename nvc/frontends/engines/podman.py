@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from nvc.frontends.engines import EngineFiles, FileEdit, Key, Registration, Wanted, hooksd, refuse_foreign
+import os
+
+from nvc.frontends.engines import Engine, FileEdit, Key, Registration, Wanted, hooksd, link
 from nvc.frontends.engines.change import document_of, value_at
 
 MAIN = "/etc/containers/containers.conf"
 CONFIG = "/etc/containers/containers.conf.d/50-nvc.conf"
-
-
-def files(wanted: Wanted) -> EngineFiles:
-    """Where a registration is."""
-    return hooksd.files(wanted, CONFIG)
 
 
 def registration(wanted: Wanted) -> Registration:
@@ -35,7 +32,14 @@ def registration(wanted: Wanted) -> Registration:
     keys = [Key(("engine", "runtimes", name), [wanted.runtime_path])]
     for file in (MAIN, path):
         there = value_at(document_of(file, "toml"), ("engine", "runtimes", name))
-        refuse_foreign(file, f"engine.runtimes.{name}", there)
+        link.refuse_foreign(file, f"engine.runtimes.{name}", there)
     if wanted.default:
         keys.insert(0, Key(("engine", "runtime"), name))
     return Registration((FileEdit(path, "toml", tuple(keys)),), tuple(advice))
+
+
+ENGINE = Engine(
+    "podman", "Podman: runtimes of containers.conf and its drop-ins, two toolkits",
+    MAIN, "toml", lambda _: (f"{os.path.dirname(CONFIG)}/*.conf",), (("engine",),), "runtime", (),
+    lambda wanted: hooksd.files(wanted, CONFIG), lambda wanted, _: registration(wanted), ("hook_dir",),
+)  # fmt: skip

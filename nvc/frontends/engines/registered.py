@@ -1,13 +1,12 @@
-"""What container engines are told to run: the runtimes and hook directories of their files, whoever wrote them."""
+"""The engines, and what they are told to run: runtimes and hook directories of their files, whoever wrote them."""
 
 from __future__ import annotations
 
 import glob
-import os
 from dataclasses import dataclass
 from typing import Any
 
-from nvc.frontends.engines import EngineError, containerd, crio, docker, podman
+from nvc.frontends.engines import Engine, EngineError, containerd, crio, docker, podman
 from nvc.frontends.engines.change import document_of, value_at
 
 _FILES_MAX = 64
@@ -33,66 +32,43 @@ class Registered:
     problems: tuple[EngineError, ...]  # files that cannot be read
 
 
-@dataclass(frozen=True)
-class _Keys:
-    """Where a file has what is looked for."""
-
-    tables: tuple[tuple[str, ...], ...]  # with `runtimes`, `hooks_dir` and the default's name
-    default: str
-    program: tuple[str, ...]  # below a runtime's own key
+#: Every engine that nvc can be registered with.
+ENGINES = {one.name: one for one in (docker.ENGINE, containerd.ENGINE, crio.ENGINE, podman.ENGINE)}
 
 
-_KEYS = {
-    "docker": _Keys(((),), "default-runtime", ("path",)),
-    "containerd": _Keys(
-        tuple(("plugins", plugin, "containerd") for plugin in containerd.PLUGINS.values()),
-        "default_runtime_name",
-        ("options", "BinaryName"),
-    ),
-    "crio": _Keys((("crio", "runtime"),), "default_runtime", ("runtime_path",)),
-    "podman": _Keys((("engine",),), "runtime", ()),
-}
+def having(option: str) -> tuple[str, ...]:
+    """The engines for which a field of Wanted is."""
+    return tuple(name for name in reversed(ENGINES) if option in ENGINES[name].options)
 
 
-def registered(engine: str) -> Registered:
+def registered(name: str) -> Registered:
     """What one of ENGINES is told. Never raises: what cannot be read is among the problems."""
+    engine = ENGINES[name]
     problems: list[EngineError] = []
     documents = _documents(engine, problems)
     default, file = "", documents[0][0]
     directories: list[str] = []
     runtimes = []
-    keys = _KEYS[engine]
-    for place in keys.tables:
+    for place in engine.tables:
         for path, document in documents:
             table = value_at(document, place)
-            named = value_at(table, (keys.default,))
+            named = value_at(table, (engine.default,))
             if isinstance(named, str) and named:
                 default, file = named, path
             directories += _texts(value_at(table, ("hooks_dir",)))
             entries = value_at(table, ("runtimes",))
-            for name, entry in entries.items() if isinstance(entries, dict) else ():
-                programs = _texts(value_at(entry, keys.program))
+            for runtime, entry in entries.items() if isinstance(entries, dict) else ():
+                programs = _texts(value_at(entry, engine.program))
                 if programs:
-                    runtimes.append(Runtime(path, name, tuple(programs)))
+                    runtimes.append(Runtime(path, runtime, tuple(programs)))
     return Registered(tuple(runtimes), default, file, tuple(directories), tuple(problems))
 
 
-def _documents(engine: str, problems: list[EngineError]) -> list[tuple[str, Any]]:
+def _documents(engine: Engine, problems: list[EngineError]) -> list[tuple[str, Any]]:
     """Each file that the engine reads, in its order, and what it says."""
-    if engine == "docker":
-        return [(docker.CONFIG, _document(docker.CONFIG, "json", problems))]
-    if engine == "containerd":
-        main, document = containerd.CONFIG, _document(containerd.CONFIG, "toml", problems)
-        patterns = [f"{os.path.dirname(main)}/{text}" if text[0] != "/" else text
-                    for text in _texts(value_at(document, ("imports",)))]  # fmt: skip
-        others = [path for pattern in patterns for path in sorted(glob.glob(pattern))[:_FILES_MAX]]
-        return [(main, document), *((path, _document(path, "toml", problems)) for path in others)]
-    main, pattern = {
-        "crio": (crio.MAIN, f"{crio.DROP_INS}/*"),
-        "podman": (podman.MAIN, f"{os.path.dirname(podman.CONFIG)}/*.conf"),
-    }[engine]
-    paths = [main, *sorted(glob.glob(pattern))[:_FILES_MAX]]
-    return [(path, _document(path, "toml", problems)) for path in paths]
+    document = _document(engine.file, engine.form, problems)
+    paths = [path for pattern in engine.others(document) for path in sorted(glob.glob(pattern))[:_FILES_MAX]]
+    return [(engine.file, document), *((path, _document(path, engine.form, problems)) for path in paths)]
 
 
 def _document(path: str, form: str, problems: list[EngineError]) -> Any:
