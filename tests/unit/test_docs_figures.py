@@ -14,6 +14,7 @@ from nvc.apply import executor
 from nvc.daemon.audit import verify
 from nvc.daemon.keeper import plan
 from nvc.daemon.time import meddling
+from nvc.kernel import privileges
 from nvc.model.slices import layout
 from nvc.model.slices.policy import MS, POLICIES, policy_of
 from nvc.model.slices.time_settings import WEIGHT_MAX
@@ -78,6 +79,13 @@ def test_the_page_names_each_right_that_the_chart_takes() -> None:
     taken |= set(re.findall(r"hostPath: \{path: (/[\w/.-]+)", daemonset)) - {"/usr/lib"}  # of `uninstall`
     taken |= set(re.findall(r"- name: ([a-z]+)\n +image:", daemonset)) | {"hostPID", "pod-resources", "runtimeDir"}
     assert {name for name in taken if f"`{name}`" not in table} == set()
+
+
+def test_the_page_names_each_right_that_nvcd_keeps() -> None:
+    (row,) = re.findall(r"^\| `nvcd` \| (.*?) \|", read("docs/security.md"), re.MULTILINE)
+    bits = {name: 1 << bit for name, bit in vars(privileges).items() if name.isupper() and type(bit) is int}
+    kept = {f"CAP_{name}" for name, bit in bits.items() if bit & privileges.PERMITTED["nvcd"]}
+    assert kept == set(re.findall(r"`(.*?)`", row))
 
 
 def test_what_a_page_says_of_flaws_is_in_the_table() -> None:
