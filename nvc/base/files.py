@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+#: The attribute with the access control list of a file (acl(5)).
+ACL = "system.posix_acl_access"
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -65,14 +67,14 @@ def lines_of(data: AnyStr) -> list[AnyStr]:
 
 def replace_file(
     name: str, data: bytes, mode: int, directory: int | None = None, like: os.stat_result | None = None,
-    sync: bool = True,
+    sync: bool = True, acl: bytes = b"",
 ) -> None:  # fmt: skip
     """Put a file with `data` and `mode`, whatever the umask, in the place of what `name` names, if anything.
 
     Readers see the old content or the new one.
-    `name` is relative to the open `directory`, if one is given. `like`: the new file gets this owner and mode. With
-    `sync`, the new file and its name are on the disk when this returns; a name only in an open `directory`. Raises
-    OSError; what was there is then as it was.
+    `name` is relative to the open `directory`, if one is given. `like`: the new file gets this owner and mode, with
+    the access control list `acl`, as the attribute ACL has it. With `sync`, the new file and its name are on the
+    disk when this returns; a name only in an open `directory`. Raises OSError; what was there is then as it was.
     """
     place, slash, last = name.rpartition("/")
     temporary = f"{place}{slash}.{last}.{os.getpid()}"
@@ -90,6 +92,8 @@ def replace_file(
                 if (like.st_uid, like.st_gid) != (os.geteuid(), os.getegid()):
                     os.fchown(fd, like.st_uid, like.st_gid)
                 mode = like.st_mode & 0o7777
+            if acl:  # first: what the mode gives the group is its mask
+                os.setxattr(fd, ACL, acl)
             os.fchmod(fd, mode)
             if sync:
                 os.fsync(fd)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import struct
 import tempfile
 from collections.abc import Callable, Iterator
 
@@ -54,6 +55,13 @@ def full_at(path: str, monkeypatch: pytest.MonkeyPatch, call: Callable[[], None]
     with monkeypatch.context() as patched, pytest.raises(EngineError, match="no space left"):
         patched.setattr(change.place, "replace", full)
         call()
+
+
+#: For acl(5): the group may read, a user read and write, and so the mode shows what the mask is for the group's.
+ACL = struct.pack("<I", 2) + b"".join(
+    struct.pack("<HHI", *entry)
+    for entry in ((1, 6, -1 % 2**32), (2, 6, 1234), (4, 4, -1 % 2**32), (16, 6, -1 % 2**32), (32, 0, -1 % 2**32))
+)
 
 
 def files(path: str) -> list[str]:
@@ -115,3 +123,14 @@ def test_a_second_change_that_was_cut_short(path: str, others: bool, monkeypatch
     assert made is not None and made.notes == ()
     change.make(made)
     assert json.loads(read(path)) == {**json.loads(ORIGINAL), "debug": not others}
+
+
+def test_an_access_control_list(path: str) -> None:
+    """Without it, the group would have what the mask allows: to write, and so to be root by dockerd."""
+    write(path, ORIGINAL)
+    os.chmod(path, 0o640)
+    os.setxattr(path, "system.posix_acl_access", ACL)
+    configure(path)
+    assert os.getxattr(path, "system.posix_acl_access") == ACL and os.stat(path).st_mode & 0o777 == 0o660
+    take_out(path)
+    assert os.getxattr(path, "system.posix_acl_access") == ACL and read(path) == ORIGINAL

@@ -6,10 +6,11 @@ by step, so that a link which is put there meanwhile is refused.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
-from nvc.base.files import closing, replace_file
+from nvc.base.files import ACL, closing, replace_file
 from nvc.base.rundir import belongs_to_us
 from nvc.frontends.engines import EngineError
 
@@ -82,14 +83,27 @@ def opened(path: str) -> int:
 
 
 def replace(path: str, data: bytes, mode: int, like: str = "") -> None:
-    """Replace what is at a resolved path at once, with the owner and mode of the file `like` there, else `mode`.
+    """Replace what is at a resolved path at once, with the rights of the file `like` there, else `mode`.
 
     Raises OSError.
     """
+    status = status_of(like) if like else None
     with closing(directory(path)) as looked:
         fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=looked)
     with closing(fd):
-        replace_file(os.path.basename(path), data, mode, fd, status_of(like) if like else None)
+        acl = _acl_of(like) if status is not None else b""
+        replace_file(os.path.basename(path), data, mode, fd, status, acl=acl)
+
+
+def _acl_of(path: str) -> bytes:
+    """The access control list of the file at a resolved path; b"": it has none. Raises OSError."""
+    with closing(opened(path)) as fd:
+        try:
+            return os.getxattr(fd, ACL)
+        except OSError as error:
+            if error.errno in (errno.ENODATA, errno.EOPNOTSUPP):
+                return b""
+            raise
 
 
 def remove(path: str, is_directory: bool = False) -> None:
