@@ -67,23 +67,25 @@ def lines_of(data: AnyStr) -> list[AnyStr]:
 
 def replace_file(
     name: str, data: bytes, mode: int, directory: int | None = None, like: os.stat_result | None = None,
-    sync: bool = True, acl: bytes = b"",
+    sync: bool = True, acl: bytes = b"", through: int | None = None,
 ) -> None:  # fmt: skip
     """Put a file with `data` and `mode`, whatever the umask, in the place of what `name` names, if anything.
 
     Readers see the old content or the new one.
     `name` is relative to the open `directory`, if one is given. `like`: the new file gets this owner and mode, with
     the access control list `acl`, as the attribute ACL has it. With `sync`, the new file and its name are on the
-    disk when this returns; a name only in an open `directory`. Raises OSError; what was there is then as it was.
+    disk when this returns; a name only in an open `directory`. `through`: an open directory on the same mount that
+    has the new file until it is whole, in place of `directory`. Raises OSError; what was there is then as it was.
     """
+    through = directory if through is None else through
     place, slash, last = name.rpartition("/")
     temporary = f"{place}{slash}.{last}.{os.getpid()}"
     try:
         try:
-            fd = os.open(temporary, _WRITE, 0o600, dir_fd=directory)
+            fd = os.open(temporary, _WRITE, 0o600, dir_fd=through)
         except FileExistsError:  # left behind by a killed process with our number
-            os.unlink(temporary, dir_fd=directory)
-            fd = os.open(temporary, _WRITE, 0o600, dir_fd=directory)
+            os.unlink(temporary, dir_fd=through)
+            fd = os.open(temporary, _WRITE, 0o600, dir_fd=through)
         with closing(fd):
             rest = memoryview(data)
             while rest:
@@ -97,10 +99,10 @@ def replace_file(
             os.fchmod(fd, mode)
             if sync:
                 os.fsync(fd)
-        os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+        os.rename(temporary, name, src_dir_fd=through, dst_dir_fd=directory)
     except BaseException:
         try:
-            os.unlink(temporary, dir_fd=directory)
+            os.unlink(temporary, dir_fd=through)
         except OSError:
             pass
         raise

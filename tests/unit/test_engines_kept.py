@@ -134,3 +134,28 @@ def test_an_access_control_list(path: str) -> None:
     assert os.getxattr(path, "system.posix_acl_access") == ACL and os.stat(path).st_mode & 0o777 == 0o660
     take_out(path)
     assert os.getxattr(path, "system.posix_acl_access") == ACL and read(path) == ORIGINAL
+
+
+@pytest.mark.parametrize("mounted", [False, True])
+def test_engines_see_no_file_that_is_not_whole(path: str, mounted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CRI-O reads every file of a directory of drop-ins: also one that nvc, when it was killed, has left there."""
+    drop_in = f"{os.path.dirname(path)}/crio.conf.d/99-nvc.conf"
+    key = Key(("crio", "runtime", "default_runtime"), "nvc")
+    seen = []
+
+    def fsync(fd: int) -> None:
+        seen.append(os.listdir(os.path.dirname(drop_in)))
+
+    def rename(one: str, other: str, src_dir_fd: int, dst_dir_fd: int) -> None:
+        if src_dir_fd != dst_dir_fd:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        os.rename(one, other, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+
+    monkeypatch.setattr("nvc.base.files.os.fsync", fsync)
+    if mounted:
+        os.mkdir(os.path.dirname(drop_in))
+        monkeypatch.setattr("nvc.base.files.os.rename", rename)
+    change.make(change.configure(FileEdit(drop_in, "toml", (key,))))
+    assert os.listdir(os.path.dirname(drop_in)) == ["99-nvc.conf"]
+    assert seen and (mounted or set(map(tuple, seen)) == {(), ("99-nvc.conf",)})
+    assert files(path) == ["99-nvc.conf.nvc-undo", "crio.conf.d"]

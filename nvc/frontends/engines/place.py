@@ -88,11 +88,27 @@ def replace(path: str, data: bytes, mode: int, like: str = "") -> None:
     Raises OSError.
     """
     status = status_of(like) if like else None
+    acl = _acl_of(like) if status is not None else b""
+    name = os.path.basename(path)
+    with closing(_held(path)) as fd, closing(_held(above_drop_ins(path))) as through:
+        try:
+            replace_file(name, data, mode, fd, status, acl=acl, through=through)
+        except OSError as error:
+            if error.errno != errno.EXDEV:  # a directory that is mounted
+                raise
+            replace_file(name, data, mode, fd, status, acl=acl)
+
+
+def above_drop_ins(path: str) -> str:
+    """A path as it is, or in the directory above one of drop-ins (*.d): engines read each file there."""
+    directory, name = os.path.split(path)
+    return os.path.join(os.path.dirname(directory) if directory.endswith(".d") else directory, name)
+
+
+def _held(path: str) -> int:
+    """The directory of a resolved path, opened so that it can be synchronized. Raises OSError."""
     with closing(directory(path)) as looked:
-        fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=looked)
-    with closing(fd):
-        acl = _acl_of(like) if status is not None else b""
-        replace_file(os.path.basename(path), data, mode, fd, status, acl=acl)
+        return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=looked)
 
 
 def _acl_of(path: str) -> bytes:

@@ -6,30 +6,22 @@ Engines read every file of a drop-in directory (*.d), so the files of a drop-in 
 from __future__ import annotations
 
 import json
-import os
 from typing import Any
 
 from nvc.frontends.engines import EngineError
+from nvc.frontends.engines.place import above_drop_ins
 
 VERSION = 1
 
 
-def place(path: str) -> str:
-    """The common beginning of both paths."""
-    directory, name = os.path.split(path)
-    if directory.endswith(".d"):
-        directory = os.path.dirname(directory)
-    return os.path.join(directory, name)
-
-
 def backup_of(path: str) -> str:
     """The path of the copy that is kept of a file before its first change."""
-    return place(path) + ".nvc-backup"
+    return above_drop_ins(path) + ".nvc-backup"
 
 
 def record_of(path: str) -> str:
     """The path of the record that says how a file was changed."""
-    return place(path) + ".nvc-undo"
+    return above_drop_ins(path) + ".nvc-undo"
 
 
 def load(data: bytes | None, path: str) -> dict[str, Any] | None:
