@@ -223,6 +223,11 @@ def namespace_number(pid: int, kind: str) -> int:
         return posix.fstat(fd).st_ino
 
 
+def read(pid: int, name: str, size: int) -> bytes:
+    """The first `size` bytes of a file in a process's directory, such as `maps`. Raises OSError."""
+    return looks.read(f"/proc/{pid}/{name}", size)
+
+
 def open_root(pid: int) -> int:
     """A descriptor (O_PATH) of a process's root directory. Raises OSError."""
     return looks.open(f"/proc/{pid}/root", O_PATH | posix.O_DIRECTORY)

@@ -22,10 +22,10 @@ Hold = Callable[..., "Held"]
 class Held:
     """Such a process, started in a session of its own by `words`, which give it mounts of its own."""
 
-    def __init__(self, path: str, *words: str, **variables: str) -> None:
+    def __init__(self, path: str, *words: str, name: str = "", **variables: str) -> None:
         open(path, "w", encoding="ascii").close()
         pipe, env = subprocess.PIPE, {**CLEAN_ENV, **variables}
-        words = (*words, *HELD, path, "exec")
+        words = (*words, *HELD, path, "exec", *filter(None, [name]))
         self.process = subprocess.Popen(words, stdout=pipe, env=env, start_new_session=True)
         assert self.process.stdout is not None
         self.pid = int(self._line())
@@ -40,6 +40,8 @@ class Held:
         return line
 
     def end(self) -> None:
+        if self.process.returncode is not None:
+            return
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(timeout=PATIENCE)
         assert self.process.stdout is not None
@@ -51,8 +53,8 @@ def hold() -> Iterator[Hold]:
     """Starts one."""
     started: list[Held] = []
 
-    def start(*words: str, **variables: str) -> Held:
-        started.append(Held(*words, **variables))
+    def start(*words: str, **more: str) -> Held:
+        started.append(Held(*words, **more))
         return started[-1]
 
     yield start

@@ -5,6 +5,7 @@ mounted. When the program ends the kernel gives it up, and whoever waits for it 
 
 With `exec` after the path, of a regular file, the program opens that file and calls execve(2), which closes it. Its
 server, a child, answers all but that (FLUSH), so the call lasts until the server ends. `held` is printed meanwhile.
+A further word is what the program is called then.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def serve(fd: int) -> None:
             os.write(fd, struct.pack("<IiQ", 16 + len(data), 0, request) + data)
 
 
-def execute(path: str) -> None:
+def execute(path: str, name: str = "") -> None:
     ready, go = os.pipe()
     if os.fork() == 0:
         fd = mounted(path)
@@ -64,8 +65,11 @@ def execute(path: str) -> None:
     os.read(ready, 1)
     os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     print(os.getpid(), flush=True)
+    if name:
+        with open("/proc/self/comm", "w", encoding="ascii") as comm:
+            comm.write(name)
     os.execv("/bin/sleep", ["sleep", "600"])
 
 
 if __name__ == "__main__":
-    (execute if sys.argv[2:] else main)(sys.argv[1])
+    execute(sys.argv[1], *sys.argv[3:]) if sys.argv[2:] else main(sys.argv[1])

@@ -60,7 +60,6 @@ REASONS = {
     "nvc/slices/admin/check.py _beside": "what is mapped from there stays uncovered, and is told",
     "nvc/slices/admin/check.py _read": "likewise",
     "nvc/slices/admin/coverage.py _is_process": "it is then looked for as the name of a slice, or refused",
-    "nvc/slices/admin/coverage.py survey": "it has ended",
     "nvc/slices/make/builder.py _has_selinux": "without the label programs cannot open the ledger, and are denied",
     "nvc/slices/make/calibration.py store": "what is measured anew replaces what cannot be read",
     "nvc/slices/client/mps.py stop": "nvcd ends the servers of slices that are gone",

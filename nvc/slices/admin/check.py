@@ -6,11 +6,12 @@ import os
 import posixpath
 
 from nvc.base.errors import ContainerError, NvcError
-from nvc.base.files import closing, read_up_to
+from nvc.base.files import closing
 from nvc.base.value import Value
 from nvc.discovery.driver.elf import Elf, read_elf
 from nvc.discovery.driver.library_table import TABLE
 from nvc.kernel import O_PATH, Kernel
+from nvc.kernel.processes import open_root, read
 from nvc.model.slices.layout import PRIVATE, REAL, VERSION
 from nvc.slices.make.shadow_libraries import SONAMES, find_shadow_libraries
 
@@ -32,11 +33,17 @@ class CheckReport(Value):
 
 
 def check_process(kernel: Kernel, pid: int) -> CheckReport:
-    """Check which mapped files are shims, and which are driver libraries without one. Raises ContainerError."""
+    """Check which mapped files are shims, and which are driver libraries without one.
+
+    A process that does not answer is not covered. Raises ContainerError.
+    """
+    name = ""
     try:
-        mapped, whole = _mapped(pid)
-        root = os.open(f"/proc/{pid}/root", O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         name = _first_line(f"/proc/{pid}/comm")
+        mapped, whole = _mapped(pid)
+        root = open_root(pid)
+    except TimeoutError as error:
+        return CheckReport(pid, name, AROUND_IT, (), ((str(error.filename), str(error.strerror)),))
     except OSError as error:
         raise ContainerError.of("look at process", f"pid {pid}", error, "run as root") from None
     shims: dict[str, list[str]] = {}
@@ -107,9 +114,7 @@ def check_files(kernel: Kernel, root: int, libs_dir: str) -> tuple[str, ...]:
 
 def _mapped(pid: int) -> tuple[dict[tuple[int, int], str], bool]:
     """The files that a process has mapped, by device and inode, with their paths; and whether these are all."""
-    fd = os.open(f"/proc/{pid}/maps", os.O_RDONLY | os.O_CLOEXEC)
-    with closing(fd):
-        data = read_up_to(fd, MAPS_LIMIT)
+    data = read(pid, "maps", MAPS_LIMIT + 1)
     found = {}
     for line in data.split(b"\n"):
         fields = line.split(None, 5)

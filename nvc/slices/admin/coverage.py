@@ -7,7 +7,8 @@ from typing import Any
 
 from nvc.base.errors import ContainerError, MountError
 from nvc.base.value import Value
-from nvc.kernel import O_PATH, Kernel
+from nvc.kernel import Kernel
+from nvc.kernel.processes import is_over, open_root
 from nvc.slices.admin.check import IDLE, CheckReport, check_files, check_process
 from nvc.slices.store.status import SliceStatus, find
 
@@ -70,7 +71,7 @@ def survey(kernel: Kernel, everybody: tuple[SliceStatus, ...], names: tuple[str,
             try:
                 reports.append(check_process(kernel, pid))
             except ContainerError:
-                if os.path.exists(f"/proc/{pid}/exe"):  # else it has ended meanwhile
+                if not is_over(pid):
                     raise
     return Survey(tuple({report.pid: report for report in reports}.values()), tuple(files))
 
@@ -80,8 +81,11 @@ def _is_process(name: str) -> bool:
 
 
 def _files(kernel: Kernel, tenant: SliceStatus) -> list[str]:
-    for pid in tenant.pids[:1]:
-        root = os.open(f"/proc/{pid}/root", O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    for pid in tenant.pids:
+        try:
+            root = open_root(pid)
+        except (TimeoutError, FileNotFoundError, ProcessLookupError):
+            continue  # who does not answer has a report that says so
         try:
             found = check_files(kernel, root, tenant.entry.libs_dir)
         except MountError as error:  # by what a tenant has put there; others are still to be looked at

@@ -1,0 +1,38 @@
+"""Commands beside a process whose execve(2) never ends: they end soon, and say whom they could not ask."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from support import CLEAN_ENV, PATIENCE, run
+from support.held import APART, Hold
+
+from nvc.kernel import LinuxKernel, processes
+from nvc.slices.admin import check, coverage
+from nvc.slices.store.status import SliceStatus
+
+
+@pytest.fixture(autouse=True)
+def anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is remembered from another test."""
+    monkeypatch.setattr(processes, "looks", processes.Looks())
+
+
+def test_check(scratch: str, hold: Hold, launcher: str) -> None:
+    one = hold(f"{scratch}/file", *APART)
+    done = run(launcher, "vgpu", "check", str(one.pid), env=CLEAN_ENV, check=False, timeout=PATIENCE)
+    assert done.returncode == 1 and f"not covered  /proc/{one.pid}/maps: no answer" in done.stdout, done.stderr
+
+
+def test_others_of_its_slice_are_checked(scratch: str, hold: Hold, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of a slice are looked for by one who answers."""
+    one = hold(f"{scratch}/file", *APART)
+    monkeypatch.setattr(coverage, "check_files", lambda *_: ("/copy",))
+    tenant = SliceStatus.__new__(SliceStatus)
+    entry = type("Entry", (), {"libs_dir": "/libs"})()
+    for field, value in {"name": "one", "entry": entry, "pids": (one.pid, os.getpid())}.items():
+        object.__setattr__(tenant, field, value)
+    survey = coverage.survey(LinuxKernel(), (tenant,), ())
+    assert survey.files == ("one: /copy",)
+    assert [report.status for report in survey.reports] == [check.AROUND_IT, check.IDLE]
