@@ -13,8 +13,9 @@ from nvc.discovery.driver.compat import compat_libraries
 from nvc.doctor import FAILED, OK, WARNING, Blocked, Check, Fact, Row
 from nvc.doctor.container import AGAIN, computes
 from nvc.doctor.context import Context
-from nvc.doctor.host.slices import UNCOVERED, max_glibc, uncovered
+from nvc.doctor.host.slices import SILENT, UNCOVERED, max_glibc, uncovered
 from nvc.doctor.inside import DIRECTORIES, File, Inside
+from nvc.kernel.processes import namespace_number
 from nvc.model.slices.variables import MEMORY, NVIDIA_LIMIT, NVIDIA_REQUEST
 from nvc.request.environment import CAPABILITIES
 from nvc.slices.store.status import SliceStatus
@@ -141,7 +142,7 @@ def _glibc(inside: Inside, *paths: str) -> tuple[int, int]:
 
 def _quota(context: Context) -> Iterator[Fact]:
     tenant = _slice(context)
-    namespace = f"{os.stat(f'/proc/{context.inside.pid}/ns/mnt').st_ino:x}-"
+    namespace = f"{namespace_number(context.inside.pid, 'mnt'):x}-"
     yield from (Fact(broken=text) for text in context.slices()[1] if namespace in text)
     if tenant is None:
         return
@@ -190,6 +191,7 @@ CHECKS = (
             run=("nvc-cli vgpu check {name}",), advice=f"its memory is not limited: {AGAIN}"),
         Row(FAILED, "the shim needs glibc {needs}, the image has {has}", "needs",
             advice="use a newer image, or build the shim for an older glibc (docs/vgpu.md)"),
+        SILENT,
         UNCOVERED,
     )),
     Check("container.quota", "the quota and ledger of its slice", _quota, (

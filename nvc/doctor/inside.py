@@ -17,6 +17,7 @@ from nvc.discovery.containers.running import RunningContainer
 from nvc.discovery.driver.elf import Elf, read_elf
 from nvc.discovery.driver.ldcache import ARCH_FLAGS, ARCH_MASK, CACHE_LIMIT, parse_cache
 from nvc.kernel import O_PATH
+from nvc.kernel.processes import namespace_number, open_root, program, read
 from nvc.model.slices.variables import library_path
 from nvc.request.oci import Container, read_bundle
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from nvc.kernel import Kernel
 
 _NODES_MAX = 512
+_ENVIRONMENT_MAX = 8 << 20  # bytes
 #: Variables that are looked at; values of others never leave this module.
 ASKING = ("NVIDIA_", "NVC_VGPU_", "CUDA_VISIBLE_DEVICES", "CUDA_VERSION", "LD_LIBRARY_PATH")
 #: Where loaders look before they look into a directory itself.
@@ -69,9 +71,10 @@ class Inside(Closable):
         self.found = found
         self.pid = found.pid
         try:
-            self.root = os.open(f"/proc/{found.pid}/root", O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            self.root = open_root(found.pid)
         except OSError as error:
-            raise ContainerError.of("look at container", f"pid {found.pid}", error, "run as root") from None
+            hint = "" if isinstance(error, TimeoutError) else "run as root"
+            raise ContainerError.of("look at container", f"pid {found.pid}", error, hint) from None
 
     def close(self) -> None:
         """Release what is held open."""
@@ -80,7 +83,7 @@ class Inside(Closable):
     @property
     def shares_mounts(self) -> bool:
         """Whether it has the host's mounts: it is then no container."""
-        return os.readlink(f"/proc/{self.pid}/ns/mnt") == os.readlink("/proc/self/ns/mnt")
+        return namespace_number(self.pid, "mnt") == os.stat("/proc/self/ns/mnt").st_ino
 
     @property
     def name(self) -> str:
@@ -104,7 +107,7 @@ class Inside(Closable):
         return {name: value for name, value in given.items() if name.startswith(ASKING)}
 
     def _of_process(self) -> dict[str, str]:
-        data = read_bytes(f"/proc/{self.pid}/environ").decode("utf-8", "replace")
+        data = read(self.pid, "environ", _ENVIRONMENT_MAX).decode("utf-8", "replace")
         items = (item.partition("=") for item in data.split("\0"))
         return {name: value for name, equals, value in items if equals}
 
@@ -152,11 +155,11 @@ class Inside(Closable):
         """The directories of its LD_LIBRARY_PATH, with what tokens can stand for; none where there are too many."""
         value = self.environment.get("LD_LIBRARY_PATH", "")
         try:
-            program = os.readlink(f"/proc/{self.pid}/exe")
+            path = program(self.pid)
         except OSError:
-            program = ""  # it has ended
+            path = ""  # it has ended
         try:
-            found = library_path({"LD_LIBRARY_PATH": value, "PATH": os.path.dirname(program)})
+            found = library_path({"LD_LIBRARY_PATH": value, "PATH": os.path.dirname(path)})
         except InputError:
             return ()
         for token, values in _TOKENS.items():

@@ -228,6 +228,12 @@ def read(pid: int, name: str, size: int) -> bytes:
     return looks.read(f"/proc/{pid}/{name}", size)
 
 
+def program(pid: int) -> str:
+    """The path of the program that a process executes. Raises OSError."""
+    with closing(looks.open(f"/proc/{pid}/exe", O_PATH)) as fd:
+        return posix.readlink(f"/proc/self/fd/{fd}")
+
+
 def open_root(pid: int) -> int:
     """A descriptor (O_PATH) of a process's root directory. Raises OSError."""
     return looks.open(f"/proc/{pid}/root", O_PATH | posix.O_DIRECTORY)

@@ -6,8 +6,12 @@ import os
 
 import pytest
 from support import CLEAN_ENV, PATIENCE, run
+from support.device_cgroup import Group
 from support.held import APART, Hold
 
+from nvc.discovery.containers.running import mount_namespace, resolve
+from nvc.doctor.host.slices import hidden
+from nvc.doctor.host.system import scopes
 from nvc.kernel import LinuxKernel, processes
 from nvc.slices.admin import check, coverage
 from nvc.slices.store.status import SliceStatus
@@ -36,3 +40,34 @@ def test_others_of_its_slice_are_checked(scratch: str, hold: Hold, monkeypatch: 
     survey = coverage.survey(LinuxKernel(), (tenant,), ())
     assert survey.files == ("one: /copy",)
     assert [report.status for report in survey.reports] == [check.AROUND_IT, check.IDLE]
+
+
+def test_doctor_of_its_container(scratch: str, hold: Hold, launcher: str) -> None:
+    one = hold(f"{scratch}/file", *APART)
+    words = ("doctor", "--container", str(one.pid))
+    done = run(launcher, *words, env=CLEAN_ENV, check=False, timeout=PATIENCE)
+    assert f"pid {one.pid}: no answer: a file system holds its execve(2)" in done.stdout, done.stderr
+
+
+def test_its_container_is_found(scratch: str, hold: Hold) -> None:
+    one = hold(f"{scratch}/file", *APART)
+    assert resolve(str(one.pid)).pid == one.pid
+    assert mount_namespace(one.pid) not in (0, mount_namespace(os.getpid()))
+
+
+def test_doctor_names_its_scope(scratch: str, hold: Hold) -> None:
+    name = f"nvc-held-{os.getpid()}.scope"
+    with Group.make(2, name) as group:
+        one = hold(f"{scratch}/file", *APART)
+        group.enter(one.pid)
+        try:
+            found, silent = scopes(LinuxKernel())
+        finally:
+            one.end()
+    assert name not in found and f"/proc/{one.pid}/root: no answer" in silent[name]
+
+
+def test_one_that_is_called_nvcd(scratch: str, hold: Hold) -> None:
+    one = hold(f"{scratch}/file", *APART, name="nvcd")
+    found, silent = hidden(LinuxKernel())
+    assert one.pid not in found and "no answer" in silent[one.pid]

@@ -12,6 +12,7 @@ from nvc.base.files import lines_of
 from nvc.discovery.containers.cgroup import ids_in
 from nvc.discovery.containers.files import read_bytes, read_json, table
 from nvc.discovery.containers.lookup import Lookup
+from nvc.kernel.processes import namespace_number
 
 #: State directories of runc and crun, under each engine that calls them.
 STATES = (
@@ -147,9 +148,9 @@ def _with_state(found: RunningContainer) -> RunningContainer:
     return found
 
 
-def mount_namespace(pid: int | str) -> str:
-    """The mount namespace of a process, such as `mnt:[4026531841]`; "" where that is not seen."""
+def mount_namespace(pid: int) -> int:
+    """The number of a process's mount namespace; 0 where that is not seen."""
     try:
-        return os.readlink(f"/proc/{pid}/ns/mnt")
+        return namespace_number(pid, "mnt")
     except OSError:
-        return ""
+        return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import shutil
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from nvc.frontends.engines.ask import DIRECTORIES, PATH
 from nvc.frontends.engines.change import document_of, value_at
 from nvc.frontends.engines.hooksd import DEFAULTS
 from nvc.frontends.engines.registered import ENGINES, Registered, Runtime, registered
+from nvc.kernel.processes import read
 
 OURS, NVIDIAS, OTHER = "nvc", "NVIDIA's toolkit", "other"
 NAMES = (
@@ -31,6 +31,7 @@ NAMES = (
 #: Runtimes that an engine knows without being told of; the first three are dockerd's.
 _BUILT_IN = ("", "runc", "io.containerd.runc.v2", "crun", "kata", "runsc", "youki", "krun")
 _OF_DOCKERD = _BUILT_IN[:3]
+_WORDS_MAX = 1 << 20  # bytes of a command line
 _REGISTER = "then register again: nvc-cli runtime configure --engine docker --hook-link DIR"
 NO_GPUS_OPTION = (
     f"{docker.HOOK_NAME} is not on dockerd's PATH: dockerd 20.10 to 28 says: could not select device driver",
@@ -169,9 +170,12 @@ def _running(_: Context) -> Iterator[Fact]:
 def _given_to_dockerd() -> set[str]:
     """The runtimes that dockerd has from its command line."""
     found = set()
-    for path in glob.glob("/proc/[0-9]*"):
-        if read_text(f"{path}/comm") == "dockerd":
-            words = read_text(f"{path}/cmdline").replace("=", "\0").split("\0")
+    for pid in [int(name) for name in os.listdir("/proc") if name.isdigit()]:
+        if read_text(f"/proc/{pid}/comm") == "dockerd":
+            try:
+                words = read(pid, "cmdline", _WORDS_MAX).decode("utf-8", "replace").replace("=", "\0").split("\0")
+            except OSError:  # it has ended, or is another's that is called so and does not answer
+                continue
             found |= {name for option, name in zip(words, words[1:]) if option == "--add-runtime"}
     return found
 

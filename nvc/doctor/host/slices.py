@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from nvc.base.errors import NvcError
+from nvc.base.files import closing
 from nvc.discovery.driver.elf import read_elf
-from nvc.doctor import FAILED, OK, WARNING, Check, Fact, Row, aside, first, with_systemd
+from nvc.doctor import FAILED, OK, UNKNOWN, WARNING, Check, Fact, Row, aside, first, with_systemd
 from nvc.doctor.context import Context, read_text
 from nvc.doctor.host.installation import REINSTALL
-from nvc.kernel.processes import start_of
+from nvc.kernel.processes import open_root, start_of
 from nvc.model.slices import layout
 from nvc.model.slices.policy import policy_of
 from nvc.slices.admin.coverage import survey
@@ -23,6 +24,9 @@ from nvc.slices.make import calibration, shim
 from nvc.slices.policy import policies
 from nvc.slices.store.snapshot import snapshot
 from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
+
+if TYPE_CHECKING:
+    from nvc.kernel import Kernel
 
 SOCKET = "/run/nvc/nvcd/nvcd.sock"
 NO_SOCKET = "there is no such socket"
@@ -147,7 +151,9 @@ def uncovered(context: Context, tenant: SliceStatus) -> Iterator[Fact]:
     found = survey(context.kernel, (tenant,), ())
     for report in found.reports:
         for path, cause in report.uncovered:
-            yield Fact(pid=report.pid, program=report.name, name=tenant.name, path=path, seen=[cause])
+            fact = Fact(pid=report.pid, program=report.name, name=tenant.name, path=path, seen=[cause])
+            fact.silent = path.startswith("/proc/")  # the process itself was not seen
+            yield fact
     for path in found.files:
         yield Fact(file=path)
 
@@ -183,7 +189,10 @@ def _daemon(context: Context) -> Iterator[Fact]:
         for tenant in context.living()
         if any(policy_of(device.policy).needs_nvcd for device in tenant.devices)
     ]
-    for pid in _hidden():
+    unreached, silent = hidden(context.kernel)
+    for pid, cause in silent.items():
+        yield Fact(silent=pid, seen=[cause])
+    for pid in unreached:
         yield Fact(hidden=pid, socket=SOCKET,
                    run=with_systemd("systemctl restart nvcd", without=(f"kill {pid}", "nvcd &")))  # fmt: skip
     cause = "" if os.path.exists(SOCKET) else NO_SOCKET
@@ -215,23 +224,42 @@ def restart_of(cause: str, *more: str) -> tuple[str, ...]:
     )
 
 
-def _hidden() -> list[int]:
-    """The nvcds that share this /run, and whose socket is not even there."""
-    found = []
+def hidden(kernel: Kernel) -> tuple[list[int], dict[int, str]]:
+    """The nvcds that share this /run, and whose socket is not even there; and who did not answer, with the cause.
+
+    Any process may be called so. Nothing is asked of file systems of its own.
+    """
+    found, silent = [], {}
     here = os.stat("/run")
-    for process in glob.glob("/proc/[0-9]*"):
-        if read_text(f"{process}/comm") != "nvcd" or os.path.lexists(f"{process}/root{SOCKET}"):
+    for pid in [int(name) for name in os.listdir("/proc") if name.isdigit()]:
+        if read_text(f"/proc/{pid}/comm") != "nvcd":
             continue
         try:
-            there, began = os.stat(f"{process}/root/run"), start_of(process) / os.sysconf("SC_CLK_TCK")
+            with closing(open_root(pid)) as root:
+                with closing(kernel.open_cached(root, "/run")) as run:
+                    there = kernel.identity(run)
+                if (there.device, there.inode) != (here.st_dev, here.st_ino) or _is_there(kernel, root, SOCKET):
+                    continue
+            began = start_of(f"/proc/{pid}") / os.sysconf("SC_CLK_TCK")
+        except TimeoutError as error:
+            silent[pid] = f"{error.filename}: {error.strerror}"
+            continue
         except OSError:  # it has ended, or may not be looked at
             continue
-        age = time.clock_gettime(time.CLOCK_BOOTTIME) - began
-        if (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino) and age > BEGINNING:
-            found.append(int(os.path.basename(process)))
-    return found
+        if time.clock_gettime(time.CLOCK_BOOTTIME) - began > BEGINNING:
+            found.append(pid)
+    return found, silent
 
 
+def _is_there(kernel: Kernel, root: int, path: str) -> bool:
+    try:
+        os.close(kernel.open_cached(root, path))
+    except OSError:
+        return False
+    return True
+
+
+SILENT = Row(UNKNOWN, "whether process {pid} ({program}) of slice {name} has the shim is not known", "silent")
 UNCOVERED = Row(FAILED, "process {pid} ({program}) of slice {name} bypasses the shim: {path}", "pid",
                 run=("nvc-cli vgpu check {pid}",),
                 advice="its memory is not limited: remove that copy of the library from the image")  # fmt: skip
@@ -273,6 +301,7 @@ CHECKS = (
         Row(WARNING, "slices remain from containers that have ended: {count}", run=("nvc-cli vgpu rm --gone",)),
     )),
     Check("vgpu.coverage", "whether every process of a slice has the shim", _coverage, (
+        SILENT,
         UNCOVERED,
         Row(WARNING, "slice {file} would bypass the shim if a program loaded it",
             advice="remove that copy of the library from the image"),
@@ -290,6 +319,7 @@ CHECKS = (
     Check("vgpu.daemon", "whether nvcd answers", _daemon, (
         Row(FAILED, "process {hidden} is an nvcd that nobody reaches: {socket} is not where it looks", "hidden",
             advice="its directory was removed"),
+        Row(UNKNOWN, "process {silent} may be an nvcd that nobody reaches", "silent"),
         Row(OK, "nvcd does not run; no slice needs it", "idle"),
         Row(FAILED, "nvcd cannot be reached: {socket}: {cause}", lambda it: it.cause and it.needed,
             advice="without nvcd, only memory limits and caps hold"),

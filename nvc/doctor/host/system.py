@@ -14,7 +14,8 @@ from nvc.discovery.containers.files import names_in
 from nvc.discovery.containers.running import mount_namespace
 from nvc.doctor import AS_ROOT, OK, UNKNOWN, WARNING, Check, Fact, Row, first
 from nvc.doctor.context import Context, read_text
-from nvc.kernel import O_PATH, bpf
+from nvc.kernel import bpf
+from nvc.kernel.processes import open_root
 
 if TYPE_CHECKING:
     from nvc.kernel import Kernel
@@ -56,36 +57,47 @@ def _selinux(_: Context) -> Iterator[Fact]:
 
 def _systemd(context: Context) -> Iterator[Fact]:
     """A reload of systemd takes GPUs from containers that run: it writes its own list of devices again."""
-    for scope, pid in scopes(context.kernel).items():
+    found, silent = scopes(context.kernel)
+    for scope, cause in silent.items():
+        yield Fact(silent=scope, seen=[cause])
+    for scope, pid in found.items():
         yield from lost_by(scope, pid)
 
 
-def scopes(kernel: Kernel) -> dict[str, int]:
+def scopes(kernel: Kernel) -> tuple[dict[str, int], dict[str, str]]:
     """The systemd scopes of processes that have an NVIDIA node in a /dev of their own, each with a process.
 
-    Nothing is asked of file systems there: a container's own may never answer, and a link may lead anywhere.
+    And those of which that is not known, each with the cause: a process did not answer. Nothing is asked of file
+    systems there: a container's own may never answer, and a link may lead anywhere.
     """
     found: dict[str, int] = {}
-    own = mount_namespace("self")
-    for name in os.listdir("/proc"):
-        if not name.isdigit() or mount_namespace(name) in (own, ""):
+    silent: dict[str, str] = {}
+    own = mount_namespace(os.getpid())
+    for pid in [int(name) for name in os.listdir("/proc") if name.isdigit()]:
+        if mount_namespace(pid) in (own, 0):
             continue
-        scope = scope_of(name)
-        if scope and scope not in found and _has_node(kernel, name):
-            found[scope] = int(name)
-    return found
+        scope = scope_of(pid)
+        try:
+            if scope and scope not in found and _has_node(kernel, pid):
+                found[scope] = pid
+        except TimeoutError as error:
+            silent[scope] = f"{error.filename}: {error.strerror}"
+    return found, {scope: cause for scope, cause in silent.items() if scope not in found}
 
 
-def _has_node(kernel: Kernel, pid: str) -> bool:
+def _has_node(kernel: Kernel, pid: int) -> bool:
+    """Raises TimeoutError."""
     try:
-        with closing(os.open(f"/proc/{pid}/root", O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as root:
+        with closing(open_root(pid)) as root:
             os.close(kernel.open_cached(root, "dev/nvidiactl"))
             return True
+    except TimeoutError:
+        raise
     except OSError:
         return False
 
 
-def scope_of(pid: str | int) -> str:
+def scope_of(pid: int) -> str:
     """The name of the systemd scope that a process is in, "" for none."""
     lines = lines_of(read_text(f"/proc/{pid}/cgroup"))
     return next((scope for line in lines if (scope := scope_in(line.split(":", 2)[-1]))), "")
@@ -151,5 +163,8 @@ CHECKS = (
             seen=("container_use_devices is off",), run=("setsebool -P container_use_devices on",),
             advice="or start containers with --security-opt label=type:container_device_t, or label=disable"),
     )),
-    Check("host.systemd", "GPUs that containers lose when systemd reloads", _systemd, LOST),
+    Check("host.systemd", "GPUs that containers lose when systemd reloads", _systemd, (
+        Row(UNKNOWN, "whether {silent} has GPUs is not known", "silent"),
+        *LOST,
+    )),
 )  # fmt: skip
