@@ -10,6 +10,7 @@ from nvc.base.errors import ContainerError, InputError, NvcError
 from nvc.base.files import Closable, closing, lines_of
 from nvc.base.value import Value
 from nvc.kernel import O_PATH, Kernel
+from nvc.kernel.processes import has_ended_by, namespace_by, namespace_number, open_root, own_namespace
 
 #: Instead of a pid: this process, which its runtime has started in the container's namespaces.
 SELF = -1
@@ -108,8 +109,8 @@ def open_target(
         # Everything was opened below /proc/PID: if the process still lives now, all of it was that process's.
         kernel.pidfd_send_signal(target.pidfd, 0)
     except OSError as error:
+        gone = isinstance(error, ProcessLookupError) or target.pidfd >= 0 and has_ended_by(target.pidfd)
         target.close()
-        gone = isinstance(error, ProcessLookupError) or _has_ended(target.pid)
         raise ContainerError.of(
             "open container", error.filename or f"pid {target.pid}", error,
             "the process has ended: start the container again" if gone else "",
@@ -123,36 +124,30 @@ def open_target(
 def is_of_process_1() -> bool:
     """Whether this mount namespace is; where that is not told, it is not."""
     try:
-        return os.readlink("/proc/1/ns/mnt") == os.readlink("/proc/self/ns/mnt")
+        return namespace_number(1, "mnt") == own_namespace("mnt")
     except OSError:
         return False
 
 
-def _has_ended(pid: int) -> bool:
-    """A process that has ended but is not yet waited for still has its directory, without namespaces."""
-    try:
-        os.stat(f"/proc/{pid}/ns/mnt")
-    except FileNotFoundError:
-        return True
-    except OSError:
-        pass
-    return False
-
-
 def _open(kernel: Kernel, target: Target, standalone: bool) -> None:
     target.pidfd = kernel.pidfd_open(target.pid)
-    target.proc = os.open(f"/proc/{_number_in_proc(target.pidfd)}", _DIRECTORY)
-    if os.readlink("ns/mnt", dir_fd=target.proc) != os.readlink("/proc/self/ns/mnt"):
-        target.mount_namespace = os.open("ns/mnt", os.O_RDONLY | os.O_CLOEXEC, dir_fd=target.proc)
-    elif not standalone:
+    number = _number_in_proc(target.pidfd)
+    target.proc = os.open(f"/proc/{number}", _DIRECTORY)
+    target.mount_namespace = namespace_by(target.pidfd, number, "mnt")
+    if os.stat(target.mount_namespace).st_ino == own_namespace("mnt"):
+        os.close(target.mount_namespace)
+        target.mount_namespace = -1
+    if target.mount_namespace < 0 and not standalone:
         raise ContainerError(
             "open container", f"pid {target.pid}", "shares this mount namespace",
             "give the pid of the container's init, or no --pid from within a container's own hook",
         )  # fmt: skip
-    target.user_namespace = os.readlink("ns/user", dir_fd=target.proc) != os.readlink("/proc/self/ns/user")
+    target.user_namespace = not _shares(target.pidfd, number, "user")
     target.fsuid = _mapped_root(target, "uid_map") if target.user_namespace else os.geteuid()
     target.fsgid = _mapped_root(target, "gid_map") if target.user_namespace else os.getegid()
-    target.rootfs = _open_rootfs(kernel, target)
+    # Of itself a process need not ask another.
+    root = os.open("/", _DIRECTORY) if target.pid == os.getpid() else open_root(number)
+    target.rootfs = _open_rootfs(kernel, target, root)
 
 
 def unrecorded(rootfs: int) -> str:
@@ -188,12 +183,17 @@ def shares_mount_namespace(kernel: Kernel, pid: int) -> bool:
     """
     try:
         with closing(kernel.pidfd_open(pid)) as pidfd:
-            theirs = os.readlink(f"/proc/{_number_in_proc(pidfd)}/ns/mnt")
+            return _shares(pidfd, _number_in_proc(pidfd), "mnt")
     except PermissionError:
         return True
     except OSError as error:
         raise ContainerError.of("open container", f"pid {pid}", error) from None
-    return theirs == os.readlink("/proc/self/ns/mnt")
+
+
+def _shares(pidfd: int, number: int, kind: str) -> bool:
+    """Whether a namespace of a process, which has this number in /proc, is ours. Raises OSError."""
+    with closing(namespace_by(pidfd, number, kind)) as fd:
+        return os.stat(fd).st_ino == own_namespace(kind)
 
 
 def _number_in_proc(pidfd: int) -> int:
@@ -210,8 +210,7 @@ def _number_in_proc(pidfd: int) -> int:
     return number
 
 
-def _open_rootfs(kernel: Kernel, target: Target) -> int:
-    root = os.open("root", _DIRECTORY, dir_fd=target.proc)
+def _open_rootfs(kernel: Kernel, target: Target, root: int) -> int:
     if target.mount_namespace < 0 or _same(os.stat(root), os.stat("/")):
         # Not pivoted: the path is as on the host, seen from the container's namespace.
         with closing(root):

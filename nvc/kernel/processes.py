@@ -193,7 +193,12 @@ def has_ended(directory: str) -> bool:
         # One whose first thread has ended looks like one that nobody has waited for, but has more of them.
         return fields[0] in (b"Z", b"X") and int(fields[17]) <= 1
     with closing(posix.pidfd_open(pid)) as fd:
-        return bool(checked(lib.nvc_pidfd_ended(fd)))
+        return has_ended_by(fd)
+
+
+def has_ended_by(pidfd: int) -> bool:
+    """Whether all threads of the process of a pidfd have ended. Raises OSError."""
+    return bool(checked(lib.nvc_pidfd_ended(pidfd)))
 
 
 def is_over(pid: int) -> bool:
@@ -205,22 +210,34 @@ def is_over(pid: int) -> bool:
 
 
 def open_namespace(pid: int, kind: str) -> int:
-    """A descriptor of the namespace, "mnt" or "pid", of a process or thread. Raises OSError."""
+    """A descriptor of the namespace, such as "mnt", of a process or thread. Raises OSError."""
     fd = _pidfd(pid)
-    if fd >= 0:
-        with closing(fd):
-            try:
-                return fcntl.ioctl(fd, _NAMESPACES[kind])
-            except OSError as error:
-                if error.errno not in (errno.ENOTTY, errno.EINVAL):
-                    raise OSError(error.errno, error.strerror, f"/proc/{pid}/ns/{kind}") from None
-    return looks.open(f"/proc/{pid}/ns/{kind}", posix.O_RDONLY)
+    if fd < 0:
+        return looks.open(f"/proc/{pid}/ns/{kind}", posix.O_RDONLY)
+    with closing(fd):
+        return namespace_by(fd, pid, kind)
+
+
+def namespace_by(pidfd: int, pid: int, kind: str) -> int:
+    """A descriptor of such a namespace of the process of a pidfd, which /proc shows as `pid`. Raises OSError."""
+    path = f"/proc/{pid}/ns/{kind}"
+    try:
+        return fcntl.ioctl(pidfd, _NAMESPACES[kind])
+    except OSError as error:
+        if error.errno not in (errno.ENOTTY, errno.EINVAL):
+            raise OSError(error.errno, error.strerror, path) from None
+    return looks.open(path, posix.O_RDONLY)
 
 
 def namespace_number(pid: int, kind: str) -> int:
     """The number of such a namespace, as in `mnt:[4026531841]`. Raises OSError."""
     with closing(open_namespace(pid, kind)) as fd:
         return posix.fstat(fd).st_ino
+
+
+def own_namespace(kind: str) -> int:
+    """The number of this process's own. Raises OSError."""
+    return posix.stat(f"/proc/self/ns/{kind}").st_ino
 
 
 def read(pid: int, name: str, size: int) -> bytes:

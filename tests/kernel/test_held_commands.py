@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import pytest
 from support import CLEAN_ENV, PATIENCE, run
+from support.configure import Configure
 from support.device_cgroup import Group
 from support.held import APART, Hold
 
@@ -71,3 +73,9 @@ def test_one_that_is_called_nvcd(scratch: str, hold: Hold) -> None:
     one = hold(f"{scratch}/file", *APART, name="nvcd")
     found, silent = hidden(LinuxKernel())
     assert one.pid not in found and "no answer" in silent[one.pid]
+
+
+def test_configure(scratch: str, hold: Hold, sim_root: Callable[..., str], launcher: str) -> None:
+    one = hold(f"{scratch}/file", *APART)
+    said = Configure(launcher, sim_root()).refusal(one.pid, scratch, timeout=PATIENCE)
+    assert f"/proc/{one.pid}/root: no answer: a file system holds its execve(2)" in said

@@ -9,10 +9,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #define LINE_MAX_BYTES 4096
+/* PIDFD_GET_MNT_NAMESPACE, PIDFD_GET_USER_NAMESPACE: linux/pidfd.h has them since 6.11. */
+#define PIDFD_MNT _IO(0xFF, 3)
+#define PIDFD_USER _IO(0xFF, 9)
 
 bool cdi_drop(uint64_t kept)
 {
@@ -42,21 +46,42 @@ int cdi_number_in_proc(int pidfd)
     return number;
 }
 
+/* From the pidfd since Linux 6.11: no process can hold that up, see nvc/kernel/processes.py. */
+int cdi_namespace(int pidfd, int number, const char *kind)
+{
+    char path[64];
+    int fd = ioctl(pidfd, strcmp(kind, "mnt") == 0 ? PIDFD_MNT : PIDFD_USER, 0);
+
+    if (fd >= 0 || (errno != ENOTTY && errno != EINVAL))
+        return fd;
+    snprintf(path, sizeof(path), "/proc/%d/ns/%s", number, kind);
+    return open(path, O_RDONLY | O_CLOEXEC);
+}
+
+int cdi_shares(int pidfd, int number, const char *kind)
+{
+    char path[64];
+    struct stat own, theirs;
+    int fd = cdi_namespace(pidfd, number, kind), found = -1;
+
+    snprintf(path, sizeof(path), "/proc/self/ns/%s", kind);
+    if (fd >= 0 && fstat(fd, &theirs) == 0)
+        found = stat(path, &own) < 0 ? -2 : own.st_ino == theirs.st_ino;
+    if (fd >= 0)
+        close(fd);
+    return found;
+}
+
 /* Whether the container's process is seen to be in another mount namespace, as in a createRuntime hook. */
 static bool is_outside(int pid)
 {
-    char path[64], own[64] = "", theirs[64] = "";
-
     int pidfd = pid > 1 ? nvc_pidfd_open(pid) : -1;
     int number = pidfd < 0 ? 0 : cdi_number_in_proc(pidfd);
+    int shares = number <= 0 ? -1 : cdi_shares(pidfd, number, "mnt");
+
     if (pidfd >= 0)
         close(pidfd);
-    if (number <= 0)
-        return false;
-    snprintf(path, sizeof(path), "/proc/%d/ns/mnt", number);
-    if (readlink(path, theirs, sizeof(theirs) - 1) < 0)
-        return false;
-    return readlink("/proc/self/ns/mnt", own, sizeof(own) - 1) < 0 || strcmp(own, theirs) != 0;
+    return shares == 0 || shares == -2;
 }
 
 bool cdi_same(int one, int other)

@@ -270,7 +270,7 @@ static enum replay_look run(const char *words, const struct replay_container *co
     return end;
 }
 
-void replay_run(const char *name, char *words, size_t room, int pid, const char *rootfs)
+void replay_run(const char *name, char *words, size_t room, int pid, bool runs, const char *rootfs)
 {
     struct replay_container container = {-1, -1, -1, -1};
     struct replay_change change = {name, -1, -1, -1}, none = change;
@@ -280,7 +280,7 @@ void replay_run(const char *name, char *words, size_t room, int pid, const char 
         !cdi_is_host_root() || !cdi_drop(CDI_KEPT | MODULES))
         return;
     cdi_set_deadline(CDI_DEADLINE_S);
-    if (replay_open(pid, rootfs, &container) && add_traits(container.rootfs, words) &&
+    if (replay_open(pid, runs, rootfs, &container) && add_traits(container.rootfs, words) &&
         !cdi_interrupted(container.rootfs)) {
         char *tag = words + strlen(words);
         enum replay_look end = REPLAY_UNKNOWN;

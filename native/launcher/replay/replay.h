@@ -30,8 +30,9 @@ enum replay_look { REPLAY_SAME, REPLAY_OTHER, REPLAY_UNKNOWN };
 
 #define REPLAY_KEY_MAX 65536
 
-/* The container of process `pid` whose root file system is `rootfs`, as nvc/apply/target.py opens it. */
-bool replay_open(int pid, const char *rootfs, struct replay_container *container);
+/* The container of process `pid` whose root file system is `rootfs`, as nvc/apply/target.py opens it. The process may
+ * be a tenant's that `runs`, unlike that of a runtime which calls a hook. */
+bool replay_open(int pid, bool runs, const char *rootfs, struct replay_container *container);
 
 /* Compares what is at a place (root, kind, path) with an answer of nvc/discovery/key.py or nvc/apply/replay.py. With
  * `kept`, the place is a source and its descriptor is for the caller. */
@@ -51,7 +52,7 @@ void replay_disallow(struct replay_change *change);
 
 /* Does for the container what the record for `words` says, and exits; `words` are the fields of nvc.apply.again.Call,
  * each followed by byte 1, `room` being more than their size. Returns where it is Python's; the container is as it was. */
-void replay_run(const char *name, char *words, size_t room, int pid, const char *rootfs);
+void replay_run(const char *name, char *words, size_t room, int pid, bool runs, const char *rootfs);
 
 /* nvc-cli configure. */
 void replay_configure(const char *name, int argc, char **argv, char **envp,

@@ -2,6 +2,7 @@
  * (a user namespace, a call without a process, a path that leads elsewhere) is Python's. */
 #include "cdi/cdi.h"
 #include "files.h"
+#include "look.h"
 #include "replay.h"
 
 #include <fcntl.h>
@@ -9,24 +10,24 @@
 #include <string.h>
 #include <unistd.h>
 
+#define PATIENCE_MS 1000 /* as in nvc/kernel/processes.py */
 #define DIRECTORY (O_PATH | O_DIRECTORY | O_CLOEXEC)
 
-/* Whether the process's namespace is this process's: 1 or 0, -1 where it is not told. */
-static int shares(int proc, const char *kind)
+/* The root directory of a process. One that `runs` already can hold up who opens it. */
+static int open_root(int number, bool runs)
 {
-    char name[16], path[32], own[64] = "", theirs[64] = "";
+    struct nvc_look ask = {.flags = DIRECTORY, .size = -1};
 
-    snprintf(name, sizeof(name), "ns/%s", kind);
-    snprintf(path, sizeof(path), "/proc/self/ns/%s", kind);
-    if (readlinkat(proc, name, theirs, sizeof(theirs) - 1) < 0 || readlink(path, own, sizeof(own) - 1) < 0)
-        return -1;
-    return strcmp(own, theirs) == 0;
+    snprintf(ask.path, sizeof(ask.path), "/proc/%d/root", number);
+    if (!runs)
+        return open(ask.path, DIRECTORY);
+    return nvc_look(&ask, 1, PATIENCE_MS) == 1 ? ask.result : -1;
 }
 
 /* The root of a process that has not pivoted is the host's; the path is then seen from its own namespace. */
-static int open_rootfs(int proc, const char *path)
+static int open_rootfs(int root, const char *path)
 {
-    int host = open("/", DIRECTORY), root = openat(proc, "root", DIRECTORY), found = -1;
+    int host = open("/", DIRECTORY), found = -1;
     bool right = false;
 
     if (host >= 0 && root >= 0 && cdi_same(root, host)) {
@@ -51,7 +52,7 @@ static int open_rootfs(int proc, const char *path)
     return found;
 }
 
-bool replay_open(int pid, const char *rootfs, struct replay_container *container)
+bool replay_open(int pid, bool runs, const char *rootfs, struct replay_container *container)
 {
     char path[32];
 
@@ -63,10 +64,11 @@ bool replay_open(int pid, const char *rootfs, struct replay_container *container
         return false;
     snprintf(path, sizeof(path), "/proc/%d", number);
     container->proc = open(path, DIRECTORY);
-    if (container->proc < 0 || shares(container->proc, "mnt") != 0 || shares(container->proc, "user") != 1)
+    if (container->proc < 0 || cdi_shares(container->pidfd, number, "mnt") != 0 ||
+        cdi_shares(container->pidfd, number, "user") != 1)
         return false;
-    container->mount_namespace = openat(container->proc, "ns/mnt", O_RDONLY | O_CLOEXEC);
-    container->rootfs = open_rootfs(container->proc, rootfs);
+    container->mount_namespace = cdi_namespace(container->pidfd, number, "mnt");
+    container->rootfs = open_rootfs(open_root(number, runs), rootfs);
     /* All was opened below /proc/PID: if the process still lives now, it was that process's. */
     return container->mount_namespace >= 0 && container->rootfs >= 0 &&
            nvc_pidfd_send_signal(container->pidfd, 0) == 0;

@@ -82,5 +82,5 @@ void replay_configure(const char *name, int argc, char **argv, char **envp, void
     if (!configures || !pid || argv[argc - 1][0] != '/')
         return;
     settle(name);
-    replay_run(name, words, sizeof(words), pid, argv[argc - 1]);
+    replay_run(name, words, sizeof(words), pid, true, argv[argc - 1]);
 }
