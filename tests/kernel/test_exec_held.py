@@ -14,6 +14,7 @@ from support.nvcd import Place, ask, eventually
 from support.rootfs import LIBS
 
 from nvc.daemon.suspend import teller
+from nvc.daemon.suspend.room import stopped_refusal
 from nvc.kernel import processes
 from nvc.kernel.processes import Looks, borrow, has_ended, open_root, start_of
 from nvc.slices.store.process_info import is_ending, is_here, mount_namespace
@@ -45,6 +46,11 @@ def test_who_looked_in_vain_has_no_descriptor_more(scratch: str, hold: Hold) -> 
     with pytest.raises(TimeoutError):
         Looks().all([f"/proc/{os.getpid()}/root", f"/proc/{one.pid}/root"], os.O_PATH)
     assert os.listdir("/proc/self/fd") == before
+
+
+def test_it_is_not_taken_for_stopped(scratch: str, hold: Hold) -> None:
+    """By nvcd, before its slice is suspended."""
+    assert stopped_refusal((hold(f"{scratch}/file", *APART).pid,)) is None
 
 
 def test_who_borrows_its_descriptor_or_enters_its_network(scratch: str, hold: Hold) -> None:

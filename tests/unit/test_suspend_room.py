@@ -25,7 +25,7 @@ def host(tmp_path: Path) -> Path:
     write(tmp_path / "proc/meminfo", f"MemTotal: 1 kB\nMemAvailable: {100 << 20} kB\n")
     for pid in (10, 11):
         write(tmp_path / f"proc/{pid}/cgroup", "0::/pods/web\n")
-        write(tmp_path / f"proc/{pid}/stat", f"{pid} (a (b) c) S 1\n")
+        write(tmp_path / f"proc/{pid}/status", "Name:\tState: T\nState:\tS (sleeping)\nVmSize:\t1 kB\n")
     write(tmp_path / "cgroup/cgroup.controllers", "memory\n")
     write(tmp_path / "cgroup/pods/memory.max", "max\n")
     return tmp_path
@@ -85,7 +85,7 @@ def test_processes_that_cannot_answer(host: Path) -> None:
     found = stopped_refusal((10, 11), *where)
     assert found is not None and found.path == f"{host}/cgroup/pods" and "frozen" in found.cause
     for letter in "Tt":
-        write(host / "proc/11/stat", f"11 (a) {letter} 1\n")
+        write(host / "proc/11/status", f"Name:\ta\nState:\t{letter} (stopped)\n")
         found = stopped_refusal((11,), *where)
         assert found is not None and found.path.endswith("/proc/11") and "kill -CONT 11" in found.hint
 

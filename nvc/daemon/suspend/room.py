@@ -20,7 +20,7 @@ from nvc.slices.store.process_info import ENDED
 GPU_SPARE = 64 << 20
 _MOST = 1 << 20
 _UNLIMITED = 1 << 60  # cgroup v1 has a number near 2**63
-_STOPPED = "Tt"
+_STOPPED = ("State:\tT", "State:\tt")
 
 
 class Refusal(Value):
@@ -62,8 +62,8 @@ def host_refusal(saved: Iterable[Saved], proc: str = "/proc", cgroups: str = "/s
 def stopped_refusal(pids: Iterable[int], proc: str = "/proc", cgroups: str = "/sys/fs/cgroup") -> Refusal | None:
     """Why a process cannot answer the driver: it is stopped, or its cgroup is frozen. None: all can."""
     for pid in pids:
-        state = _text(f"{proc}/{pid}/stat").rpartition(")")[2].split(" ")[1:2]
-        if state and state[0] in _STOPPED:
+        lines = lines_of(_text(f"{proc}/{pid}/status"))  # `stat` can be held, see nvc.kernel.processes
+        if any(line.startswith(_STOPPED) for line in lines):
             cause = "the process is stopped, by a signal or a debugger"
             return Refusal(f"{proc}/{pid}", cause, f"`kill -CONT {pid}`, or leave the debugger")
         for path in _groups(pid, proc, cgroups):
