@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from nvc.frontends.engines import EngineError, FileEdit, Key, change, undo
+from nvc.frontends.engines import EngineError, FileEdit, Key, change, tomltext, undo
 
 KEYS = (Key(("runtimes", "nvc"), {"path": "/p"}), Key(("default-runtime",), "nvc"))
 ORIGINAL = '{\n  "debug": true,\n  "default-runtime": "runc"\n}'
@@ -159,3 +159,28 @@ def test_engines_see_no_file_that_is_not_whole(path: str, mounted: bool, monkeyp
     assert os.listdir(os.path.dirname(drop_in)) == ["99-nvc.conf"]
     assert seen and (mounted or set(map(tuple, seen)) == {(), ("99-nvc.conf",)})
     assert files(path) == ["99-nvc.conf.nvc-undo", "crio.conf.d"]
+
+
+RUNTIME = Key(("plugins", "cri", "nvc"), {"runtime_type": "v2", "options": {"BinaryName": "/p"}})
+
+
+def changed_by_others(path: str, before: str, more: str, *keys: Key) -> tuple[str, tuple[str, ...]]:
+    """What a file says, and what is told, when `more` was written behind our keys and these are taken out."""
+    if before:
+        write(path, before)
+    change.make(change.configure(FileEdit(path, "toml", keys)))
+    write(path, read(path) + more)
+    made = change.remove(path, "toml")
+    assert made is not None
+    change.make(made)
+    return read(path), made.notes
+
+
+def test_a_line_of_others_keeps_its_table(path: str) -> None:
+    """It was written for ours: without our lines it would be one of the table above."""
+    text, notes = changed_by_others(path, "[metrics]\naddress = ''\n", "SystemdCgroup = true\n", RUNTIME)
+    assert "nvc was changed since nvc wrote it: left as it is" in notes[0]
+    assert tomltext.load(text, path) == {
+        "metrics": {"address": ""},
+        "plugins": {"cri": {"nvc": {"runtime_type": "v2", "options": {"BinaryName": "/p", "SystemdCgroup": True}}}},
+    }

@@ -12,6 +12,7 @@ from nvc.base.errors import PermissionDenied
 from nvc.base.rundir import is_ours_alone
 from nvc.base.value import Value
 from nvc.frontends.engines import EngineError, FileEdit, jsontext, place, tomltext, undo
+from nvc.frontends.engines.tomltext import pruned
 
 MAX_SIZE = 16 << 20  # bytes
 FORMS: dict[str, ModuleType] = {"json": jsontext, "toml": tomltext}
@@ -136,12 +137,14 @@ def remove(path: str, form: str) -> Change | None:
             "remove", path, "was changed since nvc wrote it", "delete it yourself if you want it gone"
         )
     merged = merge(written, text, text_of(original, path)) if record["exact"] and not lost else None
-    if merged is not None and _taken_back(FORMS[form], merged, path, record["keys"]):
-        text = merged
+    form_of, taken = FORMS[form], text
+    for key in reversed(record["keys"]):
+        taken, note = _take_back(form_of, taken, path, key)
+        notes += [note] if note else []
+    if merged is not None and _says(form_of, merged, path) == _says(form_of, taken, path):
+        text, notes = merged, []  # byte for byte where others have changed nothing
     else:
-        for key in reversed(record["keys"]):
-            text, note = _take_back(FORMS[form], text, path, key)
-            notes += [note] if note else []
+        text = taken
     empty = not record["existed"] and FORMS[form].load(text, path) == {} and "#" not in text
     after = None if empty else text.encode("utf-8")
     return Change(path, before, after, forget=True, directories=directories, notes=tuple(notes))
@@ -152,17 +155,12 @@ def _records(path: str) -> tuple[dict[str, Any] | None, bytes | None]:
     return undo.load(read(undo.record_of(path), own=True), path), read(undo.backup_of(path), own=True)
 
 
-def _taken_back(form: ModuleType, text: str, path: str, keys: list[dict[str, Any]]) -> bool:
-    """Whether none of the keys has the value that was set."""
+def _says(form: ModuleType, text: str, path: str) -> Any:
+    """What a text says, without empty tables; None where it cannot be read."""
     try:
-        document = form.load(text, path)
+        return pruned(form.load(text, path))
     except EngineError:
-        return False
-    for key in keys:
-        there = value_at(document, tuple(key["path"]), _MISSING)
-        if key["value"] in there if key["append"] and isinstance(there, list) else there in undo.values(key):
-            return False
-    return True
+        return None
 
 
 def _take_back(form: ModuleType, text: str, path: str, key: dict[str, Any]) -> tuple[str, str]:

@@ -86,7 +86,7 @@ def _item(value: Any) -> Any:
 
 
 def _checked(text: str, path: str, keys: tuple[str, ...], wanted: Any) -> str:
-    if _pruned(load(text, path)) != _pruned(wanted):
+    if pruned(load(text, path)) != pruned(wanted):
         raise EngineError(
             "set key", path, f"{'.'.join(keys)} cannot be changed where it stands",
             "write its tables under headings of their own, or use another file with --config",
@@ -94,11 +94,11 @@ def _checked(text: str, path: str, keys: tuple[str, ...], wanted: Any) -> str:
     return text
 
 
-def _pruned(document: Any) -> Any:
-    """Without empty tables, which TOML does not always show."""
+def pruned(document: Any) -> Any:
+    """A document without empty tables, which TOML does not always show."""
     if not isinstance(document, dict):
         return document
-    kept = {name: _pruned(value) for name, value in document.items()}
+    kept = {name: pruned(value) for name, value in document.items()}
     return {name: value for name, value in kept.items() if value != {}}
 
 
