@@ -184,3 +184,17 @@ def test_a_line_of_others_keeps_its_table(path: str) -> None:
         "metrics": {"address": ""},
         "plugins": {"cri": {"nvc": {"runtime_type": "v2", "options": {"BinaryName": "/p", "SystemdCgroup": True}}}},
     }
+
+
+@pytest.mark.parametrize("more", ["", "[debug]\nlevel = 'info'\n", "SystemdCgroup = true\n"])
+def test_a_version_stays_with_what_it_is_of(path: str, more: str) -> None:
+    """containerd takes a file without one for version 1, in which plugins have other names."""
+    keys = Key(("version",), 2), RUNTIME
+    if not more:
+        change.make(change.configure(FileEdit(path, "toml", keys)))
+        made = change.remove(path, "toml")
+        assert made is not None and made.after is None
+        return
+    text, _ = changed_by_others(path, "", more, *keys)
+    document = tomltext.load(text, path)
+    assert document["version"] == 2 and ("nvc" in text) is ("Systemd" in more) and len(document) == 2

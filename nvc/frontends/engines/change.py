@@ -16,6 +16,8 @@ from nvc.frontends.engines.tomltext import pruned
 
 MAX_SIZE = 16 << 20  # bytes
 FORMS: dict[str, ModuleType] = {"json": jsontext, "toml": tomltext}
+#: The key that says how others are to be read: it goes with the last of them.
+VERSION = ["version"]
 _MISSING = object()
 
 
@@ -139,6 +141,8 @@ def remove(path: str, form: str) -> Change | None:
     merged = merge(written, text, text_of(original, path)) if record["exact"] and not lost else None
     form_of, taken = FORMS[form], text
     for key in reversed(record["keys"]):
+        if key["path"] == VERSION and (_says(form_of, taken, path) or {}).keys() - VERSION:
+            continue
         taken, note = _take_back(form_of, taken, path, key)
         notes += [note] if note else []
     if merged is not None and _says(form_of, merged, path) == _says(form_of, taken, path):
