@@ -3,11 +3,10 @@
 #include "place.h"
 
 #include "log.h"
+#include "system.h"
 
 #include <elf.h>
 #include <link.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <string.h>
 
 struct search {
@@ -62,6 +61,18 @@ bool place_join(const char *name, char out[PLACE_MAX])
     strcpy(out, search.name);
     strcat(out, name);
     return true;
+}
+
+int place_open(const char *name, int flags, char path[PLACE_MAX])
+{
+    int fd = place_join(name, path) ? file_open(path, flags) : -1;
+    int high = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 900);
+    if (high < 0 && fd >= 0)
+        high = fcntl(fd, F_DUPFD_CLOEXEC, 200);
+    if (high < 0)
+        return fd;
+    file_close(fd);
+    return high;
 }
 
 bool place_is_same(uintptr_t one, uintptr_t other)

@@ -12,6 +12,9 @@ enum { PLACE_MAX = 4096 };
 /* Joins the shim's own directory and `name`. */
 bool place_join(const char *name, char out[PLACE_MAX]);
 
+/* Opens what lies at the path, above the descriptors that programs count on being low, where the limit lets us. */
+int place_open(const char *name, int flags, char path[PLACE_MAX]);
+
 /* Whether two addresses are in one library. */
 bool place_is_same(uintptr_t one, uintptr_t other);
 

@@ -19,7 +19,7 @@ bool ledger_read(const struct process *in, uint64_t offset, void *out, size_t si
 
 bool ledger_write(const struct process *in, uint64_t offset, const void *from, size_t size)
 {
-    return in->ledger_fd && file_write(in->ledger_fd - 1, from, size, offset) == (ssize_t)size;
+    return in->ledger_fd && syscall(SYS_pwrite64, in->ledger_fd - 1, from, size, offset) == (ssize_t)size;
 }
 
 /* Also whether the descriptor is still the ledger's, and not somebody's who got its number. */
@@ -47,18 +47,6 @@ uint64_t ledger_raise(const struct process *in, uint64_t offset)
     return ledger_write(in, offset, &value, sizeof(value)) ? value : 0;
 }
 
-/* One above the descriptors that programs count on being low, where the limit lets us. */
-static int move_up(int fd)
-{
-    int high = fcntl(fd, F_DUPFD_CLOEXEC, 900);
-    if (high < 0)
-        high = fcntl(fd, F_DUPFD_CLOEXEC, 200);
-    if (high < 0)
-        return fd;
-    file_close(fd);
-    return high;
-}
-
 static bool map_file(struct process *in, int fd, const struct stat *status)
 {
     if (in->ledger && in->inode == status->st_ino && in->device == status->st_dev)
@@ -74,21 +62,18 @@ static bool map_file(struct process *in, int fd, const struct stat *status)
 
 bool ledger_open(struct process *in)
 {
-    char path[PLACE_MAX];
+    char path[PLACE_MAX] = VGPU_LEDGER_FILE;
     struct stat status;
     if (in->ledger_fd && read_head(in))
         return true;
     /* Lost, with the lock on the slot; the number may be somebody else's by now, so it is not closed. */
     in->ledger_fd = 0;
     in->slot = 0;
-    if (!place_join(VGPU_LEDGER_FILE, path))
-        return false;
-    int fd = file_open(path, O_RDWR);
+    int fd = place_open(VGPU_LEDGER_FILE, O_RDWR, path);
     if (fd < 0) {
         LOG_ONCE("%s: %s; allocations are denied", path, strerror(errno));
         return false;
     }
-    fd = move_up(fd);
     in->ledger_fd = fd + 1;
     if (!file_status(fd, &status) || status.st_size < (off_t)sizeof(struct vgpu_ledger) || !read_head(in) ||
         !map_file(in, fd, &status)) {
@@ -100,6 +85,7 @@ bool ledger_open(struct process *in)
     return true;
 }
 
+/* False: another has it. */
 static bool set_lock(const struct process *in, uint32_t byte, short type)
 {
     struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
@@ -172,17 +158,18 @@ bool ledger_publish(struct process *in, int position)
                         offsetof(struct vgpu_amount, inherited));
 }
 
-/* The caller holds the slot's lock. */
-static bool zero_slot(struct process *in, uint32_t slot, struct vgpu_slot *header)
+/* The caller holds the slot's lock. `amounts`: what is in the slot then. */
+static bool zero_slot(const struct process *in, uint32_t slot, struct vgpu_slot *header,
+                      struct vgpu_amount amounts[VGPU_DEVICES])
 {
     for (int position = 0; position < VGPU_DEVICES; position++) {
-        struct vgpu_amount amount;
-        if (!ledger_read(in, ledger_amount_at(position, slot), &amount, sizeof(amount)))
+        struct vgpu_amount *amount = &amounts[position];
+        if (!ledger_read(in, ledger_amount_at(position, slot), amount, sizeof(*amount)))
             return false;
-        if (!(amount.taken | amount.tentative | amount.inherited))
+        if (!(amount->taken | amount->tentative | amount->inherited))
             continue;
-        amount = (struct vgpu_amount){.changes = amount.changes + 1};
-        if (!ledger_write(in, ledger_amount_at(position, slot), &amount, sizeof(amount)))
+        *amount = (struct vgpu_amount){.changes = amount->changes + 1};
+        if (!ledger_write(in, ledger_amount_at(position, slot), amount, sizeof(*amount)))
             return false;
     }
     header->generation++;
@@ -206,12 +193,8 @@ static bool move_in(struct process *in, uint32_t slot)
 {
     struct vgpu_slot header;
     if (!ledger_read(in, ledger_slot_at(slot), &header, sizeof(header)) ||
-        (header.pid && !share_bury(in, slot)) || !zero_slot(in, slot, &header))
+        (header.pid && !share_bury(in, slot)) || !zero_slot(in, slot, &header, in->shown))
         return false;
-    for (int position = 0; position < VGPU_DEVICES; position++)
-        if (!ledger_read(in, ledger_amount_at(position, slot), &in->shown[position],
-                         sizeof(in->shown[position])))
-            return false;
     take_name(&header);
     header.claimed = now_ns(CLOCK_BOOTTIME);
     header.pid = (uint32_t)getpid();
@@ -255,8 +238,9 @@ bool ledger_enter(struct process *in)
 static bool reap(struct process *in, uint32_t slot)
 {
     struct vgpu_slot header;
+    struct vgpu_amount zero[VGPU_DEVICES];
     return ledger_read(in, ledger_slot_at(slot), &header, sizeof(header)) && header.pid &&
-           share_bury(in, slot) && zero_slot(in, slot, &header);
+           share_bury(in, slot) && zero_slot(in, slot, &header, zero);
 }
 
 bool ledger_reap(struct process *in)

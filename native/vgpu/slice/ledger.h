@@ -48,11 +48,9 @@ bool ledger_lives(const struct process *in, uint32_t slot);
 /* Zeroes the slots of the dead; true: there were some. */
 bool ledger_reap(struct process *in);
 
-/* Gives back the lock on one byte. */
-void ledger_unlock_byte(const struct process *in, uint32_t byte);
-
-/* Waits a little for a byte that whoever holds may be stopped with. */
+/* Takes the lock on a byte, or gives it back. Waits only a little, as whoever has it may be stopped; false: it is not had. */
 bool ledger_await_byte(const struct process *in, uint32_t byte);
+void ledger_unlock_byte(const struct process *in, uint32_t byte);
 
 /* Bytes behind those of the slots. */
 enum { LEDGER_SHARES_BYTE = VGPU_SLOTS, LEDGER_HEAD_BYTE };

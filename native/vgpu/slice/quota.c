@@ -12,23 +12,13 @@ enum { HEADER = offsetof(struct vgpu_quota, devices), PATIENCE = 200 };
 
 static bool open_quota(struct process *in)
 {
-    char path[PLACE_MAX];
-    /* Not closed: the number is somebody else's by now, if it is wrong. */
-    in->quota_fd = 0;
-    if (!place_join(VGPU_QUOTA_FILE, path))
-        return false;
-    int fd = file_open(path, O_RDONLY);
-    if (fd < 0) {
+    char path[PLACE_MAX] = VGPU_QUOTA_FILE;
+    /* The one before is not closed: the number is somebody else's by now, if it is wrong. */
+    int fd = place_open(VGPU_QUOTA_FILE, O_RDONLY, path);
+    if (fd < 0)
         LOG_ONCE("%s: %s; allocations are denied", path, strerror(errno));
-        return false;
-    }
-    int high = fcntl(fd, F_DUPFD_CLOEXEC, 600);
-    if (high >= 0) {
-        file_close(fd);
-        fd = high;
-    }
     in->quota_fd = fd + 1;
-    return true;
+    return fd >= 0;
 }
 
 static bool header_is_good(const struct vgpu_quota *quota)
