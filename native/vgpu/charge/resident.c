@@ -1,6 +1,5 @@
 #include "resident.h"
 
-#include "process/clock.h"
 #include "process/log.h"
 #include "slice/account.h"
 

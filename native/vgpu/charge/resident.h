@@ -10,9 +10,8 @@
 #include "process/real.h"
 #include "process/system.h"
 
-enum {
-    RESIDENT_NS = 20000000
-}; /* between two looks at the quota: nvcd waits for longer before it locks the process */
+/* Between two looks at the quota: nvcd waits for longer before it locks the process. */
+enum { RESIDENT_NS = 20000000 };
 
 extern _Atomic uint64_t resident_due; /* CLOCK_MONOTONIC_COARSE */
 
@@ -23,8 +22,7 @@ static inline void resident_wait(void)
 {
     uint64_t now = now_ns(CLOCK_MONOTONIC_COARSE),
              due = atomic_load_explicit(&resident_due, memory_order_relaxed);
-    if (__builtin_expect(now >= due || due - now > 2 * RESIDENT_NS,
-                         0)) /* far ahead: of before a checkpoint */
+    if (__builtin_expect(now >= due || due - now > 2 * RESIDENT_NS, 0)) /* or of before a checkpoint */
         resident_look();
 }
 

@@ -1,6 +1,6 @@
-#include "clock.h"
-
+/* CLOCK_MONOTONIC as every process of a container has it. */
 #include "place.h"
+#include "process.h"
 
 #include <errno.h>
 #include <stdlib.h>

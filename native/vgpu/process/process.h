@@ -47,20 +47,19 @@ struct process {
     uint64_t tickets;
     struct watched watched[GAUGES];
 
-    _Atomic uint8_t positions[ORDINALS];      /* + 1, of CUDA's devices in the quota */
-    _Atomic uint64_t local_threads[ORDINALS]; /* that can be resident, by position */
-    _Atomic uint32_t later;                   /* pieces of linear memory that a stream is yet to free */
-    _Atomic uint32_t exported;                /* pieces of memory that live by a descriptor alone */
-    _Atomic int64_t small_room[VGPU_DEVICES]; /* bytes that chunks have left, were they of one piece */
-    _Atomic uint32_t gauges;                  /* of `watched`, in use */
-    _Atomic int probe;                        /* see descriptor.c; a descriptor, + 1 */
-    _Atomic uint32_t pointers;                /* of pools, that are exported */
-    _Atomic uint32_t views;                   /* contexts that were made of green ones */
-    _Atomic uint32_t contexts;                /* in the books */
-    _Atomic uint32_t bound;                   /* pieces of memory of sparse arrays */
-    _Atomic uint32_t graphs;                  /* instances of graphs with memory of their own */
-    uint32_t
-        graph_holds[VGPU_DEVICES]; /* launches that count on what the store of graphs has: see graph.c */
+    _Atomic uint8_t positions[ORDINALS];       /* + 1, of CUDA's devices in the quota */
+    _Atomic uint64_t local_threads[ORDINALS];  /* that can be resident, by position */
+    _Atomic uint32_t later;                    /* pieces of linear memory that a stream is yet to free */
+    _Atomic uint32_t exported;                 /* pieces of memory that live by a descriptor alone */
+    _Atomic int64_t small_room[VGPU_DEVICES];  /* bytes that chunks have left, were they of one piece */
+    _Atomic uint32_t gauges;                   /* of `watched`, in use */
+    _Atomic int probe;                         /* see descriptor.c; a descriptor, + 1 */
+    _Atomic uint32_t pointers;                 /* of pools, that are exported */
+    _Atomic uint32_t views;                    /* contexts that were made of green ones */
+    _Atomic uint32_t contexts;                 /* in the books */
+    _Atomic uint32_t bound;                    /* pieces of memory of sparse arrays */
+    _Atomic uint32_t graphs;                   /* instances of graphs with memory of their own */
+    uint32_t graph_holds[VGPU_DEVICES];        /* launches that count on the store of graphs: see graph.c */
     uint32_t graph_trims[VGPU_DEVICES];        /* calls that take from that store; both under `table` */
     _Atomic uint32_t windows[VGPU_DEVICES];    /* see window.c */
     _Atomic uint32_t primaries[ORDINALS];      /* who makes or ends the primary context: see context.c */

@@ -27,6 +27,12 @@ static inline uint64_t least(uint64_t one, uint64_t other)
 /* Nanoseconds of a clock, whatever a program has in libc's place: see clock.c. */
 uint64_t now_ns(clockid_t clock);
 
+/* The host's time at a moment of this process's CLOCK_MONOTONIC, which is another in a time namespace; nanoseconds. */
+uint64_t clock_of_host(uint64_t at);
+
+/* Whether that can be told: /proc says it, or has said it before. If not, this process's clock passes for the host's. */
+bool clock_is_known(void);
+
 static inline void sleep_us(long microseconds)
 {
     syscall(SYS_nanosleep, &(struct timespec){.tv_nsec = microseconds * 1000}, NULL);
@@ -45,11 +51,6 @@ static inline void file_close(int fd)
 static inline ssize_t file_read(int fd, void *out, size_t size, uint64_t offset)
 {
     return syscall(SYS_pread64, fd, out, size, offset);
-}
-
-static inline ssize_t file_write(int fd, const void *from, size_t size, uint64_t offset)
-{
-    return syscall(SYS_pwrite64, fd, from, size, offset);
 }
 
 /* Zero is free, 1 held, 2 held and waited for. Lies in memory that fork() wipes: see process.h. */

@@ -1,12 +1,12 @@
 #include "budget.h"
 
-#include "process/clock.h"
 #include "ledger.h"
 
 #define SECOND INT64_C(1000000000)
 #define DEBT (60 * SECOND) /* the most that a slice can owe */
 
-enum { FRESH_NS = 1000000, SKEW_NS = 1000000000 };
+/* So much time that passes, SAVED_NS, brings credit that may be saved up. */
+enum { FRESH_NS = 1000000, SKEW_NS = 1000000000, SAVED_NS = 100000000 };
 
 /* The ledger may have been cut short, or replaced, since the last look. */
 struct vgpu_budget *budget_of(int position, uint64_t now)
@@ -63,7 +63,7 @@ int64_t budget_refill(struct vgpu_budget *budget, uint32_t cores, uint64_t now)
     if ((first || seen < host) && __atomic_compare_exchange_n(&budget->refilled, &seen, host, false,
                                                               __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
         uint64_t passed = first ? 0 : least(host - seen, 6000 * (uint64_t)SECOND);
-        add_credit(budget, (int64_t)(passed * cores / 100), BUDGET_PERIOD / 100 * (int64_t)cores);
+        add_credit(budget, (int64_t)(passed * cores / 100), SAVED_NS / 100 * (int64_t)cores);
     }
     return SHARED_READ(budget->credit);
 }

@@ -5,9 +5,6 @@
 
 #include "process/process.h"
 
-/* So much time that passes brings credit that may be saved up. */
-enum { BUDGET_PERIOD = 100000000 };
-
 /* Of a device, in the ledger; of this process alone where there is none. */
 struct vgpu_budget *budget_of(int position, uint64_t now);
 

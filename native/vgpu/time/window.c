@@ -2,11 +2,12 @@
 
 #include "slice/account.h"
 #include "slice/budget.h"
-#include "process/clock.h"
 #include "process/log.h"
 
 /* A window as one word of process.h; the lowest byte is the cap. */
 enum { CORES = 0xff, KNOWN = 1 << 8, PAUSED = 1 << 9, UNKNOWN = 1 << 10, MEASURED = 1 << 11 };
+
+enum { WINDOW_NS = 20000000 }; /* between two looks at the quota */
 
 _Atomic bool window_closed;
 _Atomic uint64_t window_due;

@@ -5,8 +5,6 @@
 
 #include "process/process.h"
 
-enum { WINDOW_NS = 20000000 }; /* between two looks at the quota */
-
 struct window {
     uint32_t cores; /* percent; 0: no cap */
     bool paused;
