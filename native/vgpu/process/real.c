@@ -1,29 +1,8 @@
+#define REAL_FILE "nvc/real-libcuda.so.1"
+#define REAL_LACKS CUDA_ERROR_NOT_SUPPORTED
 #include "real.h"
 
-#include "place.h"
-
 #include <string.h>
-
-#define ACCOUNT_ROW(symbol, memory, parameters) #symbol,
-#define CALL_ROW ACCOUNT_ROW
-static const char *const names[] = {
-#include "abi/cuda.def"
-};
-#undef ACCOUNT_ROW
-#undef CALL_ROW
-
-void *_Atomic real_entries[REAL_COUNT];
-
-static CUresult missing(void)
-{
-    return CUDA_ERROR_NOT_SUPPORTED;
-}
-
-void *real_find(int index)
-{
-    place_resolve("nvc/real-libcuda.so.1", names, real_entries, REAL_COUNT, (void *)missing);
-    return atomic_load(&real_entries[index]);
-}
 
 struct wrapper {
     const char *name;

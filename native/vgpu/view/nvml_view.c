@@ -1,54 +1,18 @@
 /* NVML's numbers of memory and processes, of the slice. The real library calls its own exports through the symbols that
  * we stand for, so a thread that is inside it gets the real answers. */
 #include "abi/nvml.h"
-#include "process/place.h"
 #include "slice/account.h"
 
 #include <ctype.h>
 #include <string.h>
 
-/* Of each row of the table that is not PASS. */
-#define NVML(class, name, ...) class##_ROW(name, __VA_ARGS__)
-#define PASS_ROW(name, ...)
-
-#define VIEW_ROW(name, parameters)                                                                          \
-    typedef nvmlReturn_t(*type_##name) parameters;                                                          \
-    NVML_API nvmlReturn_t name parameters;
-#define CALL_ROW(name, parameters) typedef nvmlReturn_t(*type_##name) parameters;
-#include "abi/nvml.def"
-#undef VIEW_ROW
-#undef CALL_ROW
-
-enum {
-#define VIEW_ROW(name, parameters) REAL_##name,
-#define CALL_ROW VIEW_ROW
-#include "abi/nvml.def"
-#undef VIEW_ROW
-    REAL_COUNT
-};
-
-#define VIEW_ROW(name, parameters) #name,
-static const char *const names[] = {
-#include "abi/nvml.def"
-};
-
-static void *_Atomic entries[REAL_COUNT];
-
-static nvmlReturn_t missing(void)
-{
-    return NVML_ERROR_FUNCTION_NOT_FOUND;
-}
-
-static void *real_get(int index)
-{
-    void *entry = atomic_load_explicit(&entries[index], memory_order_acquire);
-    if (entry)
-        return entry;
-    place_resolve("nvc/real-libnvidia-ml.so.1", names, entries, REAL_COUNT, (void *)missing);
-    return atomic_load(&entries[index]);
-}
-
-#define REAL(name) ((type_##name)real_get(REAL_##name))
+#define NVML(class, name, ...) class##_ROW(name, NONE, __VA_ARGS__)
+#define REAL_TABLE "abi/nvml.def"
+#define REAL_RESULT nvmlReturn_t
+#define REAL_API NVML_API
+#define REAL_FILE "nvc/real-libnvidia-ml.so.1"
+#define REAL_LACKS NVML_ERROR_FUNCTION_NOT_FOUND
+#include "process/entries.h"
 
 /* Not a thread-local of the dynamic kind, which would allocate. */
 static __thread int inside __attribute__((tls_model("initial-exec")));
@@ -104,31 +68,21 @@ static bool slice_of(nvmlDevice_t device, uint64_t *total, uint64_t *free_bytes,
     return true;
 }
 
-NVML_API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
-{
-    nvmlReturn_t result = GUARDED(REAL(nvmlDeviceGetMemoryInfo)(device, memory));
-    if (inside || result != NVML_SUCCESS || !memory)
-        return result;
-    uint64_t total = memory->total, left = memory->free, used;
-    if (slice_of(device, &total, &left, &used))
-        *memory = (nvmlMemory_t){.total = total, .free = left, .used = used};
-    return result;
-}
-
-NVML_API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory)
-{
-    nvmlReturn_t result = GUARDED(REAL(nvmlDeviceGetMemoryInfo_v2)(device, memory));
-    if (inside || result != NVML_SUCCESS || !memory)
-        return result;
-    uint64_t total = memory->total, left = memory->free, used;
-    if (slice_of(device, &total, &left, &used)) {
-        memory->total = total;
-        memory->free = left;
-        memory->used = used;
-        memory->reserved = 0;
+/* What another field than the three is to be, is the last. */
+#define MEMORY_INFO(name, type, other)                                                                      \
+    NVML_API nvmlReturn_t name(nvmlDevice_t device, type *memory)                                           \
+    {                                                                                                       \
+        nvmlReturn_t result = GUARDED(REAL(name)(device, memory));                                          \
+        if (inside || result != NVML_SUCCESS || !memory)                                                    \
+            return result;                                                                                  \
+        uint64_t total = memory->total, left = memory->free, used;                                          \
+        if (slice_of(device, &total, &left, &used))                                                         \
+            *memory = (type){.total = total, .free = left, .used = used, other};                            \
+        return result;                                                                                      \
     }
-    return result;
-}
+
+MEMORY_INFO(nvmlDeviceGetMemoryInfo, nvmlMemory_t, )
+MEMORY_INFO(nvmlDeviceGetMemoryInfo_v2, nvmlMemory_v2_t, .version = memory->version)
 
 static unsigned int instance_of(nvmlDevice_t device, int index)
 {
