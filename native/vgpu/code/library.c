@@ -69,10 +69,10 @@ static bool unload(CUlibrary library)
 static bool measure(CUlibrary library, const struct target *to, struct item *loaded)
 {
     CUmodule module;
-    struct measured before = measured_now(to->position);
+    uint64_t before = measured_now(to->position);
     if (REAL(cuLibraryGetModule)(&module, library) != CUDA_SUCCESS)
         return true; /* and will say so to whoever uses it */
-    uint64_t taken = measured_since(to->position, &before);
+    uint64_t taken = measured_since(to->position, before);
     if (taken <= loaded->bytes)
         return true;
     if (!charge(to->position, taken - loaded->bytes))

@@ -4,10 +4,12 @@
 #include "module.h"
 
 #include "charge/resident.h"
+#include "slice/ledger.h"
 
+#include <sched.h>
 #include <stdlib.h>
 
-enum { SEEN = 4096 };
+enum { SEEN = 4096, LOOKS = 100 };
 
 static _Atomic uintptr_t seen[SEEN];
 
@@ -21,6 +23,27 @@ void kernels_forget(void)
 {
     for (int i = 0; i < SEEN; i++)
         atomic_store_explicit(&seen[i], 0, memory_order_relaxed);
+}
+
+/* What is free and what is in the books: memory that the container takes or gives back is in both. */
+uint64_t measured_now(int position)
+{
+    size_t left, total;
+    struct account_view view;
+    bool known = position != NO_POSITION && account_view(position, &view) &&
+                 RESIDENT(cuMemGetInfo_v2)(&left, &total) == CUDA_SUCCESS;
+    return known ? add_capped(left, view.used) : UINT64_MAX;
+}
+
+uint64_t measured_since(int position, uint64_t before)
+{
+    uint64_t now = measured_now(position);
+    /* More than before: another thread has freed memory that is in the books yet. */
+    for (int looks = 0; looks < LOOKS && now != UINT64_MAX && now > before; looks++) {
+        sched_yield();
+        now = measured_now(position);
+    }
+    return before != UINT64_MAX && now != UINT64_MAX ? subtract_capped(before, now) : UINT64_MAX;
 }
 
 static bool loads_code_at_once(void)
@@ -78,7 +101,7 @@ bool module_begin(struct image image, struct loading *loading)
 /* The driver took more than was known before; false: that does not fit. */
 static bool charge_measured(struct loading *loading)
 {
-    uint64_t taken = measured_since(loading->to.position, &loading->before);
+    uint64_t taken = measured_since(loading->to.position, loading->before);
     uint64_t known = loading->bytes + loading->first;
     if (taken <= known)
         return true;

@@ -4,14 +4,20 @@
 
 #include "charge/charge.h"
 #include "image.h"
-#include "charge/measured.h"
+
+/* What a call of the driver takes of a device, where nothing else tells: by the memory that is free before and after. */
+uint64_t measured_now(int position); /* on the current context's device */
+
+/* Bytes that were taken since, beyond what the books have come to show; what others took meanwhile is among them.
+ * UINT64_MAX: nobody knows. */
+uint64_t measured_since(int position, uint64_t before);
 
 struct loading {
     struct target to;
     struct image image;
-    struct measured before; /* unless the image is exact */
-    uint64_t bytes;         /* of the module itself */
-    uint64_t first;         /* of the process's first */
+    uint64_t before; /* measured, unless the image is exact */
+    uint64_t bytes;  /* of the module itself */
+    uint64_t first;  /* of the process's first */
     bool known;
 };
 
