@@ -55,7 +55,4 @@ bool charge_foreign(CUdeviceptr address, uint64_t bytes, struct item *item);
 /* Memory of a pool was freed, which may have been exported. */
 void pool_freed(CUdeviceptr address);
 
-/* The memory that a sparse array was given is no longer held by it. */
-void bound_drop(uint64_t resource);
-
 #endif

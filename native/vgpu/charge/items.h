@@ -76,6 +76,10 @@ void item_remove(struct item *item);
 struct item *item_at(uint64_t slot);
 uint64_t item_slots(void);
 
+#define EACH_ITEM(at)                                                                                       \
+    for (uint64_t slot_ = 0; slot_ < item_slots(); slot_++)                                                 \
+        for (struct item *at = item_at(slot_); at; at = NULL)
+
 uint64_t item_number(void); /* never the same twice */
 
 #endif

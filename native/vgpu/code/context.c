@@ -1,5 +1,4 @@
 /* A context takes some hundred MiB when it is made: an amount that the host has measured, reserved before. */
-#include "charge/charge.h"
 #include "charge/resident.h"
 #include "module.h"
 #include "time/pacer.h"
@@ -82,11 +81,9 @@ CREATE(cuVDPAUCtxCreate_v2, (CUcontext * out, unsigned int flags, CUdevice devic
 static void rename_context(uint64_t from, uint64_t to)
 {
     items_lock();
-    for (uint64_t slot = 0; slot < item_slots(); slot++) {
-        struct item *item = item_at(slot);
-        if (item && item->context == from)
+    EACH_ITEM (item)
+        if (item->context == from)
             item->context = to;
-    }
     items_unlock();
 }
 
@@ -97,21 +94,19 @@ static void doom(uint64_t context)
     rename_context(context, context | 1);
 }
 
-/* The driver did not end it. */
-static void spare(uint64_t context)
-{
-    rename_context(context | 1, context);
-}
-
 static bool is_of(const struct item *item, uint64_t context)
 {
     return item->context == context;
 }
 
-/* Refunds and removes what ended with it. */
-static void bury(uint64_t context)
+/* Refunds and removes what ended with it; `ended`: the driver did end it. */
+static void bury(uint64_t context, bool ended)
 {
     struct item item;
+    if (!ended) {
+        rename_context(context | 1, context);
+        return;
+    }
     kernels_forget();
     for (uint64_t slot = 0; item_take_next(&slot, is_of, context | 1, &item);) {
         if (item.kind == ITEM_CONTEXT || item.kind == ITEM_PRIMARY)
@@ -130,10 +125,7 @@ static CUresult destroy(CUcontext context, CUresult (*call)(CUcontext))
     pacer_forget(key_of(context));
     doom(key_of(context));
     CUresult result = call(context);
-    if (result == CUDA_SUCCESS)
-        bury(key_of(context));
-    else
-        spare(key_of(context));
+    bury(key_of(context), result == CUDA_SUCCESS);
     return result;
 }
 
@@ -148,7 +140,7 @@ CU_API CUresult cuCtxDetach(CUcontext context)
     CUresult result = REAL(cuCtxDetach)(context);
     if (result == CUDA_SUCCESS && context && REAL(cuCtxGetApiVersion)(context, &version) != CUDA_SUCCESS) {
         doom(key_of(context));
-        bury(key_of(context));
+        bury(key_of(context), true);
     }
     return result;
 }
@@ -199,12 +191,10 @@ static CUresult end_primary(CUdevice device, CUresult (*call)(CUdevice))
     pacer_forget(item.context);
     doom(item.context);
     CUresult result = call(device);
-    if (result == CUDA_SUCCESS && !is_active(device)) {
-        bury(item.context);
+    bool ended = result == CUDA_SUCCESS && !is_active(device);
+    bury(item.context, ended);
+    if (ended)
         reclaim(item.position);
-    } else {
-        spare(item.context);
-    }
     return result;
 }
 
@@ -270,7 +260,7 @@ static CUresult destroy_green(CUgreenCtx context, CUdevice device)
     if (result == CUDA_SUCCESS && item_get(ITEM_PRIMARY, (uint64_t)device + 1, &item) &&
         !is_active(device)) {
         doom(item.context);
-        bury(item.context);
+        bury(item.context, true);
     }
     return result;
 }

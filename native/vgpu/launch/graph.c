@@ -1,7 +1,6 @@
 /* Memory nodes of graphs. The driver takes their memory at the first launch, from a store of its own that it tells the
  * size of. So a launch reserves what its nodes can take together; afterwards that size counts. */
 #include "process/capture.h"
-#include "charge/charge.h"
 #include "charge/resident.h"
 #include "time/gate.h"
 #include "charge/gauge.h"
@@ -68,23 +67,22 @@ static bool enter_parts(CUgraphExec exec, struct footprint *all)
 
 /* Another thread may add nodes until the driver has made the instance. Nodes with memory stay in a graph, so that what it is
  * then has all that the instance has. */
-static CUresult enter(CUgraphExec exec, CUgraph graph, CUresult result)
+static CUresult entered(const CUgraphExec *exec, CUgraph graph, CUresult result)
 {
     struct item items[PARTS];
     struct footprint all = {0};
-    if (result == CUDA_SUCCESS) {
-        result = footprint_measure(&all, graph);
-        if (result == CUDA_SUCCESS && !enter_parts(exec, &all)) {
-            take_parts(exec, items);
-            result = CUDA_ERROR_OUT_OF_MEMORY;
-        }
-        if (result == CUDA_SUCCESS)
-            atomic_fetch_add(&process()->graphs, all.count != 0);
-        else
-            REAL(cuGraphExecDestroy)(exec);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = footprint_measure(&all, graph);
+    if (result == CUDA_SUCCESS && !enter_parts(*exec, &all)) {
+        take_parts(*exec, items);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
     }
+    if (result == CUDA_SUCCESS)
+        atomic_fetch_add(&process()->graphs, all.count != 0);
+    else
+        REAL(cuGraphExecDestroy)(*exec);
     free(all.pieces);
-    turn_drop(TURN);
     return result;
 }
 
@@ -92,9 +90,8 @@ static CUresult enter(CUgraphExec exec, CUgraph graph, CUresult result)
     CU_API CUresult name parameters                                                                         \
     {                                                                                                       \
         CUgraphExec made = NULL, *place = out ? &made : NULL;                                               \
-        turn_take(TURN);                                                                                    \
-        CUresult result = REAL(name) arguments;                                                             \
-        return HAND_OUT(out, made, enter(made, graph, result));                                             \
+        CUresult result = IN_TURN(TURN, entered(&made, graph, REAL(name) arguments));                       \
+        return HAND_OUT(out, made, result);                                                                 \
     }
 
 INSTANTIATE(cuGraphInstantiate, (CUgraphExec * out, CUgraph graph, CUgraphNode *bad, char *log, size_t size),
@@ -119,11 +116,9 @@ static uint64_t missing(const struct item *exec)
     uint64_t ever = 0;
     if (!exec->count || !store || process()->graph_trims[exec->position])
         return exec->other;
-    for (uint64_t slot = 0; slot < item_slots(); slot++) {
-        const struct item *other = item_at(slot);
-        if (other && other->kind == ITEM_EXEC && other->position == exec->position && other->small)
+    EACH_ITEM (other)
+        if (other->kind == ITEM_EXEC && other->position == exec->position && other->small)
             ever += other->other;
-    }
     return ever + store->mark > store->bytes ? exec->other : 0;
 }
 
@@ -224,10 +219,9 @@ static CUresult instantiate_with(CUgraphExec *out, CUgraph graph, CUDA_GRAPH_INS
         uploads = own.flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
         own.flags &= ~(uint64_t)CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
     }
-    turn_take(TURN);
+    type_cuGraphInstantiateWithParams call = REAL_IN(per_thread, cuGraphInstantiateWithParams);
     CUresult result =
-        REAL_IN(per_thread, cuGraphInstantiateWithParams)(out ? &made : NULL, graph, more ? &own : NULL);
-    result = enter(made, graph, result);
+        IN_TURN(TURN, entered(&made, graph, call(out ? &made : NULL, graph, more ? &own : NULL)));
     if (more) {
         more->hErrNode_out = own.hErrNode_out;
         more->result_out = own.result_out;
@@ -254,12 +248,14 @@ static void read_all_stores(void)
         gauge_read(ITEM_GRAPHS, gauge_key(ordinal));
 }
 
-/* What it did not free is there without it. */
-static void leave_behind(const struct item *exec)
+/* What an instance that is gone did not free is there without it. */
+static void leave(const struct item *exec, CUresult result)
 {
     items_lock();
     struct item *store = exec->small ? item_find(ITEM_GRAPHS, gauge_key(exec->ordinal)) : NULL;
-    if (store)
+    if (result != CUDA_SUCCESS)
+        item_insert(exec);
+    else if (store)
         store->mark += exec->other;
     items_unlock();
 }
@@ -269,10 +265,8 @@ CU_API CUresult cuGraphExecDestroy(CUgraphExec exec)
     struct item items[PARTS];
     int count = take_parts(exec, items);
     CUresult result = REAL(cuGraphExecDestroy)(exec);
-    for (int i = 0; i < count && result != CUDA_SUCCESS; i++)
-        item_put(&items[i]);
-    for (int i = 0; i < count && result == CUDA_SUCCESS; i++)
-        leave_behind(&items[i]);
+    for (int i = 0; i < count; i++)
+        leave(&items[i], result);
     if (count && result == CUDA_SUCCESS) {
         atomic_fetch_sub(&process()->graphs, 1);
         read_all_stores();
@@ -320,15 +314,11 @@ static CUresult trim(CUdevice device, const struct target *to)
         return result;
     if (known && ask_store(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &after) && after >= before)
         return result;
-    items_lock();
-    for (uint64_t slot = 0; slot < item_slots(); slot++) {
-        struct item *item = item_at(slot);
-        if (item && item->kind == ITEM_EXEC && item->position == to->position)
-            item->count = 0;
-    }
-    items_unlock();
     gauge_read(ITEM_GRAPHS, gauge_key(device));
     items_lock();
+    EACH_ITEM (item)
+        if (item->kind == ITEM_EXEC && item->position == to->position)
+            item->count = 0;
     struct item *store = item_find(ITEM_GRAPHS, gauge_key(device));
     if (store)
         store->mark = least(store->mark, store->bytes); /* all that is left is in use */

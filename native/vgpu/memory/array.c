@@ -7,31 +7,15 @@
 /* Rows of 64 bytes lie in blocks of 8 (measured on driver 580). */
 enum { LAYERED = 1, CUBEMAP = 4, SPARSE = 0x40, DEFERRED = 0x80, ROW = 64, ROWS = 8 };
 
-/* Bits of an element of compressed and packed formats, by number: blocks of 4 x 4 count per element. */
+/* Bits of an element, by the number of its format; of compressed ones, blocks of 4 x 4 count per element. */
 static uint64_t format_bits(int format, uint64_t channels)
 {
-    switch (format) {
-    case 0x01:
-    case 0x08:
-        return 8 * channels;
-    case 0x02:
-    case 0x09:
-    case 0x10:
-        return 16 * channels;
-    case 0x03:
-    case 0x0a:
-    case 0x20:
-        return 32 * channels;
-    case 0x91: /* BC1 */
-    case 0x92:
-    case 0x97: /* BC4 */
-    case 0x98:
-        return 4;
-    default:
-        break;
-    }
-    if (format >= 0x93 && format <= 0x9f)
-        return 8;
+    static const uint8_t of_channel[] = {[0x01] = 8,  [0x08] = 8,  [0x02] = 16, [0x09] = 16,
+                                         [0x10] = 16, [0x03] = 32, [0x0a] = 32, [0x20] = 32};
+    if (format >= 0 && (size_t)format < sizeof(of_channel) && of_channel[format])
+        return of_channel[format] * channels;
+    if (format >= 0x91 && format <= 0x9f) /* BC1 and BC4 take half */
+        return format == 0x91 || format == 0x92 || format == 0x97 || format == 0x98 ? 4 : 8;
     return channels ? 32 * channels : 128; /* not known: as much as an element can have */
 }
 
@@ -149,20 +133,13 @@ CREATE(cuMipmappedArrayCreate,
        (CUmipmappedArray * out, const CUDA_ARRAY3D_DESCRIPTOR *asked, unsigned int levels), CUmipmappedArray,
        CUDA_ARRAY3D_DESCRIPTOR, own.Depth, own.Flags, levels, (place, copy, levels))
 
-static CUresult destroyed_sparse(const void *array, CUresult result)
-{
-    if (result == CUDA_SUCCESS)
-        bound_drop((uint64_t)(uintptr_t)array);
-    return result;
-}
-
 #define DESTROY(name, type)                                                                                 \
     CU_API CUresult name(type array)                                                                        \
     {                                                                                                       \
         struct item item;                                                                                   \
         if (item_take(ITEM_ARRAY, (uint64_t)(uintptr_t)array, &item))                                       \
             return refund_if(&item, REAL(name)(array));                                                     \
-        return IN_TURN(HANDLES, destroyed_sparse(array, REAL(name)(array)));                                \
+        return IN_TURN(HANDLES, bound_drop(array, REAL(name)(array)));                                      \
     }
 
 DESTROY(cuArrayDestroy, CUarray)

@@ -127,27 +127,24 @@ WRAP(cuMemRelease, (CUmemGenericAllocationHandle handle),
 static uint64_t mapped_at(uint64_t address)
 {
     const struct item *item = item_find(ITEM_MAPPING, address / PAGE * PAGE);
-    for (uint64_t slot = 0; !item && slot < item_slots(); slot++) {
-        const struct item *at = item_at(slot);
-        if (at && at->kind == ITEM_MAPPING && address - at->key < at->bytes)
-            item = at;
-    }
-    return item ? item->other : 0;
+    if (item)
+        return item->other;
+    EACH_ITEM (at)
+        if (at->kind == ITEM_MAPPING && address - at->key < at->bytes)
+            return at->other;
+    return 0;
 }
 
 static CUresult retain(CUmemGenericAllocationHandle *out, void *address)
 {
     CUmemGenericAllocationHandle handle;
     CUresult result = REAL(cuMemRetainAllocationHandle)(out ? &handle : NULL, address);
-    if (result != CUDA_SUCCESS)
-        return result;
-    *out = handle;
     items_lock();
-    uint64_t number = mapped_at((uint64_t)(uintptr_t)address);
+    uint64_t number = result == CUDA_SUCCESS ? mapped_at((uint64_t)(uintptr_t)address) : 0;
     if (number)
         memory_add_handle(handle, number);
     items_unlock();
-    return result;
+    return HAND_OUT(out, handle, result);
 }
 
 WRAP(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle * out, void *address),
@@ -268,13 +265,15 @@ static bool is_bound_to(const struct item *item, uint64_t resource)
     return item->kind == ITEM_BOUND && item->bytes == resource;
 }
 
-void bound_drop(uint64_t resource)
+CUresult bound_drop(const void *array, CUresult result)
 {
     struct process *in = process();
     struct item bound;
-    for (uint64_t slot = 0;
-         in && atomic_load(&in->bound) && item_take_next(&slot, is_bound_to, resource, &bound);) {
+    uint64_t resource = (uint64_t)(uintptr_t)array, slot = 0;
+    while (result == CUDA_SUCCESS && in && atomic_load(&in->bound) &&
+           item_take_next(&slot, is_bound_to, resource, &bound)) {
         atomic_fetch_sub(&in->bound, 1);
         memory_drop(bound.other);
     }
+    return result;
 }

@@ -11,4 +11,7 @@
 /* One handle more: a new one, or one that the driver hands out again. The lock of the items is held. */
 void memory_add_handle(uint64_t handle, uint64_t number);
 
+/* What the driver answered to the end of an array: if it ended, it holds no more what it was given as a sparse one. */
+CUresult bound_drop(const void *array, CUresult result);
+
 #endif

@@ -16,12 +16,6 @@ static void name_descriptor(uint8_t name[SHARE_HANDLE], const struct item *memor
     memcpy(name + 32, &memory->inode, sizeof(memory->inode));
 }
 
-/* A descriptor that cannot be marked may be anywhere, for ever. The lock is held. */
-static void keep(struct item *memory)
-{
-    memory->count++;
-}
-
 /* A descriptor more of what is in the books. */
 static void mark_descriptor(uint64_t number, int fd)
 {
@@ -31,7 +25,7 @@ static void mark_descriptor(uint64_t number, int fd)
     bool first = memory && !memory->mark;
     if (memory && (!descriptor_mark(fd, &memory->mark, memory->bytes ? memory->bytes : PAGE) ||
                    (first && !descriptor_probe(fd, &probe))))
-        keep(memory);
+        memory->count++; /* one that cannot be marked may be anywhere, for ever */
     if (first) {
         memory->other = (uint64_t)probe.fd;
         memory->device = probe.device;
@@ -82,16 +76,15 @@ WRAP(cuMemExportToShareableHandle,
 /* One more handle of memory that this process has in its books by this share. */
 static bool add_to_share(uint64_t handle, uint32_t share)
 {
-    bool found = false;
+    uint64_t number = 0;
     items_lock();
-    for (uint64_t slot = 0; share && slot < item_slots() && !found; slot++) {
-        const struct item *at = item_at(slot);
-        found = at && at->kind == ITEM_MEMORY && at->share == share;
-        if (found)
-            memory_add_handle(handle, at->key); /* after which `at` is no longer good */
-    }
+    EACH_ITEM (at)
+        if (at->kind == ITEM_MEMORY && at->share == share)
+            number = at->key;
+    if (number)
+        memory_add_handle(handle, number);
     items_unlock();
-    return found;
+    return number != 0;
 }
 
 /* What an import is: memory of this container's, which is charged already, or another's. False: it does not fit. */
