@@ -5,8 +5,6 @@
 #include "process/log.h"
 #include "slice/share.h"
 
-#include <string.h>
-
 enum { WAITS = 4 }; /* after so many, what was freed is taken for given back or kept on purpose */
 
 /* A MIG device has a UUID of its own, which the first version of the call does not tell. */
@@ -77,6 +75,18 @@ bool target_stream(CUstream stream, struct target *out)
     return found;
 }
 
+CUevent event_make(uint64_t context, unsigned int flags)
+{
+    CUevent event = NULL;
+    CUcontext own = (CUcontext)(uintptr_t)context, now = NULL;
+    bool other = own && REAL(cuCtxGetCurrent)(&now) == CUDA_SUCCESS && now != own &&
+                 REAL(cuCtxPushCurrent_v2)(own) == CUDA_SUCCESS;
+    CUresult result = REAL(cuEventCreate)(&event, flags);
+    if (other)
+        REAL(cuCtxPopCurrent_v2)(&now);
+    return result == CUDA_SUCCESS ? event : NULL;
+}
+
 bool charge(int position, uint64_t bytes)
 {
     bool granted = charge_quietly(position, bytes);
@@ -128,16 +138,15 @@ void reclaim_after_wait(void)
             reclaim(position);
 }
 
-bool charge_foreign(CUdeviceptr address, uint64_t bytes, struct item *item)
+bool charge_foreign(CUdeviceptr address, struct item *item)
 {
     struct target to = {.position = NO_POSITION};
     CUdeviceptr base;
     size_t size;
+    uint64_t bytes = 0, largest = share_largest();
     int ordinal = -1;
-    if (!bytes && REAL(cuMemGetAddressRange_v2)(&base, &size, address) == CUDA_SUCCESS) {
-        bytes = share_largest();
-        bytes = bytes > size ? bytes : size;
-    }
+    if (REAL(cuMemGetAddressRange_v2)(&base, &size, address) == CUDA_SUCCESS)
+        bytes = largest > size ? largest : size;
     if (REAL(cuPointerGetAttribute)(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address) !=
             CUDA_SUCCESS ||
         ordinal < 0 || !target_device(ordinal, &to))

@@ -24,6 +24,9 @@ bool target_current(struct target *out);
 bool target_device(CUdevice ordinal, struct target *out);
 bool target_stream(CUstream stream, struct target *out);
 
+/* An event of a context, which need not be the current one, or is that: 0. NULL: there is none to be had. */
+CUevent event_make(uint64_t context, unsigned int flags);
+
 /* Reserves, after giving back what can be; false: the driver's own CUDA_ERROR_OUT_OF_MEMORY is due. */
 bool charge(int position, uint64_t bytes);
 
@@ -47,10 +50,10 @@ bool exports_read(int position);
 void later_free(const struct item *item, CUstream stream, bool per_thread);
 bool later_read(int position); /* true: some was freed */
 
-/* Charges memory that another container's process exported and this one maps, since it stays when the exporter ends.
- * `bytes` 0: the size is not known. Then the driver's figure counts, but no less than the largest memory that this
- * container has exported, because a program can forge a handle. False: it does not fit. */
-bool charge_foreign(CUdeviceptr address, uint64_t bytes, struct item *item);
+/* Charges memory that another container's process exported and this one maps, since it stays when the exporter ends. The
+ * driver's figure counts, but no less than the largest memory that this container has exported, because a program can
+ * forge a handle. False: it does not fit. */
+bool charge_foreign(CUdeviceptr address, struct item *item);
 
 /* Memory of a pool was freed, which may have been exported. */
 void pool_freed(CUdeviceptr address);

@@ -33,10 +33,8 @@ static bool is_open_elsewhere(uint32_t share)
 {
     bool found = false;
     items_lock();
-    for (uint64_t slot = 0; slot < item_slots() && !found; slot++) {
-        const struct item *item = item_at(slot);
-        found = item && item->kind == ITEM_IMPORT && item->share == share;
-    }
+    EACH_ITEM (item)
+        found |= item->kind == ITEM_IMPORT && item->share == share;
     items_unlock();
     return found;
 }
@@ -56,7 +54,7 @@ static CUresult entered(const CUdeviceptr *address, const CUipcMemHandle *handle
     if (again)
         return CUDA_SUCCESS;
     item.share = share_import(handle->reserved, false);
-    if (!item.share && !charge_foreign(*address, 0, &item)) {
+    if (!item.share && !charge_foreign(*address, &item)) {
         REAL(cuIpcCloseMemHandle)(*address);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }

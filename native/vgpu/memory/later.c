@@ -4,27 +4,16 @@
 #include "charge/resident.h"
 #include "process/log.h"
 
-static bool is_current(CUcontext context)
-{
-    CUcontext now;
-    return REAL(cuCtxGetCurrent)(&now) == CUDA_SUCCESS && now == context;
-}
-
 static CUevent mark(CUstream stream, bool per_thread)
 {
-    CUevent event;
-    CUcontext context;
-    bool other = (uintptr_t)stream > 2 && REAL(cuStreamGetCtx)(stream, &context) == CUDA_SUCCESS &&
-                 !is_current(context) && REAL(cuCtxPushCurrent_v2)(context) == CUDA_SUCCESS;
-    CUresult result = REAL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING);
-    if (result == CUDA_SUCCESS) {
-        result = REAL_IN(per_thread, cuEventRecord)(event, stream);
-        if (result != CUDA_SUCCESS)
-            REAL(cuEventDestroy_v2)(event);
-    }
-    if (other)
-        REAL(cuCtxPopCurrent_v2)(&context);
-    return result == CUDA_SUCCESS ? event : NULL;
+    CUcontext context = NULL;
+    if ((uintptr_t)stream > 2)
+        REAL(cuStreamGetCtx)(stream, &context);
+    CUevent event = event_make((uint64_t)(uintptr_t)context, CU_EVENT_DISABLE_TIMING);
+    if (!event || REAL_IN(per_thread, cuEventRecord)(event, stream) == CUDA_SUCCESS)
+        return event;
+    REAL(cuEventDestroy_v2)(event);
+    return NULL;
 }
 
 void later_free(const struct item *item, CUstream stream, bool per_thread)

@@ -54,7 +54,7 @@ CU_API CUresult cuMemPoolImportPointer(CUdeviceptr *out, CUmemoryPool pool, CUme
     *out = at;
     struct item made = {
         .kind = ITEM_EXPORT, .key = at, .imported = 1, .share = share_import(own.reserved, true)};
-    if (!made.share && !charge_foreign(at, 0, &made)) {
+    if (!made.share && !charge_foreign(at, &made)) {
         REAL(cuMemFree_v2)(at);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }

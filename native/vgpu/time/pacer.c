@@ -1,5 +1,6 @@
 #include "pacer.h"
 
+#include "charge/charge.h"
 #include "charge/resident.h"
 #include "slice/budget.h"
 #include "slice/ledger.h"
@@ -56,23 +57,10 @@ struct pacer *pacer_next(uint32_t *i)
     return NULL;
 }
 
-/* In the context, which need not be the thread's. */
-static CUevent make_event(uint64_t context)
-{
-    CUevent event = NULL;
-    CUcontext own = (CUcontext)(uintptr_t)context, now = NULL;
-    bool other = REAL(cuCtxGetCurrent)(&now) == CUDA_SUCCESS && now != own &&
-                 REAL(cuCtxPushCurrent_v2)(own) == CUDA_SUCCESS;
-    CUresult result = REAL(cuEventCreate)(&event, 0);
-    if (other)
-        REAL(cuCtxPopCurrent_v2)(&now);
-    return result == CUDA_SUCCESS ? event : NULL;
-}
-
 static void record(struct pacer *pacer, CUevent *event, CUstream handle)
 {
     if (!*event)
-        *event = make_event(pacer->context);
+        *event = event_make(pacer->context, 0);
     if (*event)
         REAL(cuEventRecord)(*event, handle);
 }
