@@ -25,8 +25,7 @@
 #define VGPU_POLICY_CONCURRENT 6u /* a cap is a part of the multiprocessors, which MPS keeps */
 
 /* Bits of `flags` of a device in the quota. */
-#define VGPU_DEVICE_PAUSED                                                                                  \
-    1u /* launches wait until the bit is gone, unless their time is kept from outside */
+#define VGPU_DEVICE_PAUSED 1u /* launches wait until it is gone, unless their time is kept from outside */
 #define VGPU_DEVICE_DENIED 2u /* memory too: nothing more is given, what is there stays */
 
 /* How slices of different weights are kept to them under VGPU_POLICY_CONCURRENT: the lowest byte is the percentage of the
@@ -40,14 +39,12 @@ struct vgpu_quota_device {
     uint64_t memory_limit; /* bytes for all processes of the container together, or VGPU_NO_LIMIT */
     uint64_t context_overhead; /* bytes that a context takes when it is made, as calibrated */
     uint64_t module_overhead;  /* bytes that a process's first module takes on top of that */
-    uint64_t
-        correction;  /* bytes that the host sees taken beyond what the ledger says; 0 when nobody looks */
-    uint32_t cores;  /* percent of the device's time; 0: no cap */
-    uint32_t weight; /* among the containers of the device */
-    uint32_t policy; /* a row of nvc/model/slices/policy.py */
+    uint64_t correction;       /* bytes that the host sees taken beyond the ledger; 0 when nobody looks */
+    uint32_t cores;            /* percent of the device's time; 0: no cap */
+    uint32_t weight;           /* among the containers of the device */
+    uint32_t policy;           /* a row of nvc/model/slices/policy.py */
     uint32_t flags;
-    uint64_t
-        pace; /* written by nvcd in one piece, without a change of `sequence`; 0: the time is not measured */
+    uint64_t pace; /* written by nvcd in one piece, without a change of `sequence`; 0: it measures nothing */
     /* Written by nvcd like `pace`, again and again. While the first lies ahead on the host's CLOCK_MONOTONIC, nvcd moves
      * others away for memory that the driver has no room for. The second is the last `asked` that it has answered. */
     uint64_t room_until;

@@ -180,15 +180,3 @@ CU_API CUresult cuCtxSetLimit(int limit, size_t value)
         resize(&to, kind, bytes, true);
     return result;
 }
-
-/* Each in the context of its stream. */
-bool local_allows_list(const CUDA_LAUNCH_PARAMS *list, unsigned int count)
-{
-    for (unsigned int i = 0; i < count; i++) {
-        struct target to;
-        bool lasting;
-        if (target_stream(list[i].hStream, &to) && !fits(list[i].function, &to, &lasting))
-            return false;
-    }
-    return true;
-}

@@ -10,7 +10,4 @@ bool local_allows(CUfunction function, CUstream stream);
 /* A kernel is about to become a node of a graph, which may run it in another context than the current one. */
 bool local_allows_node(const CUDA_KERNEL_NODE_PARAMS *node, bool with_context);
 
-/* The same of kernels that are launched together, each on its own device. */
-bool local_allows_list(const CUDA_LAUNCH_PARAMS *list, unsigned int count);
-
 #endif

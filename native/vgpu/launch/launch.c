@@ -41,8 +41,9 @@ CU_API CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, u
         return CUDA_ERROR_INVALID_VALUE;
     if (list)
         list = memcpy(own, list, count * sizeof(*own));
-    if (list && !local_allows_list(list, count))
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    for (unsigned int i = 0; list && i < count; i++)
+        if (!local_allows(list[i].function, list[i].hStream))
+            return CUDA_ERROR_OUT_OF_MEMORY;
     if (!list || window_is_open())
         return REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
     while (entered < count && result == CUDA_SUCCESS) {

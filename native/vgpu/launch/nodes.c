@@ -1,13 +1,7 @@
 /* Kernel nodes of graphs, when they are made and when they get another function: it may need more local memory. */
-#include "charge/charge.h"
 #include "code/local.h"
 
 #include <string.h>
-
-static const CUDA_KERNEL_NODE_PARAMS *kernel_in(const CUgraphNodeParams *parameters)
-{
-    return parameters && parameters->type == CU_GRAPH_NODE_TYPE_KERNEL ? &parameters->kernel : NULL;
-}
 
 /* Once for all: inline, a structure is many instructions. */
 static __attribute__((noinline)) void copy(void *to, const void *from, size_t size)
@@ -51,7 +45,9 @@ static CUresult allows_any(const CUgraphNodeParams *values, CUgraphNodeParams *o
     if (!values)
         return CUDA_SUCCESS;
     copy(own, values, sizeof(*own));
-    return local_allows_node(kernel_in(own), true) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    return own->type != CU_GRAPH_NODE_TYPE_KERNEL || local_allows_node(&own->kernel, true)
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 /* What the driver has written, such as an address. */

@@ -135,10 +135,9 @@ static CUresult allocate(CUdeviceptr *out, struct request *request)
     return HAND_OUT(out, at, result);
 }
 
-CU_API CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t size)
-{
-    return allocate(out, &(struct request){.size = size});
-}
+WRAP(cuMemAlloc_v2, (CUdeviceptr * out, size_t size), allocate(out, &(struct request){.size = size}))
+WRAP(cuMemAllocManaged, (CUdeviceptr * out, size_t size, unsigned int flags),
+     allocate(out, &(struct request){.size = size, .managed = true, .flags = flags}))
 
 CU_API CUresult cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, size_t height,
                                    unsigned int element)
@@ -150,11 +149,6 @@ CU_API CUresult cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width
                                            .width = width,
                                            .height = height,
                                            .element = element});
-}
-
-CU_API CUresult cuMemAllocManaged(CUdeviceptr *out, size_t size, unsigned int flags)
-{
-    return allocate(out, &(struct request){.size = size, .managed = true, .flags = flags});
 }
 
 /* What was not booked here is the driver's to judge, and may be a pool's. */
@@ -178,10 +172,7 @@ static CUresult release(CUdeviceptr address, CUresult (*call)(CUdeviceptr))
     return result;
 }
 
-CU_API CUresult cuMemFree_v2(CUdeviceptr address)
-{
-    return release(address, REAL(cuMemFree_v2));
-}
+WRAP(cuMemFree_v2, (CUdeviceptr address), release(address, REAL(cuMemFree_v2)))
 
 /* The first versions, with addresses of 32 bits. */
 static CUresult free_narrow(CUdeviceptr address)
@@ -189,10 +180,7 @@ static CUresult free_narrow(CUdeviceptr address)
     return REAL(cuMemFree)((unsigned int)address);
 }
 
-CU_API CUresult cuMemFree(unsigned int address)
-{
-    return release(address, free_narrow);
-}
+WRAP(cuMemFree, (unsigned int address), release(address, free_narrow))
 
 static CUresult allocate_narrow(unsigned int *out, unsigned int size, unsigned int *pitch,
                                 unsigned int width, unsigned int height, unsigned int element)
@@ -216,10 +204,7 @@ static CUresult allocate_narrow(unsigned int *out, unsigned int size, unsigned i
     return HAND_OUT(out, at, book(&to, at, pitch ? reserved : size, reserved));
 }
 
-CU_API CUresult cuMemAlloc(unsigned int *out, unsigned int size)
-{
-    return allocate_narrow(out, size, NULL, 0, 0, 0);
-}
+WRAP(cuMemAlloc, (unsigned int *out, unsigned int size), allocate_narrow(out, size, NULL, 0, 0, 0))
 
 CU_API CUresult cuMemAllocPitch(unsigned int *out, unsigned int *pitch, unsigned int width,
                                 unsigned int height, unsigned int element)

@@ -25,9 +25,9 @@ struct request {
     bool per_thread;
 };
 
-static CUresult ask_driver(CUdeviceptr *out, const struct request *request, bool named)
+static CUresult ask_driver(CUdeviceptr *out, const struct request *request)
 {
-    if (named)
+    if (request->pool)
         return REAL_IN(request->per_thread, cuMemAllocFromPoolAsync)(out, request->size, request->pool,
                                                                      request->stream);
     return REAL_IN(request->per_thread, cuMemAllocAsync)(out, request->size, request->stream);
@@ -62,8 +62,7 @@ static bool is_idle(const struct request *request)
 
 /* Nothing is to be had but what the pool keeps. It would grow if it had that in pieces that are too small, until the stream has
  * come to where this is undone: so it is asked only if there is a piece that is large enough. */
-static CUresult allocate_inside(CUdeviceptr *out, const struct request *request, CUmemoryPool pool,
-                                bool named)
+static CUresult allocate_inside(CUdeviceptr *out, const struct request *request, CUmemoryPool pool)
 {
     CUdeviceptr address;
     uint64_t reserved = attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT),
@@ -71,7 +70,7 @@ static CUresult allocate_inside(CUdeviceptr *out, const struct request *request,
     if (used > reserved || reserved - used < request->size ||
         !hole_take(pool, request->size, request->stream, is_idle(request)))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = ask_driver(&address, request, named);
+    CUresult result = ask_driver(&address, request);
     if (result == CUDA_SUCCESS && gauge_read(ITEM_POOL, key_of(pool)) > 0)
         return undo(address, request, pool);
     if (result == CUDA_SUCCESS)
@@ -89,7 +88,7 @@ static CUresult allocate_unknown(CUdeviceptr *out, const struct request *request
     struct account_view view;
     if (!items_have_room())
         return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = ask_driver(&at, request, true);
+    CUresult result = ask_driver(&at, request);
     if (result != CUDA_SUCCESS)
         return result;
     *out = at;
@@ -125,37 +124,26 @@ static bool charge_or_trim(const struct target *to, CUmemoryPool pool, uint64_t 
     return false;
 }
 
-static bool is_watched(CUmemoryPool pool, struct target *to)
-{
-    struct item item;
-    if (!item_get(ITEM_POOL, key_of(pool), &item))
-        return false;
-    to->position = item.position;
-    return true;
-}
-
 static CUresult allocate(CUdeviceptr *out, const struct request *request)
 {
     struct target to;
+    struct item item;
     CUmemoryPool pool = request->pool;
-    bool named = pool != NULL;
-    if (!out || !request->size || !target_stream(request->stream, &to))
-        return ask_driver(out, request, named);
-    if (is_capturing(request->stream, request->per_thread))
-        return ask_driver(out, request, named); /* a node of a graph: see graph.c */
-    if (!named && REAL(cuDeviceGetMemPool)(&pool, to.ordinal) != CUDA_SUCCESS)
-        return ask_driver(out, request, named);
-    if (!named && to.position == NO_POSITION)
+    /* What is captured is a node of a graph: see graph.c. */
+    if (!out || !request->size || !target_stream(request->stream, &to) ||
+        is_capturing(request->stream, request->per_thread) ||
+        (!pool && REAL(cuDeviceGetMemPool)(&pool, to.ordinal) != CUDA_SUCCESS))
+        return ask_driver(out, request);
+    if (!request->pool && !gauge_watch(ITEM_POOL, key_of(pool), to.position))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    if (!named && !gauge_watch(ITEM_POOL, key_of(pool), to.position))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    if (!is_watched(pool, &to))
-        return allocate_unknown(out, request, &to);
+    if (!item_get(ITEM_POOL, key_of(pool), &item))
+        return request->pool ? allocate_unknown(out, request, &to) : CUDA_ERROR_OUT_OF_MEMORY;
+    to.position = item.position;
     uint64_t most = round_capped(request->size, POOL_STEP);
     if (!charge_or_trim(&to, pool, most))
-        return allocate_inside(out, request, pool, named);
+        return allocate_inside(out, request, pool);
     CUdeviceptr address;
-    CUresult result = WITH_ROOM(to.position, 0, ask_driver(&address, request, named));
+    CUresult result = WITH_ROOM(to.position, 0, ask_driver(&address, request));
     if (result == CUDA_SUCCESS) {
         gauge_read(ITEM_POOL, key_of(pool));
         hole_fill(pool, address, request->size);

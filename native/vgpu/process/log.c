@@ -3,12 +3,10 @@
 #include "system.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 void log_line(const char *format, ...)
 {

@@ -3,7 +3,6 @@
 #include "account.h"
 
 #include "ledger.h"
-#include "process/log.h"
 #include "quota.h"
 
 #include <string.h>
@@ -116,38 +115,36 @@ static bool set_tentative(struct process *in, int position, uint64_t bytes)
     return ledger_publish(in, position);
 }
 
-enum step { STEP_GRANTED, STEP_FULL, STEP_WAIT, STEP_DENIED };
-
 /* `shown`: the request is among the process's tentative bytes already. */
-static enum step try_once(struct process *in, int position, uint64_t bytes, bool *shown)
+static enum verdict try_once(struct process *in, int position, uint64_t bytes, bool *shown)
 {
     struct own *own = &in->own[position];
     if (!quota_read(in) || !ledger_enter(in))
-        return STEP_DENIED;
+        return ACCOUNT_DENIED;
     uint64_t limit = limit_of(in, position);
     uint64_t others_here = own->tentative - (*shown ? bytes : 0);
     if (bytes > limit || (bytes && in->quota.devices[position].flags & VGPU_DEVICE_DENIED))
-        return STEP_FULL;
+        return ACCOUNT_FULL;
     bool first = !*shown;
     *shown = true;
     if (first && !set_tentative(in, position, own->tentative + bytes))
-        return STEP_DENIED;
+        return ACCOUNT_DENIED;
     if (limit == VGPU_NO_LIMIT)
-        return STEP_GRANTED;
+        return ACCOUNT_GRANTED;
     struct sum sum = add_up(in, position);
     if (sum.all <= limit && sum.whole)
-        return STEP_GRANTED;
+        return ACCOUNT_GRANTED;
     sum = add_up_exactly(in, position);
     if (sum.all <= limit && sum.whole)
-        return STEP_GRANTED;
+        return ACCOUNT_GRANTED;
     if (sum.all == UINT64_MAX || add_capped(subtract_capped(sum.all, sum.tentative), bytes) > limit)
-        return STEP_FULL;
+        return ACCOUNT_FULL;
     /* Only what others ask for is in the way. The lowest slot keeps its place, all others make way. */
     if (sum.lower || others_here) {
         set_tentative(in, position, own->tentative - bytes);
         *shown = false;
     }
-    return STEP_WAIT;
+    return ACCOUNT_WAIT;
 }
 
 enum verdict account_reserve(int position, uint64_t bytes)
@@ -159,22 +156,20 @@ enum verdict account_reserve(int position, uint64_t bytes)
         return ACCOUNT_DENIED;
     for (;;) {
         lock_take(&in->account);
-        enum step step = try_once(in, position, bytes, &shown);
+        enum verdict verdict = try_once(in, position, bytes, &shown);
         /* Whoever is in the way may be dead. */
-        if ((step == STEP_FULL || step == STEP_WAIT) && in->slot && ledger_reap(in))
-            step = try_once(in, position, bytes, &shown);
+        if ((verdict == ACCOUNT_FULL || verdict == ACCOUNT_WAIT) && in->slot && ledger_reap(in))
+            verdict = try_once(in, position, bytes, &shown);
         uint64_t now = now_ns(CLOCK_MONOTONIC);
         if (!deadline)
             deadline = now + PATIENCE_MS * UINT64_C(1000000);
-        if (step == STEP_WAIT && now > deadline)
-            step = STEP_FULL; /* it waits for the driver, or is stopped */
-        if (shown && (step == STEP_FULL || step == STEP_DENIED))
+        if (verdict == ACCOUNT_WAIT && now > deadline)
+            verdict = ACCOUNT_FULL; /* it waits for the driver, or is stopped */
+        if (shown && (verdict == ACCOUNT_FULL || verdict == ACCOUNT_DENIED))
             set_tentative(in, position, in->own[position].tentative - bytes);
         lock_drop(&in->account);
-        if (step == STEP_GRANTED)
-            return ACCOUNT_GRANTED;
-        if (step != STEP_WAIT)
-            return step == STEP_FULL ? ACCOUNT_FULL : ACCOUNT_DENIED;
+        if (verdict != ACCOUNT_WAIT)
+            return verdict;
         sleep_us(PAUSE_US);
     }
 }

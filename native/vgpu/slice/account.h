@@ -11,6 +11,7 @@ enum verdict {
     ACCOUNT_GRANTED,
     ACCOUNT_FULL,
     ACCOUNT_DENIED, /* there are no accounts to be had: the log says why */
+    ACCOUNT_WAIT,   /* nobody is told so: only what others ask for is in the way */
 };
 
 enum { NO_POSITION = -1 };

@@ -6,18 +6,14 @@
 
 enum { DMA_BUF = 124, PAGEABLE = 88, IS_MANAGED = 8 };
 
+#define IF(may, call) ((may) ? (call) : CUDA_ERROR_NOT_SUPPORTED)
+
 static bool is_limited(CUdevice ordinal)
 {
     struct target to;
     struct account_view view;
     return target_device(ordinal, &to) &&
            (to.position == NO_POSITION || !account_view(to.position, &view) || view.limit != VGPU_NO_LIMIT);
-}
-
-static bool is_limited_here(void)
-{
-    struct target to;
-    return target_current(&to) && is_limited(to.ordinal);
 }
 
 CU_API CUresult cuDeviceGetAttribute(int *out, int attribute, CUdevice device)
@@ -32,8 +28,9 @@ CU_API CUresult cuDeviceGetAttribute(int *out, int attribute, CUdevice device)
 CU_API CUresult cuMemGetHandleForAddressRange(void *out, CUdeviceptr address, size_t size, int type,
                                               unsigned long long flags)
 {
-    return is_limited_here() ? CUDA_ERROR_NOT_SUPPORTED
-                             : REAL(cuMemGetHandleForAddressRange)(out, address, size, type, flags);
+    struct target to;
+    return IF(!target_current(&to) || !is_limited(to.ordinal),
+              REAL(cuMemGetHandleForAddressRange)(out, address, size, type, flags));
 }
 
 /* Managed memory is charged in full when it is made, to one device. Of what no book has, such as variables of modules, the
@@ -74,8 +71,6 @@ static bool may_move_on(CUdeviceptr address, size_t size, CUdevice device)
 {
     return may_move(address, size, (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, device});
 }
-
-#define IF(may, call) ((may) ? (call) : CUDA_ERROR_NOT_SUPPORTED)
 
 TWINS(cuMemPrefetchAsync, (CUdeviceptr address, size_t size, CUdevice device, CUstream stream),
       IF(may_move_on(address, size, device),
