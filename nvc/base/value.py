@@ -7,7 +7,8 @@ A subclass lists its fields as annotations; defaults are class-level assignments
         y: int = 0
 
 Values compare, hash and print by their fields and refuse assignment. A subclass of a subclass has its own fields
-first, and behind them those that it inherits. So what others inherit is declared with `kw_only=True`.
+first, and behind them those that it inherits. So what others inherit is declared with `kw_only=True`. It has the
+fields of all its bases, and is an instance of the first of them.
 """
 
 from __future__ import annotations
@@ -41,10 +42,11 @@ class ValueType(type):
         for field in own:
             if field in namespace:
                 defaults[field] = namespace.pop(field)
-        namespace["__slots__"] = own
+        joined = tuple(base for base in bases[1:] if hasattr(base, "_fields"))
+        namespace["__slots__"] = own + tuple(field for base in joined for field in base._fields)
         namespace["_fields"] = own + fields
         namespace["_defaults"] = defaults
-        return super().__new__(mcs, name, bases, namespace)
+        return super().__new__(mcs, name, tuple(base for base in bases if base not in joined), namespace)
 
 
 class Value(metaclass=ValueType):

@@ -68,16 +68,21 @@ class Timing(Value, kw_only=True):
     period_us: int = 0  # of the cap; 0: nvcd's
 
 
-class Portion(Timing, kw_only=True):
+class Told(Value, kw_only=True):
+    """What the registry keeps of a slice as it is written. Requests, portions and entries inherit this."""
+
+    suspend_hook: str = ""  # what is told before the slice is suspended; see nvc/model/slices/hook.py
+    resume_hook: str = ""  # and once it runs again
+    idle_suspend: str = ""  # for how long it may be idle before it is suspended, or off; "": as on its devices
+
+
+class Portion(Timing, Told, kw_only=True):
     """What a slice has of a device beside its limit of memory, until the slice is made."""
 
     hold: str = ""  # what of a claim this is: no two slices have it at once, except for containers that share one
     isolation: str = ""  # kernel: the driver limits the container's cgroup, too
     reserved: int = 0  # bytes of its memory that no other slice can reserve; at most the limit
     uncounted: bool = False  # with libraries whose memory is not counted
-    suspend_hook: str = ""  # what is told before the slice is suspended; see nvc/model/slices/hook.py
-    resume_hook: str = ""  # and once it runs again
-    idle_suspend: str = ""  # for how long it may be idle before it is suspended, or off; "": as on its devices
 
 
 class Part(Portion):
@@ -136,6 +141,8 @@ SLICE_FIELDS = (
     Field("idle_suspend", "idle", "TIME", "Suspend it when idle for this long, until it is used; off: never",
           _TOLD, "vgpu-idle-suspend", "idleSuspend", "suspend.md#when-it-is-idle"),
 )  # fmt: skip
+#: The rows of what Told has, by name.
+TEXTS = {row.name: row for row in SLICE_FIELDS if row.name in Told._fields}
 
 
 def fields_by(way: str) -> tuple[Field, ...]:
@@ -143,7 +150,7 @@ def fields_by(way: str) -> tuple[Field, ...]:
     return tuple(row for row in SLICE_FIELDS if way in row.by)
 
 
-class SliceRequest(Value):
+class SliceRequest(Told):
     """A part of each device in place of all of it. What is not given is not limited.
 
     What the operator grants at most (`largest`, `most_cores`, `most_weight`) has one meaning everywhere: what asks
@@ -163,9 +170,6 @@ class SliceRequest(Value):
     isolation: str = ""  # mig: its own MIG device, mps: its own MPS server, kernel: the driver limits its cgroup
     reserved: Size | None = None  # what no other slice can reserve of each device; at most the limit
     uncounted: bool = False  # keep libraries whose memory the shim does not see (OpenCL, graphics, video)
-    suspend_hook: str = ""
-    resume_hook: str = ""
-    idle_suspend: str = ""
     library_path: tuple[str, ...] = ()  # where else the image's programs look for libraries
     largest: Size | None = None  # what the operator lets anybody ask for
     most_cores: int = 0  # likewise; 0: all

@@ -5,13 +5,13 @@ from __future__ import annotations
 from nvc.base.errors import InputError
 from nvc.base.value import Value
 from nvc.frontends.cdi.hookspec import OPTION
-from nvc.model.request import CORES_UNCAPPED, Part, Portion, Request, Size, SliceRequest, fields_by
+from nvc.model.request import SLICE_FIELDS, TEXTS, Part, Portion, Request, Size, SliceRequest, fields_by
 from nvc.model.selection import select
 from nvc.model.slices.isolation import KERNEL
-from nvc.model.slices.layout import NO_LIMIT
+from nvc.model.slices.layout import CORES_UNCAPPED, NO_LIMIT
 from nvc.model.slices.policy import POLICIES
 from nvc.model.slices.sizes import parse_number
-from nvc.model.slices.slice import TEXTS, SliceDevice, amount, bounded, devices_of, reservation, timed
+from nvc.model.slices.slice import SliceDevice, amount, bounded, devices_of, reservation, timed
 from nvc.model.slices.time_settings import KINDS, PERIOD_US, asked
 
 TYPE_CHECKING = False
@@ -27,7 +27,7 @@ _LARGEST = 1 << 50  # bytes
 _LONGEST = 500  # characters of an argument
 _UNCOUNTED = "uncounted"
 #: Numbers of a slice that an argument has by name: the word, and the field of Portion.
-_WORDS = {"reserved": "request", "period_us": "period"}
+_WORDS = {row.timing or row.name: row.key for row in SLICE_FIELDS}
 _PLACED = ("cores", "weight", "policy", "hold", "isolation", "uncounted", *TEXTS)
 _NAMED = {_WORDS.get(name, name): name for name in Portion._fields if name not in _PLACED}
 _RANGES = {"request": (1, _LARGEST), "period": PERIOD_US}  # others have 32 bits
@@ -136,7 +136,7 @@ def parsed(text: str) -> Part:
             low, high = _RANGES.get(name, (1, (1 << 32) - 1))
             found[_NAMED[name]] = parse_number(option, number, low, high) if number != "0" else 0
         elif given and name in TEXTS:
-            found[name] = KINDS[TEXTS[name]](option, number)
+            found[name] = KINDS[TEXTS[name].kind](option, number)
         elif word in (KERNEL, _UNCOUNTED):
             found |= {"isolation": KERNEL} if word == KERNEL else {"uncounted": True}
         elif "hold" not in found and word and _IN_HOLD.issuperset(word):

@@ -15,10 +15,10 @@ from nvc.kubernetes.claims.parameters import merged
 from nvc.kubernetes.claims.quantity import MIB, parse_quantity
 from nvc.kubernetes.errors import ClaimError
 from nvc.kubernetes.names import CORES, GPU_PARAMETERS, MEMORY, SLICE_PARAMETERS
-from nvc.model.request import Portion
+from nvc.model.request import Portion, Told
 from nvc.model.slices.isolation import KERNEL
 from nvc.model.slices.layout import CORES_UNCAPPED, NO_LIMIT
-from nvc.model.slices.slice import TEXTS, timed
+from nvc.model.slices.slice import timed
 
 RESULTS_MAX, CONFIGS_MAX = 32, 64
 STEP = "prepare claim"
@@ -133,7 +133,7 @@ def _given(
     _check_isolation(device, wanted.isolation)
     isolation = KERNEL if wanted.isolation == KERNEL else ""
     made = made.replace(limit=limit, uncounted=wanted.uncounted, isolation=isolation,
-                        **{name: getattr(wanted, name) for name in TEXTS})  # fmt: skip
+                        **wanted.only(Told))  # fmt: skip
     return timed(made, wanted, cores, device.name)
 
 

@@ -9,6 +9,7 @@ import stat
 from nvc.base.errors import NvcError
 from nvc.base.files import closing
 from nvc.base.value import Value
+from nvc.model.request import Told
 from nvc.model.slices import layout
 
 TYPE_CHECKING = False
@@ -25,8 +26,7 @@ _FIELDS = {
     "pid": "pid", "start": "start", "created": "created", "rootfs": "rootfs", "libraries": "libs_dir",
     "fence": "isolation", "mounts": "mounts", "server": "server", "container": "container", "bundle": "bundle",
     "cgroup": "cgroup", "limited": "limited", "program": "program", "claim": "claim", "holds": "holds",
-    "suspend-hook": "suspend_hook", "resume-hook": "resume_hook",
-    "idle-suspend": "idle_suspend",
+    **{name.replace("_", "-"): name for name in Told._fields},
 }  # fmt: skip
 _NUMBERS = ("pid", "start", "created", "mounts")
 _ALWAYS = ("pid", "start", "created", "rootfs", "libraries")  # the others where they say something
@@ -50,7 +50,7 @@ class EntryDevice(Value):
     lowered: int = 0  # the limit of memory before it was lowered, bytes; 0: the slice has been within the new one
 
 
-class Entry(Value):
+class Entry(Told):
     """A slice as it was made."""
 
     key: str
@@ -71,9 +71,6 @@ class Entry(Value):
     claim: str = ""  # NAMESPACE/NAME of a claim of Kubernetes that it was made for, before its containers
     holds: str = ""  # of Slice: what of claims its devices are
     server: str = ""  # UUID of the device whose shared MPS server its programs can use
-    suspend_hook: str = ""  # see nvc/model/slices/hook.py
-    resume_hook: str = ""
-    idle_suspend: str = ""  # see idle_seconds in nvc/model/slices/time_settings.py
 
     @property
     def namespace(self) -> int:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from nvc.base.errors import DeviceError, InputError
 from nvc.base.value import Value
 from nvc.model.facts import Identity
-from nvc.model.request import SLICE_FIELDS, Portion, Request, Size
+from nvc.model.request import SLICE_FIELDS, Portion, Request, Size, Told
 from nvc.model.selection import select
 from nvc.model.slices.isolation import MIG, MPS
 from nvc.model.slices.layout import CORES_UNCAPPED, NO_LIMIT, POLICY_NATIVE, WEIGHT
-from nvc.model.slices.policy import POLICIES
 from nvc.model.slices.sizes import size_text
 from nvc.model.slices.time_settings import (
     ALL,
-    check_period,
+    check_timing,
     check_together,
     default_policy,
     has_periods,
+    time_document,
     time_settings_text,
 )
 
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     T_Timing = TypeVar("T_Timing", bound=Timing)
 
 MIB = 1 << 20
-#: Fields that the registry keeps as they are written, and their kinds.
-TEXTS = {row.name: row.kind for row in SLICE_FIELDS if row.kind in ("hook", "idle")}
 
 
 class SliceDevice(Portion):
@@ -145,9 +143,7 @@ class Slice(Value):
                     "reserved": device.reserved,
                     "contextOverhead": device.context_overhead,
                     "calibrated": device.calibrated,
-                    "cores": device.cores or None,
-                    "weight": device.weight,
-                    "policy": POLICIES[device.policy],
+                    **time_document(device),
                 }
                 for device in self.devices
             ],
@@ -214,8 +210,8 @@ def _placed(
 def _limited(wanted: SliceRequest, device: SliceDevice, asked: Size | None) -> SliceDevice:
     """The device with its limit and its reservation. Raises InputError."""
     limit = _limit(wanted, device, asked)
-    texts = {name: getattr(wanted, name) for name in TEXTS}
-    return device.replace(limit=limit, reserved=reservation(wanted.reserved, device, limit), **texts)
+    reserved = reservation(wanted.reserved, device, limit)
+    return device.replace(limit=limit, reserved=reserved, **wanted.only(Told))
 
 
 def reservation(asked: Size | None, device: SliceDevice, limit: int) -> int:
@@ -280,11 +276,10 @@ def timed(old: T_Timing, wanted: SliceRequest, cores: int, where: str) -> T_Timi
 
 def with_time(old: T_Timing, wanted: SliceRequest, cores: int, policy: int, where: str) -> T_Timing:
     """`old` with this cap and policy, and what else `wanted` says of time. Raises InputError, naming `where`."""
-    if wanted.period is not None:
-        check_period(cores, policy, wanted.period, where)
-    rows = [row for row in SLICE_FIELDS if row.timing and getattr(wanted, row.name) is not None]
-    given = {row.timing: getattr(wanted, row.name).value for row in rows}
-    return old.replace(**given, cores=cores, policy=policy)
+    check_timing(wanted, cores, policy, where)
+    given = {row.timing: getattr(wanted, row.name) for row in SLICE_FIELDS if row.timing}
+    values = {name: setting.value for name, setting in given.items() if setting is not None}
+    return old.replace(**values, cores=cores, policy=policy)
 
 
 def bounded(device: SliceDevice, part: Part, wanted: SliceRequest) -> SliceDevice:

@@ -6,7 +6,7 @@ Anything malformed is an error that names the option or variable.
 from __future__ import annotations
 
 from nvc.base.errors import InputError
-from nvc.model.request import SLICE_FIELDS, WEIGHT, SliceRequest, TimeSetting
+from nvc.model.request import SLICE_FIELDS, WEIGHT, SliceRequest, TimeSetting, Timing
 from nvc.model.slices.hook import OFF, parse_hook
 from nvc.model.slices.isolation import parse_isolation
 from nvc.model.slices.layout import POLICY_NATIVE
@@ -17,8 +17,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
-
-    from nvc.model.request import Timing
 
 WEIGHT_MAX = 1 << 16
 TO_START = "start nvcd: `systemctl start nvcd`, or `nvcd &` without systemd"
@@ -112,15 +110,14 @@ def has_periods(cores: int, policy: int) -> bool:
     return row.timed and (bool(cores) or row.bound == EQUAL)
 
 
-def check_period(cores: int, policy: int, period: TimeSetting, where: str) -> None:
+def check_timing(wanted: SliceRequest, cores: int, policy: int, where: str) -> None:
     """Refuse a period without a cap, and where a cap is no part of the time. Raises InputError."""
-    row = policy_of(policy)
-    if not row.timed:
-        raise InputError(
-            period.name, period.text, f"policy {row.name} of {where} has no periods", "leave it out"
-        )
-    if not has_periods(cores, policy):
-        raise InputError(period.name, period.text, f"{where} has no cap", "say how many percent it gets")
+    row, period = policy_of(policy), wanted.period
+    if period is not None and not has_periods(cores, policy):
+        cause, hint = f"{where} has no cap", "say how many percent it gets"
+        if not row.timed:
+            cause, hint = f"policy {row.name} of {where} has no periods", "leave it out"
+        raise InputError(period.name, period.text, cause, hint)
 
 
 def default_policy(cores: int, weighted: bool) -> int:
@@ -159,3 +156,9 @@ def time_settings_text(timing: Timing) -> str:
     if timing.weight != WEIGHT or row.weighs:
         parts.append(f"weight {timing.weight}")
     return ", ".join(parts)
+
+
+def time_document(timing: Timing) -> dict[str, Any]:
+    """Likewise for programs."""
+    return {"cores": timing.cores or None, "periodUs": timing.period_us or None, "weight": timing.weight,
+            "policy": policy_of(timing.policy).name}  # fmt: skip

@@ -11,14 +11,14 @@ from nvc.base.files import closing
 from nvc.base.value import Value
 from nvc.kernel import Kernel
 from nvc.model.facts import HostFacts
-from nvc.model.request import Size, SliceRequest, TimeSetting, fields_by
+from nvc.model.request import TEXTS, Size, SliceRequest, TimeSetting, Told, fields_by
 from nvc.model.slices.entry import REMOVE, EntryDevice, open_own
 from nvc.model.slices.isolation import KERNEL
 from nvc.model.slices.layout import NO_LIMIT, PAUSED
 from nvc.model.slices.policy import POLICIES, policy_of
 from nvc.model.slices.quota import QuotaDevice, QuotaError
 from nvc.model.slices.sizes import size_text
-from nvc.model.slices.slice import TEXTS, HeldCgroup, SliceDevice, amount, with_time, wrong_count
+from nvc.model.slices.slice import HeldCgroup, SliceDevice, amount, with_time, wrong_count
 from nvc.model.slices.time_settings import TO_START, check_together, default_policy, enforced_text
 from nvc.slices.client.nvcd import silence
 from nvc.slices.policy import policies
@@ -87,7 +87,7 @@ def set_limits(
         place: amount(size, _plain(tenant.devices[place]))
         for number, place in enumerate(chosen) if (size := _nth(wanted.memory, number)) is not None
     }  # fmt: skip
-    texts = {name: text for name in TEXTS if (text := getattr(wanted, name))}
+    texts = {name: text for name, text in wanted.only(Told).items() if text}
     held = _held(tenant, sizes, facts) if sizes and tenant.entry.isolation == KERNEL else ()
     if held:
         from nvc.slices.make.kernel_limits import with_limits

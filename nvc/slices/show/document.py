@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from nvc.discovery.containers import ContainerName
+from nvc.model.request import TEXTS
 from nvc.model.slices.layout import NO_LIMIT
-from nvc.model.slices.policy import policy_of
 from nvc.model.slices.suspension import Suspension
+from nvc.model.slices.time_settings import time_document
 from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
 
 
@@ -28,7 +29,7 @@ def document(tenant: SliceStatus) -> dict[str, Any]:
         "problem": tenant.problem or None,
         "suspension": _suspension(tenant.suspension),
         "hooks": {"suspend": tenant.entry.suspend_hook or None, "resume": tenant.entry.resume_hook or None},
-        "idleSuspend": tenant.entry.idle_suspend or None,
+        **{row.key: getattr(tenant.entry, name) or None for name, row in TEXTS.items() if row.kind != "hook"},
         "devices": [
             {
                 "uuid": device.uuid,
@@ -38,10 +39,7 @@ def document(tenant: SliceStatus) -> dict[str, Any]:
                 "limit": None if device.limit == NO_LIMIT else device.limit,
                 "reserved": device.reserved,
                 "limitedBy": [name.lower() for name in tenant.keepers(device)],
-                "cores": device.cores or None,
-                "periodUs": device.period_us or None,
-                "weight": device.weight,
-                "policy": policy_of(device.policy).name,
+                **time_document(device),
                 "notEnforced": device.not_enforced or None,
                 "pacePercent": device.pace,
                 "paused": device.paused,

@@ -19,7 +19,7 @@ from nvc.base.errors import SourceChanged
 from nvc.base.files import closing
 from nvc.base.rundir import needed_directory
 from nvc.kernel import O_PATH
-from nvc.model.request import Timing
+from nvc.model.request import Timing, Told
 from nvc.model.slices import layout, quota
 from nvc.model.slices.entry import (
     MODE,
@@ -36,7 +36,6 @@ from nvc.model.slices.entry import (
 )
 from nvc.model.slices.isolation import KERNEL
 from nvc.model.slices.quota import QuotaDevice
-from nvc.model.slices.slice import TEXTS
 from nvc.slices.policy import policies
 from nvc.slices.store.process_info import cgroup_of, first_process, namespace_of
 
@@ -276,8 +275,8 @@ def entry_device(device: SliceDevice) -> EntryDevice:
 
 
 def texts_of(slice: Slice) -> dict[str, Any]:
-    """The TEXTS that an entry has of a slice: those of the first device with some."""
-    named = {name: [getattr(device, name) for device in slice.devices] for name in TEXTS}
+    """What an entry has of a slice: those of the first device with some."""
+    named = {name: [getattr(device, name) for device in slice.devices] for name in Told._fields}
     return {name: next(filter(None, texts)) for name, texts in named.items() if any(texts)}
 
 
