@@ -7,7 +7,7 @@ import sys
 from nvc.base.errors import ContainerError, InputError, NvcError, one_line
 from nvc.base.program import say
 from nvc.request.config import driver_options, load
-from nvc.request.environment import request_from
+from nvc.request.environment import is_known, request_from
 from nvc.request.oci import HINT, read_container, read_state
 from nvc_hooks.log import STANDARD_ERROR, open_log
 
@@ -88,10 +88,10 @@ def _again(command: str, container: Container, config: Config, debug: bool) -> C
     )
     if command == "createContainer" or logs or asks:
         return None
-    from nvc.apply.again import Call, is_read, settings_of
+    from nvc.apply.again import Call, settings_of
 
     # Others may be secrets, such as NVIDIA_API_KEY, and records stay.
-    read = [f"{name}={value}" for name, value in container.environment.items() if is_read(name)]
+    read = [f"{name}={value}" for name, value in container.environment.items() if is_known(name)]
     rights = "privileged" if container.privileged else "usual"
     return Call(("hook", *sys.argv[1:], rights, *read), settings_of(config))
 

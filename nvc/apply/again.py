@@ -125,13 +125,6 @@ def _state(path: str) -> bytes:
     )  # fmt: skip
 
 
-def is_read(name: str) -> bool:
-    """Whether a variable of this name decides what a container gets: READ of native/launcher/cdi/bundle.c."""
-    from nvc.request.environment import is_known  # hooks have it already, and `configure` need not load it
-
-    return is_known(name) or name.startswith("ALIYUN_COM_GPU_")
-
-
 def hash_of(text: bytes) -> int:
     """FNV-1a, as the launcher computes it."""
     found = 0xCBF29CE484222325

@@ -19,6 +19,7 @@ from nvc.discovery.driver.ldcache import ARCH_FLAGS, ARCH_MASK, CACHE_LIMIT, par
 from nvc.kernel import O_PATH
 from nvc.kernel.processes import namespace_number, open_root, program, read
 from nvc.model.slices.variables import library_path
+from nvc.request.environment import is_known
 from nvc.request.oci import Container, read_bundle
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 _NODES_MAX = 512
 _ENVIRONMENT_MAX = 8 << 20  # bytes
-#: Variables that are looked at; values of others never leave this module.
-ASKING = ("NVIDIA_", "NVC_VGPU_", "CUDA_VISIBLE_DEVICES", "CUDA_VERSION", "LD_LIBRARY_PATH")
 #: Where loaders look before they look into a directory itself.
 _PREFERRED = (
     "glibc-hwcaps/x86-64-v4/", "glibc-hwcaps/x86-64-v3/", "glibc-hwcaps/x86-64-v2/", "tls/", "haswell/",
@@ -101,10 +100,10 @@ class Inside(Closable):
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables by which it asks for GPUs, of the bundle, else of its first process."""
+        """The variables by which it asks for GPUs, of the bundle, else of its first process. Others stay here."""
         container = self.bundle[0]
         given = container.environment if container is not None else self._of_process()
-        return {name: value for name, value in given.items() if name.startswith(ASKING)}
+        return {name: value for name, value in given.items() if is_known(name) or name == "LD_LIBRARY_PATH"}
 
     def _of_process(self) -> dict[str, str]:
         data = read(self.pid, "environ", _ENVIRONMENT_MAX).decode("utf-8", "replace")

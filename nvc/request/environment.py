@@ -385,8 +385,8 @@ VARIABLES = (
 
 
 def is_known(name: str) -> bool:
-    """Whether a variable of this name is in the table, or asks for a slice."""
-    return name.startswith(SLICES) or any(_names(row, name) for row in VARIABLES)
+    """Whether a variable of this name is in the table or asks for a slice: native/launcher/cdi/variables.h too."""
+    return name.startswith((*SLICES, CGPU_DEVICES)) or any(_names(row, name) for row in VARIABLES)
 
 
 def is_need(name: str) -> bool:

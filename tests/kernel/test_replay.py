@@ -20,11 +20,18 @@ from support.plans import mounts, snapshot
 from support.replay import NO_PYTHON, PARAMS, WORDS, Starts
 from support.rootfs import LIBS
 
-from nvc.apply.again import is_read
 from nvc.discovery.driver.compat import DIRECTORY as COMPAT
 from nvc.kernel import LinuxKernel
 from nvc.request.config import Config
-from nvc.request.environment import SLICES, VARIABLES, request_from
+from nvc.request.environment import (
+    CGPU_DEVICES,
+    CUDA_VERSION,
+    SLICES,
+    VARIABLES,
+    VISIBLE,
+    is_known,
+    request_from,
+)
 from nvc.request.oci import Container
 
 VERSION = "580.159.04"
@@ -333,19 +340,18 @@ class _Read(dict[str, str]):
 def test_the_launcher_knows_every_variable_by_which_whole_devices_are_asked_for(legacy: bool) -> None:
     variables = _Read({"NVIDIA_VISIBLE_DEVICES": "all", **({"CUDA_VERSION": "12.1"} if legacy else {})})
     assert request_from(Container("/x", variables), Config()) is not None
-    assert len(variables.names) > 5 and all(map(is_read, variables.names))
+    assert len(variables.names) > 5 and all(map(is_known, variables.names))
 
 
 def test_the_launcher_copies_what_python_reads() -> None:
-    with open(f"{REPO}/native/launcher/cdi/bundle.c", encoding="ascii") as source:
-        text = source.read()
-    lists = text.partition("READ[] = {")[2].partition("}")[0]
-    copied = tuple(re.findall(r'"(.*?)"', lists))
-    rows = [row.name.removesuffix("*") if row.name.endswith("*") else f"{row.name}=" for row in VARIABLES]
-    assert all(name.startswith(copied) for name in (*rows, *SLICES))
-    assert all(any(name.startswith(one) for name in (*rows, *SLICES)) for one in copied)
-    asking = copied[-int(text.partition("#define ASKING ")[2].partition(" ")[0]) :]
-    assert [one for one in copied if any(name.startswith(one) for name in SLICES)] == [*asking]
+    with open(f"{REPO}/native/launcher/cdi/variables.h", encoding="ascii") as source:
+        copied = dict(re.findall(r'{"(\w+=?)", [A-Z]+_([A-Z]+)}', source.read()))
+    rows = {row.name.removesuffix("*") if row.name.endswith("*") else f"{row.name}=" for row in VARIABLES}
+    slices = {*SLICES, CGPU_DEVICES}
+    assert copied.keys() == rows | slices
+    assert {name for name, asks in copied.items() if asks in ("SLICE", "BOTH")} == slices
+    asking = {VISIBLE, CUDA_VERSION, CGPU_DEVICES}
+    assert {name.rstrip("=") for name, asks in copied.items() if asks in ("GPUS", "BOTH")} == asking
 
 
 def test_what_nobody_reads_is_not_kept_and_makes_no_other_record(starts: Starts) -> None:

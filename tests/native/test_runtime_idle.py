@@ -25,7 +25,8 @@ from nvc.request.oci import Malformed, container_of
 def build(directory: str) -> str:
     library = os.path.join(directory, "idle.so")
     source = os.path.join(REPO, "native/launcher/runtime/idle.c")
-    run(need("gcc"), "-std=c11", "-D_GNU_SOURCE", "-O1", "-shared", "-fPIC", "-o", library, source)
+    flags = ("-std=c11", "-D_GNU_SOURCE", "-O1", "-shared", "-fPIC", f"-I{REPO}/native/launcher")
+    run(need("gcc"), *flags, "-o", library, source)
     return library
 
 

@@ -2,6 +2,7 @@
  * says is for Python to refuse: nvc/request/oci.py, nvc/frontends/cdi/hooks/bundle.py. */
 #include "_json.h"
 #include "cdi.h"
+#include "variables.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,28 +15,6 @@
 #define CONFIG_MAX (16u << 20)
 #define PID_MAX (1 << 22)
 #define HOOKS_MAX 4096
-
-/* All variables that decide which devices a container gets begin so: is_read of nvc/apply/again.py. No other value is
- * kept in a record: it may be a secret. */
-static const char *const READ[] = {"NVIDIA_VISIBLE_DEVICES=",
-                                   "NVIDIA_DRIVER_CAPABILITIES=",
-                                   "NVIDIA_REQUIRE_",
-                                   "CUDA_VERSION=",
-                                   "NVIDIA_DISABLE_REQUIRE=",
-                                   "NVIDIA_MIG_CONFIG_DEVICES=",
-                                   "NVIDIA_MIG_MONITOR_DEVICES=",
-                                   "NVIDIA_IMEX_CHANNELS=",
-                                   "NVIDIA_GDS=",
-                                   "NVIDIA_MOFED=",
-                                   "NVIDIA_NVSWITCH=",
-                                   "NVIDIA_GDRCOPY=",
-                                   "NVC_VGPU_",
-                                   "CUDA_DEVICE_MEMORY_LIMIT",
-                                   "CUDA_DEVICE_SM_LIMIT",
-                                   "ALIYUN_COM_GPU_",
-                                   "NVIDIA_GPU_MEMORY_"};
-#define READS (sizeof(READ) / sizeof(READ[0]))
-#define ASKING 5 /* the last of them ask for slices: SLICES of nvc/request/environment.py */
 
 /* A configuration while it is read: values are indices of tokens, 0 is none. */
 struct reading {
@@ -135,8 +114,9 @@ static bool asks(struct reading *in, uint32_t environment)
         const char *equals = memchr(start, '=', length);
         if (token->kind != '"' || memchr(start, '\\', equals ? (size_t)(equals - start) : length))
             in->odd = true;
-        for (size_t i = READS - ASKING; i < READS; i++)
-            found = found || json_begins(&in->json, item, READ[i]);
+        for (size_t i = 0; i < VARIABLE_COUNT; i++)
+            found = found ||
+                    ((VARIABLES[i].asks & FOR_SLICE) && json_begins(&in->json, item, VARIABLES[i].name));
     }
     return found;
 }
@@ -162,8 +142,8 @@ static void copy_variables(struct reading *in, uint32_t environment, char *out)
         size_t length = token->end - token->start;
         const char *equals = memchr(start, '=', length);
         bool read = false;
-        for (size_t i = 0; i < READS; i++)
-            read = read || json_begins(&in->json, item, READ[i]);
+        for (size_t i = 0; i < VARIABLE_COUNT; i++)
+            read = read || json_begins(&in->json, item, VARIABLES[i].name);
         if (!equals || !read)
             continue;
         in->odd = is_copied(out, start, (size_t)(equals - start) + 1) ||

@@ -4,6 +4,7 @@
  * Nothing is parsed here. nvc/request/environment.py and nvc/frontends/runtime/choice.py decide what a container asks for; a
  * configuration without any of the words that they look for asks for nothing, whatever its structure. In doubt, the
  * answer is no. A configuration that is malformed, too, is then left to the low-level runtime, which says so. */
+#include "cdi/variables.h"
 #include "runtime.h"
 
 #include <fcntl.h>
@@ -14,9 +15,8 @@
 
 #define CONFIG_BYTES (1 << 20)
 
-/* In variables, and in the destinations of mounts (nvidia-container-devices). */
-static const char *const WORDS[] = {"NVIDIA_VISIBLE_DEVICES", "CUDA_VERSION",
-                                    "ALIYUN_COM_GPU_VISIBLE_DEVICES", "nvidia-container-devices"};
+/* In destinations of mounts. Others are names of variables. */
+#define MOUNTS "nvidia-container-devices"
 /* Escapes that Go and Python write, none of which stands for a character of those words. */
 static const char *const ESCAPES[] = {"003c", "003e", "0026", "2028", "2029"};
 /* Keys that make other words ask, or want it written down that nothing is asked for. */
@@ -51,8 +51,10 @@ bool asks_for_nothing(const char *config)
         static char text[CONFIG_BYTES];
         size_t size = (size_t)st.st_size;
         nothing = read(fd, text, size) == st.st_size && harmless_escapes(text, size);
-        for (size_t i = 0; i < COUNT(WORDS) && nothing; i++)
-            nothing = !memmem(text, size, WORDS[i], strlen(WORDS[i]));
+        nothing = nothing && !memmem(text, size, MOUNTS, strlen(MOUNTS));
+        for (size_t i = 0; i < VARIABLE_COUNT && nothing; i++)
+            nothing = !(VARIABLES[i].asks & FOR_GPUS) ||
+                      !memmem(text, size, VARIABLES[i].name, strcspn(VARIABLES[i].name, "="));
     }
     close(fd);
     return nothing;
