@@ -91,7 +91,7 @@ def tests(bundle: str) -> None:
 
 
 def program(name: str) -> str:
-    found = shutil.which(name, path="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+    found = shutil.which(name, path=":".join(tree.PLACES))
     if not found:
         raise SystemExit(f"bundle: {name} is missing: run `make setup`")
     return os.path.realpath(found)

@@ -212,7 +212,7 @@ def main() -> None:
     name = lay_out(root, parts, version)
     reference = f"{options.name}:{version}"
     program = f"{PLACE}/{name}/lib/nvc/node"
-    env = ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]
+    env = [f"PATH={':'.join(tree.PLACES)}"]
     about = {"title": "nvc", "version": version, "licenses": "Apache-2.0"}
     labels = {f"org.opencontainers.image.{key}": value for key, value in about.items()}
     oci.write_archive(options.archive, root, reference, env, [program], labels)

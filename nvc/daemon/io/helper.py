@@ -8,6 +8,8 @@ import socket
 from collections.abc import Callable
 
 from nvc.base.program import show_as
+from nvc.kernel import Kernel
+from nvc.slices.make.confine import die_with, no_new_privileges
 
 OBEYED = (signal.SIGTERM, signal.SIGINT, signal.SIGPIPE)
 
@@ -17,7 +19,7 @@ def start(kind: int, work: Callable[[socket.socket, int], None], name: str) -> t
 
     `work` is given its end of a pair of sockets of that kind and the daemon's number. The process has the standard
     streams and its socket open, and nothing else. Its number is returned, and the other end. Before `work` loads
-    what others wrote, it gives up its rights and calls `confine.die_with`, in that order.
+    what others wrote, it calls `confined` here, or `become_nobody` of confine.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, kind | socket.SOCK_CLOEXEC)
     parent = os.getpid()
@@ -34,6 +36,17 @@ def start(kind: int, work: Callable[[socket.socket, int], None], name: str) -> t
     theirs.close()
     ours.setblocking(False)
     return pid, ours
+
+
+def confined(kernel: Kernel, rights: int, parent: int = 0) -> None:
+    """Keep of this process's rights at most these, for good. 0: it does not end with its parent. Raises OSError."""
+    os.chdir("/")
+    keep = rights & kernel.capget()[1]
+    kernel.capbset_keep(keep)
+    kernel.capset(keep, keep, 0)
+    no_new_privileges()
+    if parent:
+        die_with(parent)
 
 
 def fork() -> int:

@@ -23,7 +23,6 @@ from nvc.base.errors import one_line
 from nvc.daemon.io import helper
 from nvc.daemon.io.loop import Loop
 from nvc.kernel import Kernel, privileges
-from nvc.slices.make.confine import die_with, no_new_privileges
 
 EXIT = 0x80000000  # of enum proc_cn_event (linux/cn_proc.h)
 _WHAT = struct.Struct("<I")
@@ -41,12 +40,7 @@ def start(kernel: Kernel) -> tuple[int, socket.socket]:
     """The watching process's id, and the socket to it. Called while this process still has its rights."""
 
     def work(channel: socket.socket, parent: int) -> None:
-        os.chdir("/")
-        keep = privileges.mask(privileges.NET_ADMIN) & kernel.capget()[1]
-        kernel.capbset_keep(keep)
-        kernel.capset(keep, keep, 0)
-        no_new_privileges()
-        die_with(parent)
+        helper.confined(kernel, privileges.mask(privileges.NET_ADMIN), parent)
         _serve(channel)
 
     return helper.start(socket.SOCK_SEQPACKET, work, "nvcd-watch")

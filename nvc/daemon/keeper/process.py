@@ -20,7 +20,6 @@ from nvc.daemon.io import helper
 from nvc.daemon.keeper.executor import Driver
 from nvc.daemon.keeper.keeper import Keeper, Service, alive
 from nvc.kernel import Kernel, privileges, process_control
-from nvc.slices.make.confine import no_new_privileges
 
 NAME = "nvcd-time"
 #: The driver tells administrators whose context was on the GPU; pidfd_getfd(2) borrows a tenant's descriptor. The
@@ -110,7 +109,6 @@ def _confine(kernel: Kernel) -> None:
     It ends when nvcd's end of the socket closes, and not by a signal, which reaches a whole service: what it
     stopped is to be started first.
     """
-    os.chdir("/")
     for number in helper.OBEYED:
         signal.signal(number, signal.SIG_IGN)
     process_control(PR_SET_TIMERSLACK, 1)
@@ -118,8 +116,5 @@ def _confine(kernel: Kernel) -> None:
         os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)
     except OSError:
         pass  # without the right it is late on a busy host, and repays that
-    keep = RIGHTS & kernel.capget()[1]
-    kernel.capbset_keep(keep)
-    kernel.capset(keep, keep, 0)
-    no_new_privileges()
+    helper.confined(kernel, RIGHTS)
     gc.freeze()

@@ -20,7 +20,6 @@ from nvc.daemon.io import helper
 from nvc.daemon.io.loop import SECOND, Loop
 from nvc.daemon.suspend.threads import Threads
 from nvc.kernel import Kernel, privileges
-from nvc.slices.make.confine import die_with, no_new_privileges
 
 NAME = "nvcd-idle"
 RIGHTS = privileges.mask(privileges.SYS_PTRACE)
@@ -41,12 +40,7 @@ def start(kernel: Kernel) -> tuple[int, socket.socket]:
 
     def run(channel: socket.socket, parent: int) -> None:
         threads = Threads()
-        os.chdir("/")
-        keep = RIGHTS & kernel.capget()[1]
-        kernel.capbset_keep(keep)
-        kernel.capset(keep, keep, 0)
-        no_new_privileges()
-        die_with(parent)
+        helper.confined(kernel, RIGHTS, parent)
         channel.setblocking(True)
         while packet := channel.recv(PACKET):
             channel.sendall(seen(threads, map(int, packet.split())).encode("ascii", "replace")[:_SAID_MAX])

@@ -17,7 +17,7 @@ from nvc.base.files import closing
 from nvc.daemon.io import helper
 from nvc.kernel import Kernel, privileges
 from nvc.kernel.processes import open_namespace, start_of
-from nvc.slices.make.confine import become_nobody, die_with, no_new_privileges
+from nvc.slices.make.confine import become_nobody
 
 NAME = "nvcd-hook"
 #: To open the namespace, to enter it, and to become nobody.
@@ -35,12 +35,7 @@ def start(kernel: Kernel) -> tuple[int, socket.socket]:
     """The process's number, and the socket to it. Raises OSError."""
 
     def run(channel: socket.socket, parent: int) -> None:
-        os.chdir("/")
-        keep = RIGHTS & kernel.capget()[1]
-        kernel.capbset_keep(keep)
-        kernel.capset(keep, keep, 0)
-        no_new_privileges()
-        die_with(parent)
+        helper.confined(kernel, RIGHTS, parent)
         _serve(channel)
         os._exit(0)
 

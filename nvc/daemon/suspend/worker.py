@@ -20,7 +20,6 @@ from nvc.daemon.suspend.threads import SEEN, Threads
 from nvc.kernel import Kernel, privileges
 from nvc.kernel.processes import start_of
 from nvc.slices.make.calibrate import Libraries
-from nvc.slices.make.confine import die_with, no_new_privileges
 from nvc.slices.store.process_info import ENDED
 
 NAME = "nvcd-suspend"
@@ -68,7 +67,9 @@ def start(kernel: Kernel, libraries: Libraries, processes: Processes, leave: boo
 
     def run(channel: socket.socket, parent: int) -> None:
         threads, held = Threads(), Held(kernel, processes)
-        _confine(kernel, libraries.root, parent)
+        if libraries.root != "/":
+            os.chroot(libraries.root)
+        helper.confined(kernel, RIGHTS, parent)
 
         def leaves(driver: Driver, pids: tuple[int, ...], told: Told, lives: Lives) -> Outcome:
             time.sleep(SEEN)
@@ -79,17 +80,6 @@ def start(kernel: Kernel, libraries: Libraries, processes: Processes, leave: boo
         os._exit(0)
 
     return helper.start(socket.SOCK_SEQPACKET, run, NAME)
-
-
-def _confine(kernel: Kernel, root: str, parent: int) -> None:
-    if root != "/":
-        os.chroot(root)
-    os.chdir("/")
-    keep = RIGHTS & kernel.capget()[1]
-    kernel.capbset_keep(keep)
-    kernel.capset(keep, keep, 0)
-    no_new_privileges()
-    die_with(parent)
 
 
 def _serve(channel: socket.socket, library: str, pids: tuple[int, ...], lives: Lives, work: Work) -> None:

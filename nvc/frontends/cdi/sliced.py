@@ -12,7 +12,7 @@ from nvc.model.slices.layout import CORES_UNCAPPED, NO_LIMIT
 from nvc.model.slices.policy import POLICIES
 from nvc.model.slices.sizes import parse_number
 from nvc.model.slices.slice import SliceDevice, amount, bounded, devices_of, reservation, timed
-from nvc.model.slices.time_settings import KINDS, PERIOD_US, asked
+from nvc.model.slices.time_settings import KINDS, PERIOD_US, WEIGHT_MAX, asked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -149,6 +149,6 @@ def parsed(text: str) -> Part:
         wanted = f"want UUID=BYTES,CORES,WEIGHT,POLICY[,HOLD]{numbers}{texts}[,{KERNEL}][,{_UNCOUNTED}]"
         raise InputError(option, text[:80], wanted)
     limit = NO_LIMIT if parts[0] == str(NO_LIMIT) else parse_number(option, parts[0], 1 << 20, _LARGEST)
-    cores, weight = parse_number(option, parts[1], 0, 100), parse_number(option, parts[2], 1, 1 << 16)
+    cores, weight = parse_number(option, parts[1], 0, 100), parse_number(option, parts[2], 1, WEIGHT_MAX)
     policy = parse_number(option, parts[3], 0, len(POLICIES) - 1)
     return Part(uuid, limit, cores=cores, weight=weight, policy=policy, **found)

@@ -12,10 +12,11 @@ from typing import Any
 
 from nvc.base.value import Value
 from nvc.frontends.engines import EngineError, tomltext
+from nvc.model.request import DriverOptions
 
 #: Where they are, and where dockerd looks for other programs: the PATH of a systemd service.
-DIRECTORIES = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
-PATH = ":".join(DIRECTORIES)
+PATH = DriverOptions().search_path
+DIRECTORIES = tuple(PATH.split(":"))
 SECONDS = 30
 MAX_OUTPUT = 4 << 20  # bytes
 

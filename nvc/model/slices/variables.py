@@ -10,7 +10,7 @@ A value that makes no sense is an error that names it, never "no limit".
 from __future__ import annotations
 
 from nvc.base.errors import InputError
-from nvc.model.request import Size, SliceRequest, TimeSetting, fields_by
+from nvc.model.request import DriverOptions, Size, SliceRequest, TimeSetting, fields_by
 from nvc.model.slices.isolation import MIG
 from nvc.model.slices.layout import DEVICES
 from nvc.model.slices.sizes import parse_gibibytes, parse_mebibytes, parse_part, parse_size
@@ -42,7 +42,6 @@ _SEARCHED = "LD_LIBRARY_PATH"
 _SEARCHED_MAX, _SEARCHED_SIZE = 256, 65536  # directories; bytes
 _ORIGIN, _ORIGINS_MAX, _NAME_MAX = "ORIGIN", 16, 4096  # the token; in one directory; bytes of a path
 _TOO_MANY = f"more than {_SEARCHED_MAX} directories, or $ORIGIN more than {_ORIGINS_MAX} times in one"
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # where it is not set
 _TRUE = ("1", "t", "T", "true", "TRUE", "True")
 _FALSE = ("", "0", "f", "F", "false", "FALSE", "False")
 VALUE_MAX = 80
@@ -100,7 +99,7 @@ def library_path(environment: dict[str, str], program: str = "") -> tuple[str, .
     found: dict[str, None] = {}
     if len(text.encode("utf-8", "surrogateescape")) <= _SEARCHED_SIZE:
         own = f"{program.rpartition('/')[0]}/" if program else ""
-        others = (environment.get("PATH") or _PATH).split(":")
+        others = (environment.get("PATH") or DriverOptions().search_path).split(":")
         places = (place for place in (own, *others) if place.startswith("/") and len(place) < _NAME_MAX)
         origins = list(dict.fromkeys(places))
         for item in dict.fromkeys(text.replace(";", ":").split(":")):
