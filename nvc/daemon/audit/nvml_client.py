@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 from collections.abc import Callable
 from errno import EPIPE
@@ -11,7 +10,8 @@ from errno import EPIPE
 from nvc.base.errors import one_line
 from nvc.base.value import Value
 from nvc.daemon.audit import nvml_process
-from nvc.daemon.io.loop import SECOND, Loop
+from nvc.daemon.io import helper
+from nvc.daemon.io.loop import SECOND, Loop, received
 from nvc.slices.make.calibrate import Libraries
 from nvc.slices.make.nvml import NAME_MAX
 
@@ -135,12 +135,9 @@ class NvmlClient:
 
     def _ready(self, now: int) -> None:
         assert self._socket is not None
-        try:
-            data = self._socket.recv(1 << 16)
-        except (BlockingIOError, InterruptedError):
+        data = received(self._socket, 1 << 16)
+        if data is None:
             return
-        except OSError:
-            data = b""
         if not data:
             self._fail(ENDED, now)
             return
@@ -172,13 +169,9 @@ class NvmlClient:
         """Kill the helper process, and expect no answer."""
         self._asked, self._data = 0, b""
         if self._socket is not None:
-            self.loop.remove(self._socket.fileno())
-            self._socket.close()
-            self._socket = None
-        if self.pid:
-            os.kill(self.pid, signal.SIGKILL)  # our child, not reaped: nobody else has its number
+            helper.end(self.loop, self.pid, self._socket)
             self._unreaped.append(self.pid)
-            self.pid = 0
+            self.pid, self._socket = 0, None
         self._reap()
 
     def _reap(self) -> None:

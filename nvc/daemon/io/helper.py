@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable
 
 from nvc.base.program import show_as
+from nvc.daemon.io.loop import Loop
 from nvc.kernel import Kernel
 from nvc.slices.make.confine import die_with, no_new_privileges
 
@@ -36,6 +37,13 @@ def start(kind: int, work: Callable[[socket.socket, int], None], name: str) -> t
     theirs.close()
     ours.setblocking(False)
     return pid, ours
+
+
+def end(loop: Loop, pid: int, channel: socket.socket) -> None:
+    """Kill a process of ours that nobody has reaped: nobody else has its number."""
+    loop.remove(channel.fileno())
+    channel.close()
+    os.kill(pid, signal.SIGKILL)
 
 
 def confined(kernel: Kernel, rights: int, parent: int = 0) -> None:

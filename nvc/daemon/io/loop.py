@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import select
+import socket
 import time
 from collections.abc import Callable
 
 IN = select.EPOLLIN
 SECOND = 1_000_000_000
 REST = SECOND // 20
+
+
+def received(channel: socket.socket, size: int) -> bytes | None:
+    """What can be read; b"": the other end is closed. None: nothing yet."""
+    try:
+        return channel.recv(size)
+    except (BlockingIOError, InterruptedError):
+        return None
+    except OSError:
+        return b""
 
 
 class Timed:

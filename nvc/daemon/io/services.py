@@ -6,7 +6,7 @@ import socket
 import struct
 from collections.abc import Callable
 
-from nvc.daemon.io.loop import SECOND, Loop
+from nvc.daemon.io.loop import SECOND, Loop, received
 
 CONNECTIONS = 32
 QUESTION_MAX = 8192
@@ -55,12 +55,9 @@ class Service:
 
     def _ready(self, fd: int, now: int) -> None:
         connection, question, _ = self.open[fd]
-        try:
-            data = connection.recv(QUESTION_MAX)
-        except (BlockingIOError, InterruptedError):
+        data = received(connection, QUESTION_MAX)
+        if data is None:
             return
-        except OSError:
-            data = b""
         question += data
         if self.end in question:
             self.loop.remove(fd)

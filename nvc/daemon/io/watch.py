@@ -21,7 +21,7 @@ from typing import Any
 
 from nvc.base.errors import one_line
 from nvc.daemon.io import helper
-from nvc.daemon.io.loop import Loop
+from nvc.daemon.io.loop import Loop, received
 from nvc.kernel import Kernel, privileges
 
 EXIT = 0x80000000  # of enum proc_cn_event (linux/cn_proc.h)
@@ -189,13 +189,10 @@ class Watcher:
             pass  # it is behind: the next change is sent again
 
     def _ready(self, now: int) -> None:
-        try:
-            line = self.channel.recv(LINE_MAX).decode("ascii", "replace")
-        except (BlockingIOError, InterruptedError):
+        line = received(self.channel, LINE_MAX)
+        if line is None:
             return
-        except OSError:
-            line = ""
-        word, _, rest = line.partition(" ")
+        word, _, rest = line.decode("ascii", "replace").partition(" ")
         if not word:
             self.loop.remove(self.channel.fileno())
             self.channel.close()

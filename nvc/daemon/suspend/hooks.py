@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable
 
 from nvc.base.files import closing
-from nvc.daemon.io.loop import SECOND, Loop
+from nvc.daemon.io.loop import SECOND, Loop, received
 from nvc.daemon.suspend.teller import LIMIT, PACKET
 from nvc.kernel import Kernel
 from nvc.model.slices.hook import hook_of
@@ -85,12 +85,10 @@ class Hooks:
 
     def _ready(self, now: int) -> None:
         assert self._channel is not None
-        try:
-            number, _, cause = self._channel.recv(PACKET).decode("ascii", "replace").partition(" ")
-        except (BlockingIOError, InterruptedError):
+        said = received(self._channel, PACKET)
+        if said is None:
             return
-        except OSError:
-            number = ""
+        number, _, cause = said.decode("ascii", "replace").partition(" ")
         if not number:
             self.loop.remove(self._channel.fileno())
             self._channel.close()

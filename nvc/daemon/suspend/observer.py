@@ -11,13 +11,12 @@ From nvcd it gets packets of process numbers; it answers WANTED, QUIET, or why i
 from __future__ import annotations
 
 import os
-import signal
 import socket
 from collections.abc import Callable, Iterable, Mapping
 
 from nvc.base.errors import one_line
 from nvc.daemon.io import helper
-from nvc.daemon.io.loop import SECOND, Loop
+from nvc.daemon.io.loop import SECOND, Loop, received
 from nvc.daemon.suspend.threads import Threads
 from nvc.kernel import Kernel, privileges
 
@@ -137,14 +136,11 @@ class Observer:
 
     def _ready(self, now: int) -> None:
         assert self._channel is not None
-        try:
-            said = self._channel.recv(PACKET).decode("ascii", "replace")
-        except (BlockingIOError, InterruptedError):
+        said = received(self._channel, PACKET)
+        if said is None:
             return
-        except OSError:
-            said = ""
         if said:
-            self._answered(said)
+            self._answered(said.decode("ascii", "replace"))
         else:
             self._end("the process that looked at its threads has ended")
         self._next(now)
@@ -157,9 +153,7 @@ class Observer:
     def _end(self, cause: str) -> None:
         """End the process that looks, if there is one, and say that of the slice it was at."""
         if self._channel is not None:
-            self.loop.remove(self._channel.fileno())
-            self._channel.close()
+            helper.end(self.loop, self._pid, self._channel)
             self._channel = None
-            os.kill(self._pid, signal.SIGKILL)  # our child, not reaped
             self._unreaped.append(self._pid)
         self._answered(cause)

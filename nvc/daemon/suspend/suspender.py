@@ -17,7 +17,8 @@ from collections.abc import Callable
 from nvc.base.errors import one_line
 from nvc.base.value import Value
 from nvc.daemon.audit.accountant import Accountant
-from nvc.daemon.io.loop import SECOND, Loop
+from nvc.daemon.io import helper
+from nvc.daemon.io.loop import SECOND, Loop, received
 from nvc.daemon.schedule.slice_index import IndexedSlice, SliceIndex
 from nvc.daemon.suspend import worker
 from nvc.daemon.suspend.calls import IS_FAILED, IS_RUNNING, IS_SUSPENDED, Outcome
@@ -273,12 +274,9 @@ class Suspender:
         job.due = now + STEP + self.records[job.key].bytes // GIB * SECOND
 
     def _ready(self, job: Job, now: int) -> None:
-        try:
-            data = job.channel.recv(worker.PACKET)
-        except (BlockingIOError, InterruptedError):
+        data = received(job.channel, worker.PACKET)
+        if data is None:
             return
-        except OSError:
-            data = b""
         step, pid = job.step
         try:
             found = worker.parse(data) if data else Outcome(IS_FAILED, f"{step}, whose caller ended,", pid)
@@ -294,9 +292,7 @@ class Suspender:
 
     def _ended(self, job: Job, found: Outcome, now: int) -> None:
         del self.jobs[job.key]
-        self.loop.remove(job.channel.fileno())
-        job.channel.close()
-        os.kill(job.pid, signal.SIGKILL)  # our child, not reaped
+        helper.end(self.loop, job.pid, job.channel)
         self._unreaped.append(job.pid)
         one = self.records[job.key]
         refusal = failure(found) if found.step else None

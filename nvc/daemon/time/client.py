@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 from nvc.base.errors import one_line
-from nvc.daemon.io.loop import SECOND, Loop
+from nvc.daemon.io.loop import SECOND, Loop, received
 from nvc.daemon.keeper import wire
 from nvc.daemon.keeper.plan import Plan
 from nvc.daemon.keeper.wire import Account
@@ -140,12 +140,9 @@ class TimeClient:
 
     def _ready(self, now: int) -> None:
         assert self._socket is not None
-        try:
-            packet = self._socket.recv(PACKET_MAX)
-        except (BlockingIOError, InterruptedError):
+        packet = received(self._socket, PACKET_MAX)
+        if packet is None:
             return
-        except OSError:
-            packet = b""
         if not packet:
             self._fail("the timekeeper has ended", now)
             return

@@ -10,7 +10,6 @@ import json
 import os
 import resource
 import secrets
-import signal
 import socket
 import time
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from nvc.base.errors import InitializationError
 from nvc.base.files import replace_file
 from nvc.daemon.daemon import Daemon
 from nvc.daemon.io import helper
-from nvc.daemon.io.loop import SECOND
+from nvc.daemon.io.loop import SECOND, received
 from nvc.daemon.web import http
 from nvc.daemon.web.feed import Feed
 from nvc.daemon.web.server import Pages, Server
@@ -97,12 +96,9 @@ class Page:
     def _ready(self, now: int) -> None:
         assert self._socket is not None
         asked = self._socket
-        try:
-            data = asked.recv(QUESTION_MAX)
-        except BlockingIOError:
+        data = received(asked, QUESTION_MAX)
+        if data is None:
             return
-        except OSError:
-            data = b""
         self._question += data
         if not data or len(self._question) > QUESTION_MAX:
             self._fail("its process has ended" if not data else "a question that makes no sense", now)
@@ -147,10 +143,6 @@ class Page:
     def close(self) -> None:
         """End the process."""
         if self._socket is not None:
-            self.loop.remove(self._socket.fileno())
-            self._socket.close()
-            self._socket = None
-        if self.pid:
-            os.kill(self.pid, signal.SIGKILL)  # our child, not reaped: nobody else has its number
+            helper.end(self.loop, self.pid, self._socket)
             os.waitpid(self.pid, 0)
-            self.pid = 0
+            self.pid, self._socket = 0, None

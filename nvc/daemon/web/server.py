@@ -14,6 +14,7 @@ import socket
 import time
 from typing import Any
 
+from nvc.daemon.io.loop import received
 from nvc.daemon.web import http
 
 TICK = 0.45  # seconds between an answer of nvcd and the next question
@@ -131,12 +132,9 @@ class Server:
         if one.out:
             self._send(one, b"")
             return
-        try:
-            data = one.socket.recv(http.REQUEST_MAX)
-        except BlockingIOError:
+        data = received(one.socket, http.REQUEST_MAX)
+        if data is None:
             return
-        except OSError:
-            data = b""
         one.data += data
         request = http.parsed(one.data)
         if not data or one.viewer:  # a viewer has nothing more to say
