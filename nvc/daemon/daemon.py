@@ -182,17 +182,16 @@ class Daemon:
 
     def start_mps(self, key: str, uuid: str, percent: int, memory: int, now: int) -> MpsServer:
         """Start an MPS control daemon for a slice. Raises DeviceError."""
-        if self.nvml.libraries is None:
-            self.search(now)
-        modes = [device.mode for device in self.accountant.devices if device.uuid.lower() == uuid.lower()]
-        return self.mps.start(key, uuid, percent, memory, modes[0] if modes else 0, now)
+        return self.mps.start(key, uuid, percent, memory, self._mode_of(uuid, now), now)
 
     def share_mps(self, uuid: str, now: int) -> MpsServer:
         """Start the MPS control daemon that slices of a device share. Raises DeviceError."""
+        return self.shared.start(uuid, self._mode_of(uuid, now), now)
+
+    def _mode_of(self, uuid: str, now: int) -> int:
         if self.nvml.libraries is None:
             self.search(now)
-        modes = [device.mode for device in self.accountant.devices if device.uuid.lower() == uuid.lower()]
-        return self.shared.start(uuid, modes[0] if modes else 0, now)
+        return next((one.mode for one in self.accountant.devices if one.uuid.lower() == uuid.lower()), 0)
 
     def _told(self, devices: tuple[DeviceSeen, ...], now: int) -> None:
         self._guarded(lambda: self.accountant.told(devices, now))

@@ -45,6 +45,7 @@ struct nvc_steps {
 void steps_fail(struct nvc_steps *s, int error, const char *step, const char *path);
 void buffer_add(struct nvc_steps *s, struct buffer *buffer, const void *bytes, size_t size);
 void rows_add(struct nvc_steps *s, struct rows *rows, const char *a, const char *b, const char *c);
+void rows_sort(struct rows *rows); /* by `a` */
 void rows_set(struct nvc_steps *s, char **field, const char *text);
 void row_free(const struct row *row);
 void rows_free(struct rows *rows);

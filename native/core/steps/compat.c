@@ -146,11 +146,6 @@ static int open_library(struct nvc_steps *s, const char *path, struct nvc_elf *e
     return -1;
 }
 
-static int by_name(const void *one, const void *other)
-{
-    return strcmp(((const struct row *)one)->a, ((const struct row *)other)->a);
-}
-
 static void add_library(struct nvc_steps *s, const char *directory, const char *name)
 {
     char path[NVC_STEPS_PATH];
@@ -192,8 +187,7 @@ void find_compat(struct nvc_steps *s, const char *driver, const char *directory,
         return;
     names_in(s, fd, &names, ENTRIES_MAX);
     close(fd);
-    if (names.count)
-        qsort(names.at, names.count, sizeof(*names.at), by_name);
+    rows_sort(&names);
     for (size_t i = 0; i < names.count; i++) {
         struct version version = version_of(names.at[i].a);
         if (strncmp(names.at[i].a, "libcuda.so.", 11) == 0 && compare(&version, &newest) > 0) {

@@ -115,11 +115,6 @@ void make_profile(struct nvc_steps *s)
     steps_record(s, NVC_STEPS_TMPFS, PROFILES, "10-container.conf", content);
 }
 
-static int by_name(const void *one, const void *other)
-{
-    return strcmp(((const struct row *)one)->a, ((const struct row *)other)->a);
-}
-
 /* Everything else in the directory, bound as it is. */
 static void bind_others(struct nvc_steps *s, int root)
 {
@@ -135,8 +130,7 @@ static void bind_others(struct nvc_steps *s, int root)
     names_in(s, fd, &names, PROC_ENTRIES_MAX + 1);
     if (names.count > PROC_ENTRIES_MAX)
         steps_fail(s, E2BIG, "list", PROC);
-    if (names.count)
-        qsort(names.at, names.count, sizeof(*names.at), by_name);
+    rows_sort(&names);
     for (size_t i = 0; i < names.count && !s->failed; i++) {
         if (fstatat(fd, names.at[i].a, &st, AT_SYMLINK_NOFOLLOW) < 0 || !is_plain(names.at[i].a))
             steps_fail(s, errno, "read", PROC);

@@ -82,11 +82,6 @@ static int shim_of(const char *name)
     return -1;
 }
 
-static int by_name(const void *one, const void *other)
-{
-    return strcmp(((const struct row *)one)->a, ((const struct row *)other)->a);
-}
-
 /* The names in a directory that `wanted` takes, sorted. Nobody reads a hostile one to its end: what is behind may be a
  * copy, so that it is a failure. */
 static void names_of(struct nvc_steps *s, int directory, const char *path, bool (*wanted)(const char *),
@@ -108,8 +103,7 @@ static void names_of(struct nvc_steps *s, int directory, const char *path, bool 
         closedir(entries);
     else if (copy >= 0)
         close(copy);
-    if (names->count)
-        qsort(names->at, names->count, sizeof(*names->at), by_name);
+    rows_sort(names);
 }
 
 static bool is_searched(const char *name)

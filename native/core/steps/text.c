@@ -70,6 +70,17 @@ void rows_add(struct nvc_steps *s, struct rows *rows, const char *a, const char 
     }
 }
 
+static int by_name(const void *one, const void *other)
+{
+    return strcmp(((const struct row *)one)->a, ((const struct row *)other)->a);
+}
+
+void rows_sort(struct rows *rows)
+{
+    if (rows->count)
+        qsort(rows->at, rows->count, sizeof(*rows->at), by_name);
+}
+
 void rows_set(struct nvc_steps *s, char **field, const char *text)
 {
     char *copy = copied(s, text);
