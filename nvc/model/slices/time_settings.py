@@ -159,6 +159,6 @@ def time_settings_text(timing: Timing) -> str:
 
 
 def time_document(timing: Timing) -> dict[str, Any]:
-    """Likewise for programs."""
+    """How a slice has time, for programs."""
     return {"cores": timing.cores or None, "periodUs": timing.period_us or None, "weight": timing.weight,
             "policy": policy_of(timing.policy).name}  # fmt: skip
