@@ -198,3 +198,37 @@ def test_a_version_stays_with_what_it_is_of(path: str, more: str) -> None:
     text, _ = changed_by_others(path, "", more, *keys)
     document = tomltext.load(text, path)
     assert document["version"] == 2 and ("nvc" in text) is ("Systemd" in more) and len(document) == 2
+
+
+#: TOML in an order in which tomlkit does not find all tables again.
+SCATTERED = """version = 2
+[metrics]
+[plugins.cri.registry]
+k = 1
+[plugins.x]
+[plugins.cri.containerd.runtimes]
+k = 1
+[grpc]
+[plugins.cri.registry.mirrors]
+k = 1
+[plugins.cri]
+k = 1
+"""
+
+
+def test_tables_in_any_order(path: str) -> None:
+    """Lines are taken out where keys could not be."""
+    place = ("plugins", "cri", "containerd")
+    keys = (Key((*place, "runtimes", "nvc"), {"options": {"a": 1}}), Key((*place, "default"), "nvc"))
+    write(path, SCATTERED)
+    change.make(change.configure(FileEdit(path, "toml", keys)))
+    others = (
+        ("[plugins.cri.containerd.runtimes]\n", "[plugins]\nu = true\n"),
+        ("[plugins.cri]\n", "[plugins.cri.containerd.runtimes.runc.options]\n"),
+    )
+    text, wanted = read(path), SCATTERED
+    for before, more in others:
+        text, wanted = (one.replace(before, more + before) for one in (text, wanted))
+    write(path, text)
+    made = change.remove(path, "toml")
+    assert made is not None and made.after == wanted.encode() and made.notes == ()

@@ -139,16 +139,12 @@ def remove(path: str, form: str) -> Change | None:
             "remove", path, "was changed since nvc wrote it", "delete it yourself if you want it gone"
         )
     merged = merge(written, text, text_of(original, path)) if record["exact"] and not lost else None
-    form_of, taken = FORMS[form], text
-    for key in reversed(record["keys"]):
-        if key["path"] == VERSION and (_says(form_of, taken, path) or {}).keys() - VERSION:
-            continue
-        taken, note = _take_back(form_of, taken, path, key)
-        notes += [note] if note else []
-    if merged is not None and _says(form_of, merged, path) == _says(form_of, taken, path):
-        text, notes = merged, []  # byte for byte where others have changed nothing
+    if merged is not None and _is_meant(FORMS[form], merged, text, path, record["keys"]):
+        text = merged  # byte for byte where others have changed nothing
     else:
-        text = taken
+        for key in reversed(record["keys"]):
+            text, note = _take_back(FORMS[form], text, path, key)
+            notes += [note] if note else []
     empty = not record["existed"] and FORMS[form].load(text, path) == {} and "#" not in text
     after = None if empty else text.encode("utf-8")
     return Change(path, before, after, forget=True, directories=directories, notes=tuple(notes))
@@ -159,34 +155,53 @@ def _records(path: str) -> tuple[dict[str, Any] | None, bytes | None]:
     return undo.load(read(undo.record_of(path), own=True), path), read(undo.backup_of(path), own=True)
 
 
-def _says(form: ModuleType, text: str, path: str) -> Any:
-    """What a text says, without empty tables; None where it cannot be read."""
+def _is_meant(form: ModuleType, merged: str, text: str, path: str, keys: list[dict[str, Any]]) -> bool:
+    """Whether lines have been taken out of `text` so that nothing but the keys is gone."""
     try:
-        return pruned(form.load(text, path))
+        found = pruned(form.load(merged, path))
     except EngineError:
-        return None
+        return False
+    try:
+        document = form.load(text, path)
+    except EngineError:  # our lines stand between tables that tomlkit can read without them
+        return True
+    for key in reversed(keys):
+        how, value, _ = _way_back(document, path, key)
+        table = value_at(document, tuple(key["path"][:-1]))
+        if how == "assign":
+            table[key["path"][-1]] = value
+        elif how == "delete":
+            del table[key["path"][-1]]
+    return bool(pruned(document) == found)
+
+
+def _way_back(document: Any, path: str, key: dict[str, Any]) -> tuple[str, Any, str]:
+    """How one key comes to be as it was before: `assign` with a value, `delete` or "", and a remark."""
+    keys = tuple(key["path"])
+    there = value_at(document, keys, _MISSING)
+    if key["append"]:
+        items = list(there) if isinstance(there, list) else []
+        if key["value"] not in items:
+            return "", None, ""
+        items.remove(key["value"])
+        return ("assign", items, "") if items or key["had"] else ("delete", None, "")
+    if there is _MISSING or key["had"] and there == key["previous"]:
+        return "", None, ""
+    if there not in undo.values(key):
+        return "", None, f"{path}: {'.'.join(keys)} was changed since nvc wrote it: left as it is"
+    if key["path"] == VERSION and document.keys() - VERSION:
+        return "", None, ""
+    return ("assign", key["previous"], "") if key["had"] else ("delete", None, "")
 
 
 def _take_back(form: ModuleType, text: str, path: str, key: dict[str, Any]) -> tuple[str, str]:
     """`text` with one key as it was before, and a remark if it no longer has the value that was set."""
     keys = tuple(key["path"])
-    document = form.load(text, path)
-    there = value_at(document, keys, _MISSING)
-    if key["append"]:
-        items = list(there) if isinstance(there, list) else []
-        if key["value"] not in items:
-            return text, ""
-        items.remove(key["value"])
-        if items or key["had"]:
-            return form.assign(text, path, keys, items), ""
-    elif there is _MISSING:
-        return text, ""
-    elif there not in undo.values(key):
-        if key["had"] and there == key["previous"]:
-            return text, ""
-        return text, f"{path}: {'.'.join(keys)} was changed since nvc wrote it: left as it is"
-    elif key["had"]:
-        return form.assign(text, path, keys, key["previous"]), ""
+    how, value, note = _way_back(form.load(text, path), path, key)
+    if how == "assign":
+        return form.assign(text, path, keys, value), ""
+    if not how:
+        return text, note
     text = form.delete(text, path, keys)
     for depth in range(len(keys) - 1, key["parents"], -1):
         if value_at(form.load(text, path), keys[:depth], _MISSING) == {}:
