@@ -232,3 +232,8 @@ def test_tables_in_any_order(path: str) -> None:
     write(path, text)
     made = change.remove(path, "toml")
     assert made is not None and made.after == wanted.encode() and made.notes == ()
+
+
+def test_a_table_in_two_places_is_refused() -> None:
+    with pytest.raises(EngineError, match="p.c.r.n cannot be changed where it stands"):
+        tomltext.delete("[p.c.r]\n[t]\n[p.c.r.n]\nt = 2\n[m]\n[p.c.r.n.o]\nB = 1\n", "/f", ("p", "c", "r", "n"))

@@ -36,13 +36,16 @@ def assign(text: str, path: str, keys: tuple[str, ...], value: Any) -> str:
     document = _parse(text, path)
     wanted = _put(document.unwrap(), path, keys, value)
     table: Any = document
-    for place, name in enumerate(keys[:-1]):
-        if name not in table:
-            # Only a table with keys of its own gets a heading.
-            inner = isinstance(value, dict) or place < len(keys) - 2
-            table[name] = tomlkit.table(is_super_table=inner)
-        table = table[name]
-    table[keys[-1]] = _item(value)
+    try:
+        for place, name in enumerate(keys[:-1]):
+            if name not in table:
+                # Only a table with keys of its own gets a heading.
+                inner = isinstance(value, dict) or place < len(keys) - 2
+                table[name] = tomlkit.table(is_super_table=inner)
+            table = table[name]
+        table[keys[-1]] = _item(value)
+    except tomlkit.exceptions.TOMLKitError:
+        raise _cannot_be_changed(path, keys) from None
     return _checked(tomlkit.dumps(document), path, keys, wanted)
 
 
@@ -53,13 +56,16 @@ def delete(text: str, path: str, keys: tuple[str, ...]) -> str:
     document = _parse(text, path)
     wanted = document.unwrap()
     table, plain = document, wanted
-    for name in keys[:-1]:
-        if name not in table:
+    try:
+        for name in keys[:-1]:
+            if name not in table:
+                return text
+            table, plain = table[name], plain[name]
+        if keys[-1] not in table:
             return text
-        table, plain = table[name], plain[name]
-    if keys[-1] not in table:
-        return text
-    del table[keys[-1]]
+        del table[keys[-1]]
+    except tomlkit.exceptions.TOMLKitError:
+        raise _cannot_be_changed(path, keys) from None
     del plain[keys[-1]]
     return _checked(tomlkit.dumps(document), path, keys, wanted)
 
@@ -87,11 +93,16 @@ def _item(value: Any) -> Any:
 
 def _checked(text: str, path: str, keys: tuple[str, ...], wanted: Any) -> str:
     if pruned(load(text, path)) != pruned(wanted):
-        raise EngineError(
-            "set key", path, f"{'.'.join(keys)} cannot be changed where it stands",
-            "write its tables under headings of their own, or use another file with --config",
-        )  # fmt: skip
+        raise _cannot_be_changed(path, keys)
     return text
+
+
+def _cannot_be_changed(path: str, keys: tuple[str, ...]) -> EngineError:
+    """For tables that tomlkit does not find again, as those that stand in several places."""
+    return EngineError(
+        "set key", path, f"{'.'.join(keys)} cannot be changed where it stands",
+        "write its tables under headings of their own, or use another file with --config",
+    )  # fmt: skip
 
 
 def pruned(document: Any) -> Any:
