@@ -237,3 +237,17 @@ def test_tables_in_any_order(path: str) -> None:
 def test_a_table_in_two_places_is_refused() -> None:
     with pytest.raises(EngineError, match="p.c.r.n cannot be changed where it stands"):
         tomltext.delete("[p.c.r]\n[t]\n[p.c.r.n]\nt = 2\n[m]\n[p.c.r.n.o]\nB = 1\n", "/f", ("p", "c", "r", "n"))
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_drop_in_by_the_name_of_the_file(path: str, together: bool) -> None:
+    """Their records are one file: the second would have that of the first, and the first would stay for good."""
+    drop_in = f"{os.path.dirname(path)}/conf.d/daemon.json"
+    write(path, ORIGINAL)
+    made = [change.configure(FileEdit(one, "json", KEYS)) for one in (drop_in, path)]
+    change.make(made[0])
+    with pytest.raises(EngineError, match=f"is not of {path}, but"):
+        change.make(made[1]) if together else configure(path)
+    assert read(path) == ORIGINAL and change.remove(path, "json") is None
+    take_out(drop_in)
+    assert files(path) == ["daemon.json"]

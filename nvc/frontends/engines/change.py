@@ -90,9 +90,9 @@ def configure(edit: FileEdit) -> Change:
     """The change that makes `edit`. `after` is `before` where there is nothing to do. Raises EngineError."""
     path = place.resolved(edit.path)
     before = read(path)
-    record, backup = _records(path)
+    record, backup = _own_records(path)
     if record is None:
-        record, backup = undo.begin(before is not None, _missing_directories(path)), before
+        record, backup = undo.begin(path, before is not None, _missing_directories(path)), before
     elif before is None or before != record["text"].encode("utf-8"):
         record["exact"] = before == (backup if record["existed"] else None)
     text = text_of(before, path)
@@ -124,7 +124,7 @@ def remove(path: str, form: str) -> Change | None:
     """The change that takes out what `configure` put in, None where it put in nothing. Raises EngineError."""
     path = place.resolved(path)
     record, backup = _records(path)
-    if record is None:
+    if record is None or not undo.is_of(record, path):
         return None
     before = read(path)
     original = backup if record["existed"] else None
@@ -153,6 +153,15 @@ def remove(path: str, form: str) -> Change | None:
 def _records(path: str) -> tuple[dict[str, Any] | None, bytes | None]:
     """What was recorded of a file, and its original. Raises EngineError for what others could have planted."""
     return undo.load(read(undo.record_of(path), own=True), path), read(undo.backup_of(path), own=True)
+
+
+def _own_records(path: str) -> tuple[dict[str, Any] | None, bytes | None]:
+    """What was recorded of a file that is about to be changed. Raises EngineError, also for another file's."""
+    record, backup = _records(path)
+    if record is not None and not undo.is_of(record, path):
+        cause = f"is not of {path}, but of a file of that name beside or in a directory of drop-ins"
+        raise EngineError("read undo record", undo.record_of(path), cause, "choose another name for the drop-in")
+    return record, backup
 
 
 def _is_meant(form: ModuleType, merged: str, text: str, path: str, keys: list[dict[str, Any]]) -> bool:
@@ -289,6 +298,7 @@ def make(change: Change) -> None:
         raise EngineError("write", change.path, "somebody else has changed it meanwhile", hint)
     if change.before != change.after and change.record is not None:
         make_directory(change.path)
+        _own_records(change.path)  # again: of the change before this one
         backup = undo.backup_of(change.path)
         if change.backup is not None and read(backup) != change.backup:  # one that was cut short may have left it
             _keep(backup, change.backup, change.path)

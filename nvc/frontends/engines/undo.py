@@ -6,6 +6,7 @@ Engines read every file of a drop-in directory (*.d), so the files of a drop-in 
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 from nvc.frontends.engines import EngineError
@@ -24,6 +25,17 @@ def record_of(path: str) -> str:
     return above_drop_ins(path) + ".nvc-undo"
 
 
+def _kind_of(path: str) -> str:
+    """The directory that tells a drop-in from the file beside that; "" for a file that is none."""
+    name = os.path.basename(os.path.dirname(path))
+    return name if name.endswith(".d") else ""
+
+
+def is_of(record: dict[str, Any], path: str) -> bool:
+    """Whether a record is not of a file of the same name, of which one is a drop-in: they have one place."""
+    return bool(record.get("kind", _kind_of(path)) == _kind_of(path))
+
+
 def load(data: bytes | None, path: str) -> dict[str, Any] | None:
     """The record in `data`; None if `data` is None. Raises EngineError if nvc did not write it."""
     if data is None:
@@ -37,7 +49,8 @@ def load(data: bytes | None, path: str) -> dict[str, Any] | None:
         if record["version"] != VERSION or not all(keys_path for keys_path, *_ in keys):
             raise ValueError("version")
         bool(record["exact"]), bool(record["existed"]), str(record["text"])
-        if not all(path.startswith(f"{directory}/") for directory in record["directories"]):
+        inside = (path.startswith(f"{directory}/") for directory in record["directories"])
+        if is_of(record, path) and not all(inside):
             raise ValueError("not a directory that the file is in")
     except (ValueError, KeyError, TypeError, RecursionError):
         raise EngineError(
@@ -52,10 +65,11 @@ def dump(record: dict[str, Any]) -> bytes:
     return (json.dumps(record, indent=1) + "\n").encode()
 
 
-def begin(existed: bool, directories: list[str]) -> dict[str, Any]:
+def begin(path: str, existed: bool, directories: list[str]) -> dict[str, Any]:
     """The record of a file that is about to be changed for the first time."""
     return {
         "version": VERSION,
+        "kind": _kind_of(path),
         "text": "",  # what was written last
         "exact": True,  # nobody else changed the file between our changes
         "existed": existed,
