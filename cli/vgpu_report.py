@@ -74,6 +74,9 @@ def report_command(
     """Measure the utilization of slices; without SLICE, of all slices.
 
     In the drawing, solid lines are utilization, and dashed lines the entitlement. Ctrl-C ends the measurement early
+    Where the shim keeps time, utilization has the time in which kernels of others ran before a
+    slice's own, too: all together may be more than 100%.
+
     and keeps its results. With --output, if nothing was measured, no file is written and the exit code
     is 1.
     """

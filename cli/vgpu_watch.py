@@ -150,8 +150,8 @@ def top_command(
     --format json, each is one line of JSON.
 
     ASKED is the cap or weight of a slice, and ENTITLED its entitlement. UTILIZED is its utilization since the
-    previous table. WAITED is the part of the time in which it was
-    stopped, or its launches were held back.
+    previous table. WAITED is the part of the time in which it was stopped, or its launches were held back.
+    Where the shim keeps time, UTILIZED has the time in which kernels of others ran before its own, too.
     """
     from nvc.slices.show.live import LiveView, document
     from nvc.slices.show.tables import plain_top

@@ -79,7 +79,7 @@ def test_side_by_side() -> None:
 def test_situations_are_what_slices_and_nvcd_say() -> None:
     entry = Entry("f1", "/run/nvc/vgpu/f1", 1, 1, "/rootfs", "/usr/lib", 1000, ())
     weight, native = POLICIES.index("weight"), POLICIES.index("native")
-    device = SliceDeviceStatus("GPU-A", "1", "NVIDIA X1", 80 * GIB, GIB, 5, weight=4, policy=weight)
+    device = SliceDeviceStatus("GPU-A", "1", "NVIDIA X1", 80 * GIB, GIB, 5, weight=4, kept=True, policy=weight)
     one = SliceStatus(entry, "f1", (7,), (device,), (), name="chat")
     other = one.replace(entry=entry.replace(key="f2"), name="free")
     other = other.replace(devices=(device.replace(uuid="GPU-B", index="0", policy=native),))

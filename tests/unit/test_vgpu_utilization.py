@@ -13,7 +13,7 @@ from nvc.base.columns import fitted
 from nvc.model.slices import layout
 from nvc.model.slices.ledger import Budget, LedgerError, parse_budgets
 from nvc.model.slices.policy import POLICIES
-from nvc.slices.policy.utilization import MOST, Reading, Received, received, state
+from nvc.slices.policy.utilization import MOST, Reading, Received, reading, received, state
 from nvc.slices.show.plot import Series, svg
 from nvc.slices.show.tables import plain_top, received_text
 from nvc.slices.store.registry import Entry
@@ -33,7 +33,7 @@ def tenant(key: str, policy: int = NATIVE, cores: int = 0, weight: int = 1, **mo
 
 
 def test_a_clock_that_was_set_back_after_it_was_made() -> None:
-    (device,) = tenant("a").devices
+    (device,) = tenant("a", FIXED, 30).devices
     device = device.replace(budget=Budget(5 * SECOND, 0, 9))
     part = "50.0% of the time since its start"
     assert received_text(device, 10) == f"used 5.000 s, {part}; 9 launches, held back for 0.000 s"
@@ -43,12 +43,14 @@ def test_a_clock_that_was_set_back_after_it_was_made() -> None:
 
 
 def test_what_nobody_counts() -> None:
-    """The shim counts for a cap, and nvcd for all where it keeps time."""
+    """The shim counts for a cap, and nvcd for all where it keeps time. A slice may have had a cap before."""
     (device,) = tenant("a").devices
-    device = device.replace(budget=Budget())
+    device = device.replace(budget=Budget(SECOND, 0, 9))
+    assert not reading((tenant("a", budget=device.budget),), 0).budgets
+    assert reading((tenant("a", FIXED, 30, budget=device.budget),), 0).budgets
     assert received_text(device, 10).startswith("utilization is not measured: ")
-    assert received_text(device.replace(kept=True), 10).startswith("used 0.000 s")
-    assert received_text(device.replace(cores=30), 10).startswith("used 0.000 s")
+    assert received_text(device.replace(kept=True), 10).startswith("used 1.000 s")
+    assert received_text(device.replace(cores=30, policy=FIXED), 10).startswith("used 1.000 s")
 
 
 def test_what_was_received() -> None:

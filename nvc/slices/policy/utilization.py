@@ -37,7 +37,7 @@ def reading(everybody: tuple[SliceStatus, ...], at: int) -> Reading:
             (tenant.entry.key, device.uuid): device.budget
             for tenant in everybody
             for device in tenant.devices
-            if device.budget is not None and (device.pace is not None or not policy_of(device.policy).server)
+            if device.budget is not None and device.measured
         },
     )
 
@@ -76,9 +76,7 @@ def state(tenant: SliceStatus, device: SliceDeviceStatus, had: Received | None) 
     if tenant.problem:
         return "?"
     if had is None:
-        # By the driver's log, or of a slice with a cap by the shim.
-        measured = device.kept or device.cores and policy_of(device.policy).timed
-        return "idle" if measured else "-"
+        return "idle" if device.measured else "-"
     if had.waited > 0:
         return "capped" if device.cores and policy_of(device.policy).timed else "waiting"
     return "busy" if had.launches or had.share > 0 else "idle"

@@ -80,9 +80,9 @@ def _load(
     picture: Picture, tenant: SliceStatus, device: SliceDeviceStatus, step: float | None
 ) -> Load:
     had: Received | None = picture.received.get((tenant.entry.key, device.uuid))
-    # Without nvcd and a cap, nothing is measured; otherwise, what was never used has no figures.
+    # What is measured and was never used has no figures.
     timed = policy_of(device.policy).timed or device.pace is not None
-    measured = timed and not tenant.problem and device.timed
+    measured = timed and not tenant.problem and device.measured
     return Load(
         name=tenant.name,
         share=(had.share if had else 0.0) if measured else None,

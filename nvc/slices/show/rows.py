@@ -72,8 +72,10 @@ class DeviceSums(Value):
 
     @property
     def most(self) -> float:
-        """What `utilized` can be: more than the whole where slices have work at the same time."""
-        return MOST if any(policy_of(row.device.policy).server for row in self.rows) else 1.0
+        """What `utilized` can be: more than the whole where slices have work at the same time, by the shim also if
+        it waits for that of others.
+        """
+        return 1.0 if all(row.device.kept for row in self.rows) else MOST
 
 
 def rows_of(

@@ -181,7 +181,7 @@ def received_text(device: SliceDeviceStatus, seconds: float) -> str:
     if device.budget is None:
         return "utilization unknown"
     budget = device.budget
-    if not (device.kept or device.cores or budget.charged or budget.launches):  # the shim counts for caps
+    if not (device.measured or policy_of(device.policy).server):
         return "utilization is not measured: it has no cap, and nvcd does not keep its time"
     had = budget.charged / 1e9
     # Files tell when it was made: not where the clock was set back after that.

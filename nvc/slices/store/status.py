@@ -60,6 +60,12 @@ class SliceDeviceStatus(Timing):
     def hidden(self) -> bool:
         """Whether the slice cannot use it: it is listed because CUDA_VISIBLE_DEVICES alone does not deny it."""
         return self.limit == 0
+    @property
+    def measured(self) -> bool:
+        """Whether its time is: by the driver's log, beside others by nvcd, or of a slice with a cap by the shim."""
+        capped = self.cores and policy_of(self.policy).timed
+        return self.kept or self.pace is not None or bool(capped)
+
 
     @property
     def timed(self) -> bool:
