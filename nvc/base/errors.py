@@ -41,6 +41,11 @@ def one_line(text: object) -> str:
     return clean if len(clean) <= 512 else clean[:509] + "..."
 
 
+def counted(number: int, noun: str, many: str = "") -> str:
+    """`1 slice`, `2 slices`; `many` is a plural that an `s` does not make."""
+    return f"{number} {noun if number == 1 else many or f'{noun}s'}"
+
+
 def visible(text: str) -> str:
     """`text` with `\\x1b` and the like for characters that would move a terminal, end a line or not be encoded."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

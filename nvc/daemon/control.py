@@ -2,6 +2,8 @@
 
 {"ask": "state"}    devices, slices, what was found, the daemon itself
 {"ask": "alive"}    the version: whether anybody answers
+{"ask": "keeper", "uuid": ...}
+                    `problem`: why nvcd does not keep the time of a device; null: it does, or has not tried
 {"ask": "look"}     asks NVML at once; `state` has its answer a moment later
 {"ask": "trace", "back": ...}
                     has the timekeeper tell who had the GPUs in the last seconds; `traced` has its answer soon
@@ -31,6 +33,7 @@ from nvc.base.errors import NvcError
 from nvc.daemon.audit.verify import Violation
 from nvc.daemon.daemon import Daemon
 from nvc.daemon.mps.records import MpsServer
+from nvc.daemon.time.client import UNKNOWN
 from nvc.daemon.time.timing import Timing
 from nvc.model.request import MPS_PIPES
 from nvc.model.slices.layout import NO_LIMIT
@@ -39,8 +42,8 @@ from nvc.slices.show.document import container_document
 
 EVENTS_SHOWN = 64
 QUESTIONS = (
-    "state", "alive", "look", "trace", "traced", "mps-start", "mps-stop", "mps-share", "suspend", "unsuspend",
-    "suspension",
+    "state", "alive", "keeper", "look", "trace", "traced", "mps-start", "mps-stop", "mps-share", "suspend",
+    "unsuspend", "suspension",
 )  # fmt: skip
 _NAME = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-")
 
@@ -57,6 +60,9 @@ def answer(daemon: Daemon, question: bytes, now: int) -> bytes:
         found = state(daemon, now)
     elif ask == "alive":
         found = {"version": nvc.__version__}
+    elif ask == "keeper":
+        why = daemon.timing.keeper_of(str(asked.get("uuid")), now)
+        found = {"problem": why if why != UNKNOWN else None}
     elif ask == "trace":
         back = asked.get("back")
         found = {"asked": type(back) is int and daemon.timing.record(back, now)}

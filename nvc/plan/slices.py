@@ -99,18 +99,23 @@ def not_enforced(devices: tuple[SliceDevice, ...], cause: str) -> tuple[str, ...
     )
 
 
+def too_small(devices: tuple[SliceDevice, ...]) -> tuple[str, ...]:
+    """A warning for each device of which a slice has no room for a context."""
+    return tuple(
+        f"the slice of {device.uuid} is smaller than one context, for which {device.context_overhead >> 20} MiB "
+        + ("were measured" if device.calibrated else "are assumed: `nvc-cli vgpu calibrate` measures it")
+        for device in devices
+        if not device.hidden and device.limit <= device.context_overhead
+    )
+
+
 def warnings(slice: Slice) -> tuple[str, ...]:
     """Warnings about a slice: hidden libraries, limits below a context, caps that do not hold."""
     found = [
         f"{path} is hidden: its forward-compatibility libraries are not those that the container uses"
         for path in slice.hidden
     ]
-    found += [
-        f"the slice of {device.uuid} is smaller than one context, for which {device.context_overhead >> 20} MiB "
-        + ("were measured" if device.calibrated else "are assumed: `nvc-cli vgpu calibrate` measures it")
-        for device in slice.devices
-        if device.limit <= device.context_overhead
-    ]
+    found += too_small(slice.devices)
     found += [
         f"the policy of {device.uuid} is {policy_of(device.policy).name}: the cap of {device.cores}% does not hold"
         for device in slice.devices

@@ -73,7 +73,7 @@ def test_without_nvcd(vgpu: Any, start: Slice, policy: str) -> None:
 
 
 def test_policies_that_are_laid_down(vgpu: Any) -> None:
-    assert f"weight {NOT_RUNNING}" in vgpu("policy", "0", "weight", "--quantum=2ms").stderr
+    assert f"weight, the quantum {NOT_RUNNING}" in vgpu("policy", "0", "weight", "--quantum=2ms").stderr
     assert f"the quantum {NOT_RUNNING}" in vgpu("policy", "0", "none").stderr
     assert vgpu("policy", "0", "--reset").stderr == ""
     assert vgpu("policy", "0", "native", "--max-instances=8").stderr == ""
@@ -86,15 +86,25 @@ def test_what_needs_no_nvcd(vgpu: Any, start: Slice, options: tuple[str, ...]) -
     assert held.end() == ""
 
 
-def test_with_nvcd_and_with_one_that_hangs(place: Place, vgpu: Any, start: Slice, driver: str) -> None:
+def test_with_nvcd_and_with_one_that_hangs(
+    place: Place, vgpu: Any, start: Slice, driver: str, launcher: str
+) -> None:
     """The simulated driver has no resource manager here: nvcd runs, and the shim keeps time."""
     daemon = place.start(f"--root={driver}")
     held = start("--weight=3", "--policy=weight")
-    for words in (("set", held.pid, "--weight=2"), ("policy", "0", "weight")):
-        done = vgpu(*words)
-        assert "not enforced" not in done.stdout + done.stderr, words
+    eventually(place, lambda s: any("does not run" in one["time"] for one in s["devices"]))
+    changes = (
+        ("set", held.pid, "--weight=2"), ("set", held.pid, "--idle-suspend=5s"), ("policy", "0", "weight"),
+        ("policy", "0", "--idle-suspend=5s"),
+    )  # fmt: skip
+    for words in changes:
+        idle = ", idle-suspend" if "idle" in words[-1] else ""
+        text = f"policy weight{idle} (not enforced: the driver's scheduler is not used; `nvcd --state`"
+        assert text in vgpu(*words).stderr, words
     for words in (("ls",), ("show", held.pid)):
         assert "weight (not enforced: the driver's scheduler is not used" in vgpu(*words).stdout, words
+    found = run(*place.enter(launcher, f"--root={driver}", "doctor", "vgpu.daemon"), check=False).stdout
+    assert found.startswith("warning") and "the policy weight of GPU-" in found and "is not enforced" in found
     os.kill(daemon.process.pid, signal.SIGSTOP)
     try:
         # Asking has a bound, a shorter one than this command.

@@ -78,7 +78,7 @@ def test_it_holds_for_slices_that_run_and_those_to_come(
     assert [share[2] for share in shares_of(one)] == ["first", "native"]  # the other GPU is hidden
     assert shares_of(two)[0] == (0, 3, "first", 0)
     said = cli(launcher, "set", str(two), "--policy=soft").stderr
-    assert "the device has the policy first, which holds" in said
+    assert "without effect now: policy soft; first is in force, that of the device" in said
     policy("all", "none")
     assert [shares_of(pid)[0][2] for pid in (one, two)] == ["native", "soft"]
 
@@ -240,3 +240,24 @@ def test_what_is_spoilt_is_removed_as_its_error_says(policy: Any, driver: str) -
     os.symlink("/etc/passwd", path)
     policy("all", "--reset")
     assert not os.path.lexists(path) and os.path.exists("/etc/passwd")
+
+
+def test_what_has_no_effect_is_said(policy: Any, tenants: Programs, launcher: str) -> None:
+    """The oldest slice's policy is in force; it goes with that slice's cap."""
+    one = str(tenants.start("--cores=20"))
+    two = str(tenants.start("--memory=1g"))
+    for words, ignored in (("--weight=4", "the weight"), ("--policy=fair", "policy fair")):
+        said = cli(launcher, "set", two, words).stderr
+        assert f"without effect now: {ignored}; fixed is in force, that of the oldest slice, sh" in said
+    shown = cli(launcher, "show", two).stdout
+    assert "fixed, at most" not in shown and ", weight 4, asks for fair" in shown, shown
+    assert "the weight; fixed is in force, its own" in cli(launcher, "set", one, "--weight=2").stderr
+    assert "weight is in force now, fixed before" in cli(launcher, "set", one, "--cores=100").stderr
+
+
+def test_doctor_knows_a_program(policy: Any, tenants: Programs, launcher: str, driver: str) -> None:
+    """It did not ask by a variable."""
+    pid = tenants.start("--memory=1g")
+    words = ("doctor", f"--container={pid}", "--all", "container.request")
+    found = run(launcher, f"--root={driver}", *words, check=False).stdout
+    assert "it is a program of `vgpu run`, slice sh" in found

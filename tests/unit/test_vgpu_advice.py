@@ -9,6 +9,7 @@ from support import GIB
 
 from nvc.model.slices.ledger import Account
 from nvc.model.slices.policy import MS, POLICIES
+from nvc.slices.client.nvcd import SHIM
 from nvc.slices.policy.advice import Load, Situation, advise
 from nvc.slices.policy.utilization import Received
 from nvc.slices.show.advice import document, situations, text
@@ -140,6 +141,20 @@ def test_without_nvcd_nothing_is_taken_for_idle() -> None:
     made = advise(found, False)
     assert made.policy == "weight" and made.why.endswith("it is not enforced now: nvcd does not run")
     assert "(not enforced: nvcd does not run)" in text((made,), 200)
+
+
+def test_where_the_shim_keeps_time() -> None:
+    """It measures slices with a cap alone, and a policy that needs nvcd would not be enforced."""
+    entry = Entry("f1", "/run/nvc/vgpu/f1", 1, 1, "/rootfs", "/usr/lib", 1000, ())
+    device = SliceDeviceStatus("GPU-A", "0", "NVIDIA X1", 80 * GIB, GIB, 5, policy=POLICIES.index("fixed"))
+    capped = SliceStatus(entry, "f1", (7,), (device.replace(cores=20),), (Account(0, 7, "a", (GIB,)),), name="a")
+    other = capped.replace(entry=entry.replace(key="f2"), devices=(device,), name="b")
+    state = {"devices": [{"uuid": "GPU-A", "time": "by the shim, because it is old"}]}
+    (found,) = situations(Picture((capped, other), {}, {}, 0.0, 1.0), state, state)
+    assert [load.kind for load in found.loads] == ["idle", "not measured"]
+    assert found.not_enforced == SHIM and "policy fixed;" in text((advise(found, False),), 200)
+    both = found.replace(loads=(found.loads[1], found.loads[1].replace(name="c")))
+    assert advise(both, False).why.endswith(f"it is not enforced now: {SHIM}")
 
 
 def test_the_document() -> None:

@@ -21,6 +21,7 @@ Answer = Callable[[tuple[tuple[str, int, int, int], ...], str], None]  # records
 
 SOON = SECOND // 200  # between two plans: many changes at once are one
 BACKOFF = (SECOND, 60 * SECOND)  # until it is started again: first, and most
+UNKNOWN = "the timekeeper does not know the device"
 SILENT = 2 * SECOND  # without an account: nobody keeps time, as far as nvcd knows
 SOUND = 60 * SECOND  # after which a failure counts as the first again
 PACKET_MAX = 1 << 17
@@ -69,7 +70,7 @@ class TimeClient:
         if problem or self.account is None:
             return problem
         found = [device for device in self.account.devices if device.uuid == uuid]
-        return found[0].problem if found else "the timekeeper does not know the device"
+        return found[0].problem if found else UNKNOWN
 
     def set(self, plan: Plan, now: int) -> None:
         """This plan is to be carried out."""

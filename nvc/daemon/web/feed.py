@@ -18,9 +18,10 @@ from nvc.daemon.web import rows
 from nvc.model.request import Timing
 from nvc.model.slices.layout import DENIED, PAUSED
 from nvc.model.slices.ledger import Budget
+from nvc.slices.client.nvcd import SHIM
 from nvc.slices.policy.entitlement import InForce, holds
 from nvc.slices.policy.utilization import Reading, received
-from nvc.slices.store.status import SHIM, SliceDeviceStatus, SliceStatus, judged
+from nvc.slices.store.status import SliceDeviceStatus, SliceStatus, judged
 
 STRANGERS_MAX = 16
 NAMED = 5_000_000_000  # nanoseconds until slices are asked for their names again: an engine may write them late

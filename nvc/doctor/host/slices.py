@@ -18,7 +18,7 @@ from nvc.kernel.processes import open_root, start_of
 from nvc.model.slices import layout
 from nvc.model.slices.policy import policy_of
 from nvc.slices.admin.coverage import survey
-from nvc.slices.client.nvcd import ask
+from nvc.slices.client.nvcd import SHIM, ask, by_shim
 from nvc.slices.client.presence import NOT_RUNNING
 from nvc.slices.make import calibration, shim
 from nvc.slices.policy import policies
@@ -204,6 +204,8 @@ def _daemon(context: Context) -> Iterator[Fact]:
     elif not needing:
         yield Fact(idle=True)
         return
+    if not cause:
+        yield from _not_enforced(context.living())
     yield Fact(
         socket=SOCKET,
         cause=cause,
@@ -214,6 +216,19 @@ def _daemon(context: Context) -> Iterator[Fact]:
         ],
         run=restart_of(cause, "journalctl -u nvcd -n 50"),
     )
+
+
+def _not_enforced(living: tuple[SliceStatus, ...]) -> Iterator[Fact]:
+    """Policies in force on devices whose time nvcd, which answers, does not keep. Raises InitializationError."""
+    found = {
+        device.uuid: policy_of(device.policy)
+        for tenant in living
+        for device in tenant.devices
+        if not device.hidden and not device.kept and policy_of(device.policy).needs_nvcd
+    }
+    for uuid, policy in found.items():
+        if not policy.server and by_shim(uuid):
+            yield Fact(unkept=policy.name, uuid=uuid, why=SHIM)
 
 
 def restart_of(cause: str, *more: str) -> tuple[str, ...]:
@@ -320,6 +335,8 @@ CHECKS = (
         Row(FAILED, "process {hidden} is an nvcd that nobody reaches: {socket} is not where it looks", "hidden",
             advice="its directory was removed"),
         Row(UNKNOWN, "process {silent} may be an nvcd that nobody reaches", "silent"),
+        Row(WARNING, "the policy {unkept} of {uuid} is not enforced: {why}", "unkept", run=("nvcd --state",),
+            advice="docs/time.md says what that needs; until then, only memory limits and caps hold"),
         Row(OK, "nvcd does not run; no slice needs it", "idle"),
         Row(FAILED, "nvcd cannot be reached: {socket}: {cause}", lambda it: it.cause and it.needed,
             advice="without nvcd, only memory limits and caps hold"),

@@ -19,11 +19,11 @@ from nvc.model.slices.policy import POLICIES, policy_of
 from nvc.model.slices.quota import QuotaDevice, QuotaError
 from nvc.model.slices.sizes import size_text
 from nvc.model.slices.slice import HeldCgroup, SliceDevice, amount, with_time, wrong_count
-from nvc.model.slices.time_settings import TO_START, check_together, default_policy, enforced_text
-from nvc.slices.client.nvcd import silence
+from nvc.model.slices.time_settings import check_together, default_policy
 from nvc.slices.policy import policies
 from nvc.slices.store import registry
 from nvc.slices.store.admission import check_cap, check_server, check_weight, sharers
+from nvc.slices.store.effects import without_effect
 from nvc.slices.store.limits import edit, sound_quota
 from nvc.slices.store.registry import RegistryError
 from nvc.slices.store.snapshot import snapshot
@@ -95,10 +95,12 @@ def set_limits(
         new = with_limits(held, DRIVER_PATIENCE, lambda: _edited(kernel, tenant, chosen, change, **texts))
     else:
         new = _edited(kernel, tenant, chosen, change, **texts)
+    before = {tenant.devices[place].uuid: tenant.devices[place].policy for place in new}
+    timed = _is_timed(wanted) or wanted.idle_suspend
     return (
         *told,
         *(_shortage(tenant, new) if wanted.memory else ()),
-        *(_not_enforced(tuple(new.values())) if _is_timed(wanted) else ()),
+        *(without_effect(kernel, tenant.entry.key, wanted, before) if timed else ()),
     )
 
 
@@ -121,14 +123,6 @@ def _held(tenant: SliceStatus, sizes: dict[int, int], facts: HostFacts | None) -
         except OSError as error:
             raise RegistryError.of("change limits", tenant.name, error, "start it again if it has ended") from None
     return held_processes(facts, tenant.pids, limited, limits, reserved)
-
-
-def _not_enforced(new: tuple[QuotaDevice, ...]) -> tuple[str, ...]:
-    needing = [share for share in new if policy_of(share.policy).needs_nvcd]
-    cause = silence() if needing else ""
-    return tuple(
-        f"{share.uuid}: {enforced_text(share.policy, cause)}; {TO_START}" for share in needing if cause
-    )
 
 
 def pause(kernel: Kernel, tenant: SliceStatus, devices: tuple[str, ...], paused: bool) -> None:
@@ -204,8 +198,6 @@ def _with_time(
     check_server(tenant.entry, share.uuid, policy)
     if policy_of(policy).server and cores != share.cores:
         told.append(f"{share.uuid}: programs that run keep their part of the multiprocessors until they end")
-    if policy != asked and wanted.policy is not None:
-        told.append(f"{share.uuid}: the device has the policy {POLICIES[policy]}, which holds")
     return DeviceLimits(changed.replace(policy=policy), old.known.replace(asked_policy=asked))
 
 

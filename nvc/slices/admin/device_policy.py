@@ -15,8 +15,7 @@ from nvc.model.selection import select
 from nvc.model.slices.layout import POLICY_NATIVE
 from nvc.model.slices.policy import CAP, POLICIES, policy_of
 from nvc.model.slices.slice import SliceDevice, resolve
-from nvc.model.slices.time_settings import TO_START
-from nvc.slices.client.nvcd import silence
+from nvc.slices.client.nvcd import not_kept
 from nvc.slices.policy import policies
 from nvc.slices.policy.policies import DevicePolicy
 from nvc.slices.store import registry
@@ -138,20 +137,10 @@ def set_device_policy(
         raise RegistryError.of("change policy", error.filename or "", error) from None
     finally:
         os.close(lock)
-    return (*told, *_not_enforced(new))
-
-
-def _not_enforced(new: dict[str, DevicePolicy]) -> tuple[str, ...]:
-    """A warning for each policy and quantum that needs nvcd, if nvcd does not enforce it."""
-    needing = {
-        uuid: POLICIES[own.policy] if own.policy >= 0 else "the quantum" if own.quantum_us else "idle-suspend"
-        for uuid, own in new.items()
-        if policy_of(own.effective(POLICY_NATIVE)).needs_nvcd or own.quantum_us or own.idle_s
-    }
-    cause = silence() if needing else ""
-    return tuple(
-        f"{uuid}: {what} (not enforced: {cause}); {TO_START}" for uuid, what in needing.items() if cause
-    )
+    for uuid, own in new.items():
+        more = (("the quantum", own.quantum_us), ("idle-suspend", own.idle_s))
+        told += not_kept(uuid, own.effective(POLICY_NATIVE), *(name for name, value in more if value))
+    return tuple(told)
 
 
 def _too_much(uuid: str, own: DevicePolicy, count: int, weight: int) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 from nvc.base.errors import InitializationError
 from nvc.base.fastjson import parse
 from nvc.base.value import Value
+from nvc.model.slices.policy import policy_of
 from nvc.model.slices.time_settings import TO_START
 from nvc.slices.client.presence import NOT_RUNNING, absence, socket_path
 
@@ -18,6 +19,8 @@ PATIENCE = 0.5  # seconds that who lists slices waits for a daemon that may hang
 ANSWER_MAX = 16 << 20  # bytes: `state` tells of everything there is
 PAST = 8  # violations that are over, of one slice
 DENIED = "denied more"
+#: Why a policy is not enforced although nvcd runs.
+SHIM = "the driver's scheduler is not used; `nvcd --state` says why"
 _PART = 1 << 16
 ASK = "ask nvcd"
 RESTART = (
@@ -64,6 +67,24 @@ def silence() -> str:
     except InitializationError:
         return "nvcd does not answer"
     return ""
+
+
+def by_shim(uuid: str) -> bool:
+    """Whether nvcd does not keep the time of a device, as far as it knows. Raises InitializationError."""
+    return bool(ask("keeper", PATIENCE, uuid=uuid).get("problem"))
+
+
+def not_kept(uuid: str, policy: int, *more: str) -> tuple[str, ...]:
+    """A warning where nvcd does not keep a device's time for a policy that needs it, or for what `more` names."""
+    what = (*((f"policy {policy_of(policy).name}",) if policy_of(policy).needs_nvcd else ()), *more)
+    cause = silence() if what else ""
+    if what and not cause and not policy_of(policy).server:
+        try:
+            cause = SHIM if by_shim(uuid) else ""
+        except InitializationError as error:
+            cause = str(error.cause)
+    hint = f"; {TO_START}" if cause == NOT_RUNNING else ""
+    return (f"{uuid}: {', '.join(what)} (not enforced: {cause}){hint}",) if cause else ()
 
 
 class Violations(Value):

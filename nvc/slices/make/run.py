@@ -27,12 +27,13 @@ from nvc.model.slices import layout
 from nvc.model.slices.isolation import KERNEL
 from nvc.model.slices.slice import SliceDevice, library_directory, resolve
 from nvc.plan.ops import Plan
-from nvc.plan.slices import is_shimmed, not_enforced, shim_ops
+from nvc.plan.slices import is_shimmed, shim_ops, too_small
 from nvc.slices.make import shim
 from nvc.slices.make.builder import build_slice, choose_devices, install_slice
 from nvc.slices.make.confine import die_with, no_new_privileges
 from nvc.slices.make.kernel_limits import check_devices, limits_of, release
 from nvc.slices.store import registry
+from nvc.slices.store.effects import without_effect
 from nvc.slices.store.programs import check_name, claim
 from nvc.slices.store.snapshot import snapshot
 
@@ -242,7 +243,9 @@ def _enter_slice(
     install_slice(kernel, target, slice, libs_dir, program.timeout, apply)
     if slice.mps and not slice.server:  # there, the shim says when
         program.environment["CUDA_MPS_PIPE_DIRECTORY"] = mps
-    return not_enforced(slice.devices, slice.not_enforced)
+    own = registry.key_of(kernel, target)
+    before = {device.uuid: device.policy for device in slice.devices if not device.hidden}
+    return (*too_small(slice.devices), *without_effect(kernel, own, wanted, before))
 
 
 def _on_host(facts: HostFacts, path: str) -> str:

@@ -9,6 +9,7 @@ from nvc.base.columns import clean, fitted
 from nvc.model.slices.policy import FIRST, policy_of
 from nvc.model.slices.sizes import size_text
 from nvc.model.slices.time_settings import enforced_text
+from nvc.slices.client.nvcd import SHIM
 from nvc.slices.policy.advice import Advice, Load, Situation
 from nvc.slices.policy.utilization import Received, percent
 from nvc.slices.show.bars import short_size
@@ -45,10 +46,16 @@ def situations(picture: Picture, state: dict[str, Any], before: dict[str, Any]) 
                 ),
                 busy=_number(of_nvcd.get("busyPercent")),
                 memory=_number(of_nvcd.get("used")),
-                not_enforced=device.not_enforced,
+                not_enforced=device.not_enforced or _not_kept(of_nvcd, device),
             )
         )
     return tuple(sorted(found, key=lambda one: one.index))
+
+
+def _not_kept(of_nvcd: dict[str, Any], device: SliceDeviceStatus) -> str:
+    """Why a policy that needs nvcd would not be enforced on a device."""
+    by_nvcd = not of_nvcd or of_nvcd.get("time") == "by the driver" or policy_of(device.policy).server
+    return "" if by_nvcd else SHIM
 
 
 def _number(value: object) -> int | None:

@@ -7,6 +7,7 @@ from typing import Any
 from nvc.discovery.containers import ContainerName
 from nvc.model.request import TEXTS
 from nvc.model.slices.layout import NO_LIMIT
+from nvc.model.slices.policy import policy_of
 from nvc.model.slices.suspension import Suspension
 from nvc.model.slices.time_settings import time_document
 from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
@@ -40,6 +41,7 @@ def document(tenant: SliceStatus) -> dict[str, Any]:
                 "reserved": device.reserved,
                 "limitedBy": [name.lower() for name in tenant.keepers(device)],
                 **time_document(device),
+                "askedPolicy": policy_of(device.asked_policy).name,
                 "notEnforced": device.not_enforced or None,
                 "pacePercent": device.pace,
                 "paused": device.paused,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 
 from nvc.base.columns import fitted
+from nvc.base.errors import counted
+from nvc.model.slices.layout import POLICY_NATIVE
 from nvc.model.slices.policy import policy_of
 from nvc.model.slices.slice import SliceDevice
 from nvc.model.slices.time_settings import duration_text, enforced_text, time_settings_text
@@ -171,6 +173,8 @@ def time_text(device: SliceDeviceStatus) -> str:
         text = enforced_text(device.policy, device.not_enforced) + text.removeprefix(name)
     if device.pace is not None and device.pace < 100:
         text = f"{text}, work for at most {device.pace}% of the time now"
+    if device.asked_policy not in (device.policy, POLICY_NATIVE):
+        text = f"{text}, asks for {policy_of(device.asked_policy).name}"
     return f"{text}, paused" if device.paused else text
 
 

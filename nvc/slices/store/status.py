@@ -17,12 +17,12 @@ from nvc.kernel.clocks import host_monotonic
 from nvc.model.request import Timing
 from nvc.model.slices import ledger
 from nvc.model.slices.isolation import KERNEL, MPS
-from nvc.model.slices.layout import DENIED, NO_LIMIT, PAUSED
+from nvc.model.slices.layout import DENIED, NO_LIMIT, PAUSED, POLICY_NATIVE
 from nvc.model.slices.ledger import Account, Budget
 from nvc.model.slices.policy import policy_of
 from nvc.model.slices.quota import QuotaDevice
 from nvc.model.slices.suspension import Suspension, suspensions
-from nvc.slices.client.nvcd import silence
+from nvc.slices.client.nvcd import SHIM, silence
 from nvc.slices.policy import policies
 from nvc.slices.policy.entitlement import Demand, holds, in_force
 from nvc.slices.store.host_pids import with_host_pids
@@ -31,8 +31,6 @@ from nvc.slices.store.liveness import Life, use_of
 from nvc.slices.store.registry import Entry
 from nvc.slices.store.snapshot import Snapshot, snapshot
 
-#: Why a policy is not enforced although nvcd runs.
-SHIM = "the driver's scheduler is not used; `nvcd --state` says why"
 #: So many are listed where a name means several.
 CANDIDATES = 8
 
@@ -55,6 +53,7 @@ class SliceDeviceStatus(Timing):
     kept: bool = False  # nvcd keeps its time by the driver's scheduler; otherwise the shim does
     refused: int | None = None  # requests for memory that did not fit; None: not known
     moved: int = 0  # that is in the host's memory, of a suspended slice
+    asked_policy: int = POLICY_NATIVE  # the slice's own
 
     @property
     def hidden(self) -> bool:
@@ -288,7 +287,7 @@ def _slice_status(
             device.uuid, device.index, device.name, device.memory, limit.memory_limit, used,
             bool(limit.flags & PAUSED), bool(limit.flags & DENIED), limit.kept(at) or budget,
             reserved=device.reserved, pace=limit.paced(at), kept=limit.kept(at) is not None,
-            refused=budget.refused if budget else None, **limit.only(Timing),
+            refused=budget.refused if budget else None, asked_policy=device.asked_policy, **limit.only(Timing),
         )
         for device, limit, used, budget in zip(entry.devices, now, totals, budgets)
     )  # fmt: skip
