@@ -36,14 +36,15 @@ def trace_command(ctx: click.Context, seconds: int, path: str) -> None:
     Perfetto (ui.perfetto.dev) and chrome://tracing open the file: each GPU has a row for each process. It shows who
     had the GPU while another one waited. It needs nvcd, and the driver's scheduler.
     """
-    from nvc.slices.client.nvcd import ask
+    from nvc.slices.client.nvcd import ask, by_shim
     from nvc.slices.show.trace import document
 
+    tenants = everybody(ctx, operator_kernel())
     check_writable(path)
-    if not ask("trace", PATIENCE, back=seconds).get("asked"):
-        raise InitializationError(
-            "trace GPUs", "", "the shim keeps time here", "`nvcd --state` says why"
-        )
+    uuids = {device.uuid for tenant in tenants if tenant.alive for device in tenant.devices}
+    asked = ask("trace", PATIENCE, back=seconds).get("asked")
+    if not asked or uuids and all(map(by_shim, uuids)):
+        raise InitializationError("trace GPUs", "", "the shim keeps time here", "`nvcd --state` says why")
     end = time.monotonic() + PATIENCE
     while (records := (found := ask("traced", PATIENCE)).get("records")) is None:
         if time.monotonic() > end:
@@ -51,7 +52,6 @@ def trace_command(ctx: click.Context, seconds: int, path: str) -> None:
         time.sleep(AGAIN)
     if found.get("problem"):
         raise InitializationError("trace GPUs", "", str(found["problem"]), "try again, with fewer --seconds")
-    tenants = everybody(ctx, operator_kernel())
     slices = {pid: tenant.name for tenant in tenants for pid in tenant.pids}
     indices = {device.uuid: device.index for tenant in tenants for device in tenant.devices}
     names = {pid: name_of(pid) for pid in {pid for _, _, _, pid in records}}

@@ -51,3 +51,13 @@ def test_who_had_the_gpu(
 
 def test_without_nvcd(trace: Callable[..., Any]) -> None:
     assert "ask nvcd" in trace(1)
+
+
+def test_where_the_shim_keeps_time(
+    place: Place, driver: str, busy: Callable[..., Worker], trace: Callable[..., Any]
+) -> None:
+    """There is no log then."""
+    place.start(f"--root={driver}")
+    busy("--cores=20", seconds=600)
+    eventually(place, lambda s: any("by the shim" in one["time"] for one in s["devices"]))
+    assert "trace GPUs: the shim keeps time here; `nvcd --state` says why" in trace(1)
