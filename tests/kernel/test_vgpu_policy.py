@@ -184,7 +184,7 @@ def test_a_cap_that_does_not_hold_is_said(policy: Any, driver: str, launcher: st
         (("0", "99"), "NAME: 99: no such policy"),
         (("0", "--max-instances=-1"), "--max-instances: -1: want a whole number from 0 to 64"),
         (("0", "--total-weight=1k"), "--total-weight: 1k: want a whole number from 0 to"),
-        (("0", "--quantum=10"), "--quantum: 10: want 1ms to 1000ms; write 10ms"),
+        (("0", "--quantum=10"), "--quantum: 10: no unit; want 1ms to 1s; did you mean 10ms?"),
         (("0", "--quantum=0ms"), "--quantum: 0ms: want 1ms"),
         (("9",), "9: unknown device"),
         (("0", "fair", "--reset"), "either --reset or something"),

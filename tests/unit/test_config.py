@@ -203,9 +203,9 @@ def test_keys(text: str, wanted: dict[str, Any]) -> None:
         ),
         (
             '[[nvc.vgpu]]\nname = "a"\nmemory = "1g"\ncores = 20\nperiod = "2s"',
-            "vgpu: a: period: 2s: want 20ms to 1000ms",
+            "vgpu: a: period: 2s: want 20ms to 1s",
         ),
-        ('[nvc]\nvgpu-period = "5ms"', "vgpu-period: 5ms: want 20ms to 1000ms"),
+        ('[nvc]\nvgpu-period = "5ms"', "vgpu-period: 5ms: want 20ms to 1s"),
         ('[nvc]\nvgpu-period = 50', "vgpu-period: want"),
         ('[[nvc.vgpu]]\nname = "a"\nmemory = "1g"\nsize = 1', "vgpu: a: unknown key size"),
         ('[[nvc.vgpu]]\nname = "a"\nmemory = "1g"\ncores = 101', "vgpu: a: cores: want a whole number from 0"),

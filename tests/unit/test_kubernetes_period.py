@@ -37,7 +37,7 @@ def test_a_claims_period_wins_over_its_classes() -> None:
 @pytest.mark.parametrize(
     ("period", "cores", "cause"),
     [
-        ("5ms", "25", "period: .*want 20ms to 1000ms"),
+        ("5ms", "25", "period: .*want 20ms to 1s"),
         (50, "25", 'period: .*want a text like "50ms"'),
         ("50ms", "100", "period: 50ms: .*policy native of gpu-0 has no periods"),
     ],

@@ -133,7 +133,7 @@ def test_periods(text: str, us: int) -> None:
 
 @pytest.mark.parametrize("text", ["19ms", "2s", "100", "", "-1ms"])
 def test_what_is_no_period(text: str) -> None:
-    with pytest.raises(InputError, match="want 20ms to 1000ms"):
+    with pytest.raises(InputError, match="want 20ms to 1s"):
         parse_period("--period", text)
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvc.base.errors import InputError
-from nvc.model.slices.time_settings import PERIOD_US, parse_duration
+from nvc.model.slices.time_settings import IDLE_US, PERIOD_US, parse_duration, parse_policy
 from nvc.slices.policy.policies import (
     FLOOR_US,
     INSTANCES_MAX,
@@ -61,7 +61,7 @@ def test_durations(text: str, wanted: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "10", "ms", "-1ms", "1.5ms", "2s", "999us", "10m", "1 ms", "١ms"])
 def test_what_is_no_duration(text: str) -> None:
-    with pytest.raises(InputError, match="want 1ms to 1000ms"):
+    with pytest.raises(InputError, match="want 1ms to 1s"):
         parse_duration("--quantum", text, *QUANTUM_US)
 
 
@@ -70,6 +70,28 @@ def test_an_error_of_a_duration_names_one_that_is_taken(bounds: tuple[int, int])
     with pytest.raises(InputError) as told:
         parse_duration("--period", "99s", *bounds)
     assert bounds[0] <= parse_duration("--period", told.value.hint.removeprefix("write "), *bounds) <= bounds[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "bounds", "cause", "hint"),
+    [
+        ("50", PERIOD_US, "no unit; want 20ms to 1s", "did you mean 50ms?"),
+        ("5", IDLE_US, "no unit; want 1s to 168h", "did you mean 5s?"),
+        ("2s", PERIOD_US, "want 20ms to 1s", "write 1s"),
+        ("30ms", FLOOR_US, "want 100us to 20ms", "write 20ms"),
+        ("9us", QUANTUM_US, "want 1ms to 1s", "write 1ms"),
+        ("soon", QUANTUM_US, "want 1ms to 1s", "write 10ms"),
+    ],
+)
+def test_the_nearest_duration_is_named(text: str, bounds: tuple[int, int], cause: str, hint: str) -> None:
+    with pytest.raises(InputError) as told:
+        parse_duration("--period", text, *bounds)
+    assert (told.value.cause, told.value.hint) == (cause, hint)
+
+
+def test_the_nearest_policy_is_named() -> None:
+    with pytest.raises(InputError, match="did you mean `fixed`"):
+        parse_policy("--policy", "fiexd")
 
 
 def test_a_full_disk_removes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

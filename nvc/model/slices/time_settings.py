@@ -44,7 +44,10 @@ def parse_policy(name: str, text: str) -> TimeSetting:
     if len(text) == 1 and text in "0123456789"[: len(POLICIES)]:
         return TimeSetting(name, text, int(text))
     names = ", ".join(f"{name} ({number})" for number, name in enumerate(POLICIES))
-    raise InputError(name, text, "no such policy", f"the policies are {names}")
+    import difflib  # not at a container's start
+
+    near = "".join(f"; did you mean `{one}`?" for one in difflib.get_close_matches(text, POLICIES, 1))
+    raise InputError(name, text, "no such policy", f"the policies are {names}{near}")
 
 
 def parse_period(name: str, text: str) -> TimeSetting:
@@ -87,19 +90,26 @@ def asked(texts: dict[str, tuple[str, str]], rest: SliceRequest, many: bool = Fa
 
 def parse_duration(name: str, text: str, low: int, high: int) -> int:
     """Microseconds of `10ms`, `5000us` or `1s`, between those two. Raises InputError, which names one of them."""
+    us = 0
     for unit, length in UNITS:
         digits = text.removesuffix(unit)
         if digits != text and digits.isascii() and digits.isdigit() and len(digits) < 10:
-            if low <= int(digits) * length <= high:
-                return int(digits) * length
+            us = int(digits) * length
+            if low <= us <= high:
+                return us
     wanted = f"want {duration_text(low)} to {duration_text(high)}"
-    raise InputError(name, text, wanted, f"write {duration_text(min(max(low, 10_000), high))}")
+    if text.isascii() and text.isdigit() and len(text) < 10:
+        units = [unit for unit, length in UNITS if low <= int(text) * length <= high]
+        wanted, us = f"no unit; {wanted}", 0
+        if units:
+            raise InputError(name, text, wanted, f"did you mean {text}{'ms' if 'ms' in units else units[0]}?")
+    raise InputError(name, text, wanted, f"write {duration_text(min(max(low, us or 10_000), high))}")
 
 
 def duration_text(us: int) -> str:
     """A duration of microseconds as it is written."""
     for unit, length in (("h", 3600), ("m", 60), ("s", 1)):
-        if us > 1_000_000 and not us % (length * 1_000_000):
+        if us >= 1_000_000 and not us % (length * 1_000_000):
             return f"{us // 1_000_000 // length}{unit}"
     return f"{us}us" if us % 1000 else f"{us // 1000}ms"
 
