@@ -7,7 +7,7 @@ import stat
 from collections.abc import Iterator
 
 from nvc.apply.cgroup.denied import judge
-from nvc.base.errors import MountError, NvcError
+from nvc.base.errors import MountError, NvcError, counted
 from nvc.base.files import lines_of
 from nvc.discovery.containers.files import table, text
 from nvc.discovery.devices.nodes import CONTROL, UVM
@@ -60,6 +60,10 @@ def _process(context: Context) -> Iterator[Fact]:
 
 def _request(context: Context) -> Iterator[Fact]:
     inside, asked = context.inside, _asked(context.inside)
+    for one in context.slices()[0]:
+        if inside.pid in one.pids and one.entry.program:
+            yield Fact(slice=one.name)
+            return
     fact = Fact(asked=",".join(asked)[:80], has=CONTROL in inside.nodes(), name=inside.found.name)
     if not asked:
         value = inside.environment.get(VISIBLE)
@@ -81,7 +85,7 @@ def _request(context: Context) -> Iterator[Fact]:
     except NvcError as error:
         yield Fact(demand=f"{error.step}: {error.cause}".removesuffix(": "), driver=facts.driver_label,
                    cuda=facts.cuda_version, hint=error.hint)  # fmt: skip
-    fact.gpus, fact.mig = len(chosen.gpus), len(chosen.mig)
+    fact.gpus, fact.mig = counted(len(chosen.gpus), "GPU"), counted(len(chosen.mig), "MIG device")
     known = sorted(item for item in inside.environment.items() if is_known(item[0]))
     fact.seen = [f"{name}={value[:64]!r}" for name, value in known]
     yield fact
@@ -197,12 +201,13 @@ CHECKS = (
         Row(OK, "process {pid} ({name}) of container {id}{bundle}"),
     )),
     Check("container.request", f"{VISIBLE} against the devices of this host", _request, (
+        Row(OK, "it is a program of `vgpu run`, slice {slice}", "slice"),
         Row(WARNING, "its image requires another driver: {demand}", "demand",
             seen=("driver {driver}, CUDA {cuda}",),
             advice="{hint}; it was started with NVIDIA_DISABLE_REQUIRE, or by another toolkit"),
         Row(FAILED, "it asks for {asked}, which this host does not have: {missing}", "missing",
             run=("{nvc_cli} info --format table",), advice=f"start it with a {VISIBLE} that this host has"),
-        Row(OK, "it asks for {asked}: {gpus} GPUs, {mig} MIG devices", "asked"),
+        Row(OK, "it asks for {asked}: {gpus}, {mig}", "asked"),
         Row(UNKNOWN, "it was created but not started: its variables are not known yet", "created",
             run=("nvc-cli doctor --container {name}",)),
         Row(OK, "it got its devices by name (CDI) or by a mount, not by a variable", "has"),
