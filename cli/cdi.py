@@ -10,7 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from nvc.base.errors import InputError
+from nvc.base.errors import InputError, counted
 from nvc.base.files import closing
 from nvc.frontends.cdi.document import NONE, STRATEGIES, DocumentOptions
 from nvc.frontends.cdi.generate import generate, installed_hook, slicing_of
@@ -159,7 +159,7 @@ def refresh_command(ctx: click.Context, /, output_dir: str, wait: float, **given
         output.write(f"{gone}: removed\n")
     for file in done:
         what = "written" if file.changed else "unchanged"
-        output.write(f"{file.path}: {what}, {file.devices} devices\n")
+        output.write(f"{file.path}: {what}, {counted(file.devices, 'device')}\n")
 
 
 cdi.add_command(list_command)

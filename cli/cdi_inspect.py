@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from nvc.base.columns import fitted
-from nvc.base.errors import NvcError
+from nvc.base.errors import NvcError, counted
 from nvc.discovery import discover
 from nvc.frontends.cdi.generate import findings
 from nvc.frontends.cdi.store import DIRECTORIES, SpecFile, read_directory, read_spec
@@ -88,7 +88,7 @@ def validate_command(ctx: click.Context, files: tuple[str, ...], form: str) -> N
             program_of(ctx), tuple(f"{file.path}: {text}" for text in findings(file.document, facts))
         )
         devices = len(file.document["devices"])
-        output.write(f"{file.path}: valid, {devices} devices, version {file.document['cdiVersion']}\n")
+        output.write(f"{file.path}: valid, {counted(devices, 'device')}, version {file.document['cdiVersion']}\n")
     if wrong:
         ctx.exit(1)
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from nvc.base.columns import fitted
-from nvc.base.errors import InputError
+from nvc.base.errors import InputError, counted
 from nvc.testing.sim import SimSpec, create, destroy
 from nvc.testing.sim.models import MODELS
 from nvc.testing.sim.report import SimReport, report
@@ -39,7 +39,7 @@ def parse_layouts(layout_options: tuple[str, ...], gpus: int) -> tuple[str, ...]
             layouts[int(where)] = layout
         else:
             raise InputError(
-                "read --mig", one, f"no GPU {where}", f"there are {gpus} GPUs, counted from 0"
+                "read --mig", one, f"no GPU {where}", f"it has {counted(gpus, 'GPU')}, counted from 0"
             )
     return tuple(layouts) if layout_options else ()
 

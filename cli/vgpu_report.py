@@ -10,7 +10,7 @@ import time
 
 import click
 
-from nvc.base.errors import InputError
+from nvc.base.errors import InputError, counted
 from nvc.base.files import closing
 from nvc.base.program import INTERRUPTED, put
 from nvc_cli import completion, output
@@ -39,7 +39,7 @@ class Progress:
             return
         self._told = at
         width = min(output.columns(2), WIDTH) - len("^C") - 1  # or what a terminal echoes begins a new line
-        text = f" {at:.0f} of {self._seconds:g} s, {slices} slice{'' if slices == 1 else 's'} measured"
+        text = f" {at:.0f} of {self._seconds:g} s, {counted(slices, 'slice')} measured"
         room = max(width - len(text) - 2, 0)
         filled = min(int(room * at / self._seconds), room)
         bar = f"[{'#' * filled}{'.' * (room - filled)}]"

@@ -7,7 +7,7 @@ import time
 
 import click
 
-from nvc.base.errors import NvcError
+from nvc.base.errors import NvcError, counted
 from nvc.kernel import Kernel
 from nvc.model.slices.slice import SliceDevice
 from nvc.slices.store.status import SliceStatus
@@ -117,7 +117,8 @@ def suspension_lines(one: Suspension) -> list[tuple[str, str]]:
     from nvc.model.slices.sizes import size_text
 
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.since))
-    text = f"since {since}, {size_text(one.bytes)} of {len(one.pids)} processes in the host's memory"
+    whose = counted(len(one.pids), "process", "processes")
+    text = f"since {since}, {size_text(one.bytes)} of {whose} in the host's memory"
     return [(one.state, text), *([("", one.problem)] if one.problem else [])]
 
 

@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 
 import nvc
-from nvc.base.errors import PermissionDenied, visible
+from nvc.base.errors import PermissionDenied, counted, visible
 from nvc.daemon.daemon import Daemon
 from nvc.daemon.io import watch
 from nvc.daemon.io.loop import SECOND
@@ -110,8 +110,8 @@ def begun(daemon: Daemon, control_socket: str) -> tuple[tuple[str, int], ...]:
     """What the log says at the start, each line with its level: what runs here, with which driver and defaults."""
     config = daemon.config
     driver = f"driver {daemon.driver} in {config.root}" if daemon.driver else f"no driver in {config.root} yet"
-    count = len(daemon.slices.by_key)
-    runs = f"version {nvc.__version__}, {driver}, {count} slices, socket {control_socket}"
+    count = counted(len(daemon.slices.by_key), "slice")
+    runs = f"version {nvc.__version__}, {driver}, {count}, socket {control_socket}"
     defaults = (
         f"configuration {config.path or 'defaults'}: policy {config.vgpu_policy or 'automatic'}, "
         f"on-bypass {config.nvcd_on_bypass}, on-excess {config.nvcd_on_excess}, "

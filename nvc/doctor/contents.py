@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from nvc.base.errors import NvcError
+from nvc.base.errors import NvcError, counted
 from nvc.discovery.devices.nodes import CONTROL
 from nvc.discovery.devices.proc import is_version
 from nvc.discovery.driver.compat import DIRECTORY as COMPAT
@@ -149,7 +149,7 @@ def _quota(context: Context) -> Iterator[Fact]:
     for device in tenant.devices:
         if device.used >= device.limit - _NEARLY:
             yield Fact(index=device.index, used=device.used >> 20, limit=device.limit >> 20, name=tenant.name)
-    yield Fact(problem=tenant.problem, name=tenant.name, count=len(tenant.devices))
+    yield Fact(problem=tenant.problem, name=tenant.name, devices=counted(len(tenant.devices), "device"))
 
 
 _LDCONFIG = "run ldconfig in the container, with the engine's exec"
@@ -199,6 +199,6 @@ CHECKS = (
         Row(FAILED, "its use is not known: {problem}", "problem", advice=AGAIN),
         Row(WARNING, "its slice of device {index} is full: {used} of {limit} MiB", "limit",
             run=("nvc-cli vgpu set {name} --memory SIZE",), advice="further allocations get `out of memory`"),
-        Row(OK, "slice {name} of {count} devices"),
+        Row(OK, "slice {name} of {devices}"),
     )),
 )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from textwrap import fill, wrap
 
 from nvc.base.columns import fitted
-from nvc.base.errors import one_line
+from nvc.base.errors import counted, one_line
 from nvc.doctor import FAILED, OK, UNKNOWN, WARNING, Check, Finding, Result, worst
 
 LABELS = {OK: "ok", WARNING: "warning", FAILED: "failed", UNKNOWN: "cannot tell"}
@@ -77,7 +77,7 @@ def summary(results: tuple[Result, ...]) -> str:
     """How many checks there were, and how they ended."""
     counts = {status: sum(result.status == status for result in results) for status in _READING}
     ended = ", ".join(f"{counts[status]} {LABELS[status]}" for status in _READING if counts[status])
-    return f"{len(results)} checks: {ended}"
+    return f"{counted(len(results), 'check')}: {ended}"
 
 
 def reason(results: tuple[Result, ...]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nvc.base.errors import counted
 from nvc.base.types import Any
 from nvc.plan import ops
 
@@ -87,7 +88,7 @@ def _row(op: ops.Op) -> tuple[str, str, str, tuple[str, ...]]:
         return (
             "ldcache",
             "/etc/ld.so.cache",
-            f"{len(held)} {'entry' if len(held) == 1 else 'entries'}",
+            counted(len(held), "entry", "entries"),
             tuple(held),
         )
     return ops.assert_never(op)

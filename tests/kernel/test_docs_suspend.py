@@ -37,7 +37,7 @@ def test_every_command(place: Place, driver: str, launcher: str, scratch: str) -
         assert program.stdout is not None and set(program.stdout.readline().split()[1:]) == {"0"}
         by_hand, hooks, idle = re.findall(r"^```sh\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
         shown = run(*place.enter("sh", "-ec", by_hand), env=env).stdout
-        assert "\nsuspended  since " in shown and "1518 MiB of 1 processes" in shown, shown
+        assert "\nsuspended  since " in shown and "1518 MiB of 1 process in" in shown, shown
         run(*place.enter("sh", "-ec", hooks), env=env)
         show = place.enter("nvc-cli", "vgpu", "show", "web", "--format=json")
         assert '"resume": "http:8000/wake_up"' in run(*show, env=env).stdout

@@ -127,7 +127,7 @@ def test_a_change_whose_writer_was_killed_is_ended_by_who_is_next(programs: Prog
         fd = os.open(entry.quota, os.O_RDONLY)
         assert quota.read(fd)
         os.close(fd)
-    assert "2 slices share it, of at most 2" in programs.refused("--device=1", "--memory=1g")
+    assert "2 slices on it, of at most 2" in programs.refused("--device=1", "--memory=1g")
 
 
 @pytest.mark.parametrize("how", POLICY)

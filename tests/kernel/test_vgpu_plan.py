@@ -101,7 +101,7 @@ def test_a_plan_that_would_be_refused_is_refused(
         nvc.Driver(nvc.DriverOptions(root=driver)) as found,
     ):
         found.configure(nvc.Container(one.pid, first.rootfs), asked())
-        with pytest.raises(RegistryError, match="1 slices share it, of at most 1"):
+        with pytest.raises(RegistryError, match="1 slice on it, of at most 1"):
             found.plan(nvc.Container(other.pid, second.rootfs), asked())
         assert found.plan(nvc.Container(one.pid, first.rootfs), asked()).slice is not None
 

@@ -90,7 +90,7 @@ def test_no_more_slices_than_there_may_be(
     tenants.start("--memory=1g")
     assert "2 slices" not in policy("0").stderr
     tenants.start("--cores=20")
-    cause = "2 slices share it, of at most 2; `nvc-cli vgpu policy` shows that"
+    cause = "2 slices on it, of at most 2; `nvc-cli vgpu policy` shows that"
     assert cause in tenants.refused("--memory=1g")
     with runc_bundle().created("runc") as container:
         configure = Configure(launcher, driver)

@@ -51,8 +51,8 @@ def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_nothing_to_say(said: Any) -> None:
     assert said(slice_("a")) == []
-    assert said(slice_("a", SUSPENDED)) == ["ok 1 slices are suspended"]
-    assert said(slice_("a", used=3000 * MIB), idle=60) == ["ok 0 slices are suspended"]
+    assert said(slice_("a", SUSPENDED)) == ["ok 1 suspended slice"]
+    assert said(slice_("a", used=3000 * MIB), idle=60) == ["ok 0 suspended slices"]
 
 
 def test_a_slice_that_is_not_back(said: Any) -> None:

@@ -47,7 +47,7 @@ def test_layouts(values: tuple[str, ...], layouts: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("value", ["3:on", "-1:on", "x:on", ":on"])
 def test_layouts_for_gpus_that_are_not_there(value: str) -> None:
-    with pytest.raises(InputError, match="there are 3 GPUs, counted from 0"):
+    with pytest.raises(InputError, match="it has 3 GPUs, counted from 0"):
         parse_layouts((value,), 3)
 
 

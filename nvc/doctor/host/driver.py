@@ -7,7 +7,7 @@ import re
 import socket
 from collections.abc import Iterator
 
-from nvc.base.errors import InitializationError, PermissionDenied
+from nvc.base.errors import InitializationError, PermissionDenied, counted
 from nvc.discovery.containers.files import names_in
 from nvc.discovery.devices.proc import PROC, kernel_version
 from nvc.discovery.devices.sockets import SOCKETS
@@ -70,7 +70,8 @@ def _nvml(context: Context) -> Iterator[Fact]:
     facts, error, seconds = context.asked
     if facts is not None:
         yield Fact(slow=seconds > SLOW, seconds=seconds)
-        yield Fact(driver=facts.driver_label, cuda=facts.cuda_version, count=len(facts.gpus), ms=seconds * 1000)
+        yield Fact(driver=facts.driver_label, cuda=facts.cuda_version, count=len(facts.gpus),
+                   gpus=counted(len(facts.gpus), "GPU"), ms=seconds * 1000)  # fmt: skip
         yield from (Fact(warning=text) for text in facts.warnings)
     elif error is not None:
         text = f"{error.step}: {': '.join(str(part) for part in (error.path, error.cause) if part)}"
@@ -218,7 +219,7 @@ ANSWERS = (
             run=("systemctl enable --now nvidia-persistenced",),
             advice="without the persistence daemon, the driver restarts for each program"),
         Row(WARNING, "{warning}", "warning"),
-        Row(OK, "driver {driver}, CUDA {cuda} answers for {count} GPUs in {ms:.0f} ms", "count"),
+        Row(OK, "driver {driver}, CUDA {cuda} answers for {gpus} in {ms:.0f} ms", "count"),
         Row(FAILED, "driver {driver}, CUDA {cuda} has no GPU", "driver",
             advice="check lspci, and the kernel log: dmesg | grep NVRM"),
     )),

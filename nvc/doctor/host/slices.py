@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from nvc.base.errors import NvcError
+from nvc.base.errors import NvcError, counted
 from nvc.base.files import closing
 from nvc.discovery.driver.elf import read_elf
 from nvc.doctor import FAILED, OK, UNKNOWN, WARNING, Check, Fact, Row, aside, first, with_systemd
@@ -108,7 +108,7 @@ def _quotas(context: Context) -> Iterator[Fact]:
     for one in known.broken:
         path = one.entry.directory
         yield Fact(path=path, file=os.path.basename(one.path), cause=one.cause, torn=one.torn, aside=aside(path))
-    yield Fact(count=len(known.slices))
+    yield Fact(slices=counted(len(known.slices), "slice"))
 
 
 def _ledgers(context: Context) -> Iterator[Fact]:
@@ -300,7 +300,7 @@ CHECKS = (
             advice="the command ends that change"),
         Row(FAILED, "the slice in {path} is broken: {file}: {cause}", "path", run=("{aside}",),
             advice="then start its container again: while it runs, its programs are denied memory"),
-        Row(OK, "{count} slices"),
+        Row(OK, "{slices}"),
     )),
     Check("vgpu.ledgers", "the ledgers of slices", _ledgers, (
         Row(FAILED, "the use of slice {name} is not known: {problem}", seen=("process {pid}, {rootfs}",),

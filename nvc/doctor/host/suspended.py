@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from nvc.base.errors import NvcError
+from nvc.base.errors import NvcError, counted
 from nvc.base.files import lines_of
 from nvc.doctor import FAILED, OK, WARNING, Check, Fact, Row, first
 from nvc.doctor.context import Context, read_text
@@ -45,7 +45,7 @@ def _suspension(context: Context) -> Iterator[Fact]:
     free = _available() - suspension.HOST_SPARE
     if used > free:
         yield Fact(used=used >> 20, free=max(0, free) >> 20)
-    yield Fact(count=len(away))
+    yield Fact(suspended=counted(len(away), "suspended slice"))
 
 
 def _idle(base: str) -> set[str]:
@@ -73,6 +73,6 @@ CHECKS = (
             advice="docs/time.md says what that needs"),
         Row(WARNING, "not all slices can be suspended: they use {used} MiB, the host has {free} MiB for that",
             "used", advice="give the host more memory, or turn idle-suspend off for some GPUs"),
-        Row(OK, "{count} slices are suspended"),
+        Row(OK, "{suspended}"),
     )),
 )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from nvc.base.errors import counted
 from nvc.base.value import Value
 from nvc.model.slices.policy import policy_of
 from nvc.slices.policy.utilization import percent
@@ -127,7 +128,7 @@ def _device(sums: DeviceSums, picture: Picture, chars: Characters, width: int, s
     memory_part = sums.used / sums.memory if sums.memory else None
     total = short_size(sums.memory) if sums.memory else "?"
     memory = f"{short_size(sums.used)}/{total}"
-    count = f"{len(sums.rows)} slice{'' if len(sums.rows) == 1 else 's'}"
+    count = counted(len(sums.rows), "slice")
     head = f"GPU {sums.index}"
     before = f"{head:<8}" if short else "  memory "
     after = f"  {count}" if short else " "

@@ -60,7 +60,7 @@ def plain_top(
     """
     clock = time.strftime("%H:%M:%S", time.localtime(now))
     running = sum(tenant.alive for tenant in everybody)
-    parts = [f"nvc-cli vgpu top, {clock}, {running} running of {len(everybody) + gone} slices\n"]
+    parts = [f"nvc-cli vgpu top, {clock}, {running} running of {counted(len(everybody) + gone, 'slice')}\n"]
     everybody = tuple(sorted(everybody, key=lambda tenant: not tenant.alive))
     rows = rows_of(everybody, received)
     if sums := sums_of(rows, host):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nvc.base.errors import InputError
+from nvc.base.errors import InputError, counted
 from nvc.base.value import Value
 from nvc.model.slices.isolation import EXCLUSIVE
 from nvc.model.slices.policy import CAP, MPS_CLIENTS, policy_of
@@ -88,7 +88,7 @@ def admit(kernel: Kernel, key: str, slice: Slice) -> None:
         most = own.max_instances
         if most and len(others) >= most:
             raise RegistryError(
-                "make a slice", device.uuid, f"{len(others)} slices share it, of at most {most}",
+                "make a slice", device.uuid, f"{counted(len(others), 'slice')} on it, of at most {most}",
                 "`nvc-cli vgpu policy` shows that, and changes it with --max-instances",
             )  # fmt: skip
         check_weight("make a slice", device.uuid, device.weight, own.total_weight, others)
