@@ -56,6 +56,7 @@ OPTIONS = {
         "--runtime-path": "--nvidia-runtime-path",
         "--set-as-default": "--nvidia-set-as-default",
     },
+    "cdi refresh": {"--output-dir": "--output"},
     "config set": {"nvc-cli config unset": "--remove --unset"},
     "vgpu run": {"--device": "--gpu --gpus -i", "--memory": "-m"},
 }
@@ -76,6 +77,8 @@ def command_hint(group: str, word: str, known: Iterable[str]) -> str:
 def option_hint(command: str, word: str, known: Iterable[str]) -> str:
     """What to write in place of the option `word` of `command`, as a question; "" where nothing comes near."""
     known = list(known)
+    if command and word in ("--root", "--load-kmods", "--debug"):
+        return f"global options come first: `nvc-cli {word}{' PATH' if word == '--root' else ''} {command}`"
     formats = FORMATS if "--format" in known else {}
     offer = _foreign({**OPTIONS.get(command, {}), **formats}, word)
     offer = offer or (_near(word, known) if word.startswith("--") else "")

@@ -75,7 +75,7 @@ def run_command(
 
     wanted = wanted_slice(given)
     if wanted is None:
-        *others, last = (option_of(row) for row in fields_by("run") if row.name != "reserved")
+        *others, last = (option_of(row) for row in fields_by("run") if row.name not in ("reserved", "period"))
         raise click.UsageError(f"want {', '.join(others)} or {last}")
     uid, gid = arguments.user(user) if user else (-1, -1)
     environment = callers_environment()

@@ -53,7 +53,9 @@ def set_command(
     the slice.
     """
     wanted = wanted_slice(given)
-    if unlimited and given["memory"] is not None or not unlimited and wanted is None:
+    if unlimited and given["memory"] is not None:
+        raise click.UsageError("want either --memory or --unlimited")
+    if not unlimited and wanted is None:
         memory, *others, last = map(option_of, fields_by("set"))
         raise click.UsageError(f"want {memory} or --unlimited, {', '.join(others)} or {last}")
     from nvc.model.request import SliceRequest

@@ -21,6 +21,7 @@ MOST_READINGS = 100_000
 LONG = 2.0  # seconds; for less, progress is not worth looking at
 OFTEN = 0.2  # seconds between two lines of it
 WIDTH = 80  # columns of it at most
+_ELSEWHERE = "name a file that can be written, in a directory that is there"
 _WRITE = posix.O_WRONLY | posix.O_NOFOLLOW | posix.O_CLOEXEC
 
 
@@ -73,10 +74,10 @@ def report_command(
 ) -> None:
     """Measure the utilization of slices; without SLICE, of all slices.
 
-    In the drawing, solid lines are utilization, and dashed lines the entitlement. Ctrl-C ends the measurement early
     Where the shim keeps time, utilization has the time in which kernels of others ran before a
     slice's own, too: all together may be more than 100%.
 
+    In the drawing, solid lines are utilization, and dashed lines the entitlement. Ctrl-C ends the measurement early
     and keeps its results. With --output, if nothing was measured, no file is written and the exit code
     is 1.
     """
@@ -138,7 +139,7 @@ def check_writable(path: str) -> None:
                 posix.unlink(trial, dir_fd=directory)
     except OSError as error:
         if error.errno != errno.ENXIO:  # a pipe that nobody reads yet
-            raise output.OutputError.of("write", path, error) from None
+            raise output.OutputError.of("write", path, error, _ELSEWHERE) from None
 
 
 def write_file(path: str, text: str) -> None:
@@ -149,4 +150,4 @@ def write_file(path: str, text: str) -> None:
                 posix.ftruncate(fd, 0)
             put(fd, text)
     except OSError as error:
-        raise output.OutputError.of("write", path, error) from None
+        raise output.OutputError.of("write", path, error, _ELSEWHERE) from None

@@ -113,7 +113,8 @@ def open_target(
         target.close()
         raise ContainerError.of(
             "open container", error.filename or f"pid {target.pid}", error,
-            "the process has ended: start the container again" if gone else "",
+            "the process has ended: start the container again" if gone else "name a directory that is there"
+            if host and error.errno in (errno.ENOENT, errno.ENOTDIR) else "",
         ) from None  # fmt: skip
     except NvcError:
         target.close()

@@ -22,7 +22,7 @@ def stop() -> int:
     path = socket_path()
     pid = listener_of(path)
     if pid is None:
-        raise failed(STOP, path, NOT_RUNNING, "`journalctl -u nvcd` shows why it ended")
+        raise failed(STOP, path, NOT_RUNNING, "if nobody stopped it: `journalctl -u nvcd`")
     if _is_systemd(pid):
         raise _of_unit(path)
     try:

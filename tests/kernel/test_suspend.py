@@ -120,7 +120,7 @@ def test_a_full_gpu_takes_nobody_back(place: Place, launcher: str, holder: Start
     other = holder(5000)
     done = cli(place, launcher, "resume", str(one.tenant), check=False)
     assert done.returncode == 1 and "have to be free, and" in done.stderr, done.stderr
-    assert "the slice is suspended" in done.stderr and "suspend others on this GPU" in done.stderr
+    assert "it is suspended" in done.stderr and "suspend others on this GPU" in done.stderr
     assert state(place, launcher, one) == "suspended" and other.tells()
     cli(place, launcher, "suspend", str(other.tenant))
     cli(place, launcher, "resume", str(one.tenant))
@@ -132,7 +132,7 @@ def test_what_the_driver_refuses(place: Place, launcher: str, holder: Start) -> 
     done = cli(place, launcher, "suspend", str(one.tenant), check=False)
     assert done.returncode == 1 and "cuCheckpointProcessCheckpoint: the driver cannot save" in done.stderr
     assert f"process {one.tenant}" in done.stderr and "managed memory" in done.stderr
-    assert "the slice is running" in done.stderr and state(place, launcher, one) == "running"
+    assert "it is not suspended" in done.stderr and state(place, launcher, one) == "running"
     assert 'nvc_slice_suspend_failures_total{' in get(place, "/metrics")
     assert one.tells()
 
@@ -358,7 +358,7 @@ def test_a_record_that_cannot_be_written(place: Place, launcher: str, holder: St
     try:
         done = cli(place, launcher, "suspend", str(one.tenant), check=False)
         assert done.returncode == 1 and "no space left" in done.stderr.lower(), done.stderr
-        assert "the slice is running" in done.stderr and records in done.stderr
+        assert "it is not suspended" in done.stderr and records in done.stderr
         assert state(place, launcher, one) == "running" and one.tells()
     finally:
         run(*there, "umount", records)

@@ -156,7 +156,8 @@ def test_an_entry_that_cannot_be_read_can_be_removed(tenants: Programs, launcher
 def test_caps_where_the_policy_is_that_of_caps(policy: Any, tenants: Programs, launcher: str) -> None:
     pid = tenants.start("--memory=1g")
     done = policy("0", "fixed", check=False)
-    assert done.returncode == 1 and "1 of its slices have no cap for the policy fixed" in done.stderr
+    text = "1 slice without a cap for the policy fixed: sh; `nvc-cli vgpu set sh --cores N`"
+    assert done.returncode == 1 and text in done.stderr
     assert shown(policy)["policy"] is None
     cli(launcher, "set", str(pid), "--cores=40")
     policy("0", "fixed")

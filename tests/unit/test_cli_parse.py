@@ -160,7 +160,8 @@ def test_as_click(command: str, data: st.DataObject) -> None:
         (["--roo"], "option '--root' requires an argument"),
         (["-kr"], "option requires an argument -- 'r'"),
         (["configure", "--cuda-compat-mod"], "option '--cuda-compat-mode' requires an argument"),
-        (["configure", "--root=/"], "unrecognized option '--root'"),
+        (["configure", "--root=/"],
+         "unrecognized option '--root'; global options come first: `nvc-cli --root PATH configure`"),
         (["--device=0", "configure"], "unrecognized option '--device'"),
     ],
 )

@@ -121,7 +121,7 @@ def opener(kernel: Kernel, config: Config, pins: str) -> Callable[[], Driver]:
         if not os.path.exists(control):
             raise RmError(
                 "open the driver", control, "the simulated driver's resource manager does not run",
-                "time is kept by the shim",
+                "that is usual: only tests start it",
             )  # fmt: skip
         return RmDriver(control, (), facts.driver_root, libraries, pins)
 

@@ -76,8 +76,9 @@ def resolve(name: str) -> RunningContainer:
             return found
     if unread is not None:
         raise ContainerError.of("find container", unread.filename, unread, "give its process id")
+    process = "no process has this number, and " if name.isdigit() else ""
     raise InputError(
-        "find container", name, "no running container has this name",
+        "find container", name, f"{process}no running container has this name",
         "give the process id of its first process: docker inspect -f {{.State.Pid}}, crictl inspect, runc state",
     )  # fmt: skip
 

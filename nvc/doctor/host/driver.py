@@ -59,11 +59,12 @@ def _cards() -> dict[str, str]:
 
 
 def _modules(context: Context) -> Iterator[Fact]:
+    version = context.module
     yield Fact(uvm="nvidia-uvm" in context.majors, root=context.host.system.path.rstrip("/"))
     for name in ("nvidia_uvm", "nvidia_modeset"):
         content = context.host.system.read_optional(f"/sys/module/{name}/version", 256) or b""
         other = content.decode("ascii", "replace").strip()
-        yield Fact(uvm=True, name=name, version=context.module, other=other if other != context.module else "")
+        yield Fact(uvm=True, name=name, version=version, other=other if other != version else "")
 
 
 def _nvml(context: Context) -> Iterator[Fact]:

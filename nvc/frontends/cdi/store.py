@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import posixpath
 import stat
@@ -122,7 +123,8 @@ def open_directory(path: str, create: bool, private: bool) -> int:
             os.makedirs(path, 0o755, exist_ok=True)
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        raise CdiError.of("open specification directory", path, error) from None
+        hint = f"make it: `mkdir -p {path}`" if error.errno == errno.ENOENT else ""
+        raise CdiError.of("open specification directory", path, error, hint) from None
     status = os.fstat(fd)
     if private and not is_ours_alone(status):
         os.close(fd)

@@ -25,7 +25,7 @@ def in_cluster(environment: dict[str, str], directory: str = ACCOUNT) -> Server:
     )
     if not host or not port.isdigit():
         raise InputError(
-            "find API server", "KUBERNETES_SERVICE_HOST", "not set: this is no pod of Kubernetes",
+            "find API server", "", "this is no pod of Kubernetes: KUBERNETES_SERVICE_HOST is not set",
             "outside of one, name a file with --kubeconfig",
         )  # fmt: skip
     return Server(host, int(port), _context(f"{directory}/ca.crt"), lambda: _token(f"{directory}/token"))

@@ -17,7 +17,10 @@ HOOK_MAX = 80
 SIGNALS = {"USR1": 10, "USR2": 12}
 _PORT_MAX = 65535
 _IN_PATH = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._~-?=&%+:")
-_WANTED = f"want http:PORT/PATH, signal:{' or signal:'.join(SIGNALS)}, or {OFF}, at most {HOOK_MAX} characters"
+_WANTED = (
+    f"want http:PORT/PATH with a port up to {_PORT_MAX}, signal:{' or signal:'.join(SIGNALS)}, or {OFF}, "
+    f"at most {HOOK_MAX} characters"
+)
 
 
 class Hook(Value):

@@ -64,7 +64,8 @@ def _nearest(text: str) -> str:
 def in_bytes(name: str, text: str, count: int) -> Size:
     """The size of `count` bytes. Raises InputError for less than 1 MiB or more than any device has."""
     if count == 0:
-        raise InputError(name, text, "0 is not allowed", "leave it out for no limit")
+        hint = "leave it out for no limit; for a slice that runs: `nvc-cli vgpu set SLICE --unlimited`"
+        raise InputError(name, text, "0 is not allowed", hint)
     if count < SMALLEST:
         raise InputError(name, text, f"{count} bytes is less than 1 MiB", HINT)
     if count > LARGEST:

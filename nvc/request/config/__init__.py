@@ -166,7 +166,7 @@ def check_file(path: str) -> tuple[tuple[str, ...], tuple[ConfigError, ...]]:
     try:
         fd = os.open(path, _READ)
     except OSError as error:
-        return (), (ConfigError.of("open", path, error),)
+        return (), (ConfigError.of("open", path, error, "name a file that can be read"),)
     try:
         _check(os.fstat(fd), path)
         _, warnings, errors = examine(_read(fd, path), path)

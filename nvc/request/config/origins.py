@@ -100,5 +100,8 @@ def split(name: str) -> tuple[str, str]:
     import difflib
 
     names = [f"{table}.{key}" if table else key for table, keys in KEYS.items() for key in keys]
-    near = difflib.get_close_matches(name, names, 1, 0.0)
-    raise ConfigError("unknown key", "", name, f"the nearest is {near[0]}" if near else "")
+    if name in KEYS:
+        raise ConfigError("unknown key", "", name, f"it is a table: its keys are {', '.join(KEYS[name])}")
+    near = difflib.get_close_matches(name, names, 1)
+    hint = f"the nearest is {near[0]}" if near else "`nvc-cli config show` lists all"
+    raise ConfigError("unknown key", "", name, hint)

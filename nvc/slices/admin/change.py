@@ -238,7 +238,7 @@ def _chosen(tenant: SliceStatus, devices: tuple[str, ...]) -> list[int]:
         found = [place for place, device in enumerate(tenant.devices) if _is_named(device, name)]
         if not found:
             raise InputError(
-                "--device", name, "not a device of this slice", "`nvc-cli vgpu show` lists them"
+                "--device", name, "not a device of this slice", f"`nvc-cli vgpu show {tenant.name}` lists them"
             )
         if any(tenant.devices[place].hidden for place in found):  # nobody has let the slice in there
             raise InputError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import posixpath
 
@@ -45,7 +46,9 @@ def check_process(kernel: Kernel, pid: int) -> CheckReport:
     except TimeoutError as error:
         return CheckReport(pid, name, AROUND_IT, (), ((str(error.filename), str(error.strerror)),))
     except OSError as error:
-        raise ContainerError.of("look at process", f"pid {pid}", error, "run as root") from None
+        rights = error.errno in (errno.EACCES, errno.EPERM)
+        hint = "run as root of the host, outside of containers" if rights else "name a process that runs"
+        raise ContainerError.of("look at process", f"pid {pid}", error, hint) from None
     shims: dict[str, list[str]] = {}
     private: list[tuple[str, str]] = []
     uncovered: list[tuple[str, str]] = []

@@ -6,8 +6,9 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from nvc.base.errors import InputError
+from nvc.base.errors import InputError, counted
 from nvc.base.value import Value
+from nvc.discovery.containers.lookup import Lookup
 from nvc.kernel import Kernel
 from nvc.model.facts import HostFacts
 from nvc.model.request import Request, SliceRequest
@@ -23,6 +24,7 @@ from nvc.slices.store.admission import Sharer, check_server, sharers
 from nvc.slices.store.limits import edit
 from nvc.slices.store.registry import RegistryError
 from nvc.slices.store.snapshot import snapshot
+from nvc.slices.store.status import label_of
 
 
 class SharedDevice(Value):
@@ -114,12 +116,14 @@ def set_device_policy(
                 raise InputError(uuid, cause=cause, hint="choose another policy")
             for entry, _ in users:
                 check_server(entry, uuid, own.effective(POLICY_NATIVE))
-            uncapped = sum(not share.cores for share in shares)
+            uncapped = [entry for entry, share in users if not share.cores]
             if uncapped and policy_of(own.effective(POLICY_NATIVE)).bound == CAP:
+                names = [label_of(entry, Lookup()) for entry in uncapped]
                 raise InputError(
                     uuid,
-                    cause=f"{uncapped} of its slices have no cap for the policy {POLICIES[own.policy]}",
-                    hint="`nvc-cli vgpu set SLICE --cores N` gives one",
+                    cause=f"{counted(len(names), 'slice')} without a cap for the policy {POLICIES[own.policy]}: "
+                    + ", ".join(names),
+                    hint=f"`nvc-cli vgpu set {names[0]} --cores N` gives one",
                 )  # fmt: skip
             told += _too_much(uuid, own, len(shares), sum(share.weight for share in shares))
         for uuid, own in new.items():
@@ -149,6 +153,6 @@ def _too_much(uuid: str, own: DevicePolicy, count: int, weight: int) -> list[str
         told.append(f"{uuid}: {count} slices share it already; no more are let in until some have ended")
     if own.total_weight and weight > own.total_weight:
         told.append(
-            f"{uuid}: its slices have a weight of {weight} already; no more are let in until some ended"
+            f"{uuid}: its slices have a weight of {weight} already; no more are let in until some have ended"
         )
     return told

@@ -22,11 +22,11 @@ def check_ended(name: str, entry: Entry, container: ContainerName, life: Life | 
         return
     first = entry.pid if entry.pid in life.pids else life.pids[0]
     more = f" and {len(life.pids) - 1} more" if len(life.pids) > 1 else ""
-    hint = f"end it first: `{_end(container, first)}`"
+    hint = f"end it first: `{_end(container, first, bool(entry.rootfs))}`"
     raise InputError("remove slice", name, f"runs: process {first}{more}", hint)
 
 
-def _end(container: ContainerName, pid: int) -> str:
+def _end(container: ContainerName, pid: int, of_container: bool) -> str:
     """The command that ends a container, or a program whose first process is `pid`."""
     if container.pod:
         return f"kubectl delete pod {f'-n {container.namespace} ' if container.namespace else ''}{container.pod}"
@@ -34,4 +34,4 @@ def _end(container: ContainerName, pid: int) -> str:
         return f"{container.engine} kill {container.label}"
     if container.engine == "containerd":
         return f"ctr -n {container.realm or 'default'} tasks kill {container.id}"
-    return f"kill {pid}"
+    return f"kill -KILL {pid}" if of_container else f"kill {pid}"  # the first process ignores other signals

@@ -8,6 +8,7 @@ from typing import Any
 from nvc.base.errors import InitializationError
 from nvc.model.slices.entry import RegistryError
 from nvc.model.slices.suspension import RESUMING, SUSPENDED, SUSPENDING
+from nvc.model.slices.time_settings import TO_START
 from nvc.slices.client import nvcd
 
 PAUSE = 0.05  # seconds between two looks at how it goes
@@ -31,13 +32,14 @@ def _wait(step: str, question: str, wanted: str, key: str, name: str, timeout: f
     while answer.get("state") in (SUSPENDING, RESUMING):
         if time.monotonic() > end:
             cause = f"it is {answer['state']} still after {timeout:.0f} s, and nvcd goes on"
-            raise RegistryError(step, name, cause, "`nvc-cli vgpu show` tells what comes of it")
+            raise RegistryError(step, name, cause, f"`nvc-cli vgpu show {name}` tells what comes of it")
         time.sleep(PAUSE)
         answer = _ask(step, "suspension", key, name)
     state, cause = str(answer.get("state")), str(answer.get("problem") or answer.get("error") or "")
     if state != wanted or cause:
-        text = f"{cause}; the slice is {state}" if cause else f"the slice is {state}"
-        hint = str(answer.get("hint") or "`nvc-cli vgpu show` tells more")
+        now = "it is not suspended" if state == RUNNING else f"it is {state}"
+        text = f"{cause}; {now}" if cause else now
+        hint = str(answer.get("hint") or "`nvc-cli vgpu show SLICE` tells more").replace("SLICE", name)
         raise RegistryError(step, name, text[:500], hint[:200])
 
 
@@ -46,4 +48,4 @@ def _ask(step: str, question: str, key: str, name: str) -> dict[str, Any]:
         return nvcd.ask(question, ANSWER_TIME, key=key)
     except InitializationError as error:
         cause = f"nvcd does not answer at {error.path}: {error.cause}"
-        raise RegistryError(step, name, cause, "start nvcd: it brings back what was on its way") from None
+        raise RegistryError(step, name, cause, f"{TO_START}; it brings back what was on its way") from None

@@ -194,6 +194,8 @@ def _execute(program: Command) -> str:
     except OSError as error:
         missing = error.errno == errno.ENOENT
         hint = "write its path, or have its directory in PATH" if missing else ""
+        if error.errno == errno.EACCES and not os.access(program.words[0], os.X_OK):
+            hint = "make it executable: `chmod +x`"
         text = str(InputError.of("run", program.words[0], error, hint))
         return f"{_NOT_FOUND if missing else _NOT_EXECUTED}\n\n{text}"
 

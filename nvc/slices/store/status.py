@@ -59,12 +59,12 @@ class SliceDeviceStatus(Timing):
     def hidden(self) -> bool:
         """Whether the slice cannot use it: it is listed because CUDA_VISIBLE_DEVICES alone does not deny it."""
         return self.limit == 0
+
     @property
     def measured(self) -> bool:
         """Whether its time is: by the driver's log, beside others by nvcd, or of a slice with a cap by the shim."""
         capped = self.cores and policy_of(self.policy).timed
         return self.kept or self.pace is not None or bool(capped)
-
 
     @property
     def timed(self) -> bool:
@@ -316,7 +316,7 @@ def find(everybody: tuple[SliceStatus, ...], name: str) -> SliceStatus:
         if found:
             cause = f"{len(found)} slices are meant: {_candidates(found)}"
             raise InputError("find slice", name, cause, "write one of these names, or more of the id")
-    cause = "no such slice, container or process in one"
+    cause = "no such slice or container, nor a process in one"
     raise InputError("find slice", name, cause, "`nvc-cli vgpu ls --all` lists them")
 
 
