@@ -196,7 +196,7 @@ def test_slices_are_forgotten_when_they_are_gone(sliced: Any, launcher: str) -> 
     for words in ((), ("--force",)):  # it would run on, and nobody would see it
         refused = cli(launcher, "rm", seen["name"], *words, check=False)
         assert refused.returncode == 1 and entry_of(container.pid)
-        assert f"end it first: `kill {container.pid}`" in refused.stderr
+        assert f"end it first: `kill -KILL {container.pid}`" in refused.stderr
     inside.end()
     assert cli(launcher, "pause", seen["key"]).stderr == ""
     container.call("delete", "--force", container.name)
@@ -217,7 +217,7 @@ REFUSED = [
     (("set", "SLICE", "--memory=1g,2g"), "2 sizes, but the number of devices is 1"),
     (("set", "SLICE", "--memory=1g", "--device=1"), "not a device of this slice"),
     (("set", "SLICE"), "want --memory or --unlimited, --cores"),
-    (("set", "SLICE", "--memory=1g", "--unlimited"), "want --memory or --unlimited, --cores"),
+    (("set", "SLICE", "--memory=1g", "--unlimited"), "want either --memory or --unlimited"),
     (("set", "SLICE", "--memory=2g", "--cores=0"), "--cores: 0: want a whole number from 1 to 100"),
     (("set", "SLICE", "--memory=2g", "--cores=-1"), "--cores: -1: want a whole number from 1 to 100"),
     (("set", "SLICE", "--memory=2g", "--cores=101"), "--cores: 101: want a whole number from 1 to 100"),

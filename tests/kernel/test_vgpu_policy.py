@@ -262,3 +262,26 @@ def test_doctor_knows_a_program(policy: Any, tenants: Programs, launcher: str, d
     words = ("doctor", f"--container={pid}", "--all", "container.request")
     found = run(launcher, f"--root={driver}", *words, check=False).stdout
     assert "it is a program of `vgpu run`, slice sh" in found
+
+
+def test_remedies_fit(policy: Any, tenants: Programs, launcher: str, driver: str) -> None:
+    """They name the slice, and nothing that cannot help."""
+    pid = str(tenants.start("--memory=1g"))
+    for words, text in (
+        (("set", pid, "--device=7", "--cores=5"), "not a device of this slice; `nvc-cli vgpu show sh` lists them"),
+        (("set", pid, "--memory=0"), "for a slice that runs: `nvc-cli vgpu set SLICE --unlimited`"),
+        (("set", pid, "--memory=1g", "--unlimited"), "want either --memory or --unlimited"),
+        (("check", "4194305"), "no such slice or container, nor a process in one"),
+        (("suspend", pid), "nvcd is not running; start nvcd: `systemctl start nvcd`"),
+        (("report", "--seconds=1", "--output=/nowhere/x.svg"), "name a file that can be written"),
+        (("run", "--cores=25", "--", "/etc/passwd"), "permission denied; make it executable: `chmod +x`"),
+        (("ls", "--root=/x"), "global options come first: `nvc-cli --root PATH vgpu ls`"),
+    ):
+        done = run(launcher, f"--root={driver}", "vgpu", *words, check=False)
+        assert done.returncode in (1, 126) and text in done.stderr, (words, done.stderr)
+    for words, text in (
+        (("doctor", "--container=4194305"), "no process has this number, and no running container has this name"),
+        (("configure", "--host", "--utility", "/nowhere"), "name a directory that is there"),
+        (("cdi", "generate", "--output=/nowhere/x.json"), "make it: `mkdir -p /nowhere`"),
+    ):
+        assert text in run(launcher, f"--root={driver}", *words, check=False).stderr, words
