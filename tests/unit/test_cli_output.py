@@ -1,4 +1,4 @@
-"""Files that `vgpu report` and `vgpu trace` write as root: not those to which others' links lead."""
+"""Numbers with their nouns; files that `vgpu report` and `vgpu trace` write: not those to which links lead."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from nvc.base.errors import counted
 from nvc_cli.output import OutputError
 from nvc_cli.vgpu_report import check_writable, write_file
 
@@ -55,3 +56,8 @@ def test_a_file_and_a_pipe(tmp_path: Path) -> None:
         assert reader.read() == b"piped"
     with pytest.raises(OutputError, match="no such file or directory"):
         check_writable(str(tmp_path / "none/shares.svg"))
+
+
+def test_numbers_with_their_nouns() -> None:
+    found = [counted(number, "slice") for number in (0, 1, 2)] + [counted(2, "entry", "entries")]
+    assert found == ["0 slices", "1 slice", "2 slices", "2 entries"]

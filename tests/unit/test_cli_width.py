@@ -197,6 +197,11 @@ def test_every_table(name: str) -> None:
     assert [line for line in shown.splitlines() if len(line) > WIDTH] == []
 
 
+def test_a_report_keeps_its_figures() -> None:
+    head, row = tables.tracks_table(tracks(), 80).splitlines()
+    assert head.split()[1:5] == ["ENTITLED", "MEAN", "LEAST", "MOST"] and row.count("100.0%") == 2, (head, row)
+
+
 def test_doctor_on_a_terminal(launcher: str, scratch: str) -> None:
     """Its sentences are folded where they are read, and are one line each for `grep`."""
     with Terminal(

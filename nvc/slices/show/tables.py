@@ -139,7 +139,7 @@ def tracks_table(tracks: tuple[Track, ...], width: int = 0) -> str:
                 track.uuid,
             )
         )
-    return fitted(rows, width, ("READINGS",), ("UUID",))
+    return fitted(rows, width, ("READINGS", "UUID"), ("UUID",), ("SLICE",))
 
 
 def enforcement(everybody: tuple[SliceStatus, ...]) -> str:
