@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from . import STAGE
+from . import STAGE, gpus
 
 PROGRAM = os.path.join(os.path.dirname(__file__), "../gpu/loads.py")
 READY = 90.0  # seconds until all have begun
@@ -82,6 +82,7 @@ def _start(tenant: Tenant, go: str, seconds: float, errors: str) -> tuple[subpro
     if tenant.options is not None:
         words = [os.path.join(STAGE, "bin/nvc-cli"), "vgpu", "run", *tenant.options, "--", *words]
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "NVC_STAGE")}
+    environment |= gpus.visible()
     with open(errors, "wb") as file:
         return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=file, env=environment), errors
 
