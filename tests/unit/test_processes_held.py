@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -92,3 +94,13 @@ def test_another_one_with_its_number(host: Host) -> None:
     assert not host.read(10)
     host.silent = {"11"}
     assert not host.read(11) and host.waited == PATIENCE
+
+
+def test_signals_do_not_disturb_the_question_whether_a_process_is_over() -> None:
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 2e-5, 2e-5)
+        assert not any(processes.is_over(os.getpid()) for _ in range(5000))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -223,6 +223,9 @@ int nvc_look(struct nvc_look *asks, int count, int timeout_ms)
 int nvc_pidfd_ended(int pidfd)
 {
     struct pollfd poll_fd = {.fd = pidfd, .events = POLLIN};
-    int found = poll(&poll_fd, 1, 0);
+    int found;
+    do /* a signal on its way interrupts it, though it does not wait */
+        found = poll(&poll_fd, 1, 0);
+    while (found < 0 && errno == EINTR);
     return found < 0 ? -errno : found > 0;
 }
