@@ -11,6 +11,7 @@
  */
 #include "calls.h"
 #include "helpers.h"
+#include "news.h"
 
 enum { HASH = 1, ARRAY = 2, RING = 27 };
 /* Of nvc/kernel/tracer.py: where thread_info has `status`; when the programs began to see calls, CLOCK_BOOTTIME, ns. */
@@ -21,33 +22,7 @@ struct map settings SEC("maps") = {ARRAY, sizeof(u32), sizeof(u64), SETTINGS, 0}
 
 /* Flags of a process; above them, the number of the slice that it is guarded for. What it makes has the same. */
 enum { GUARDED = 1, EXEMPT = 2, SLICE = 2 };
-/* As in nvc/kernel/objects.py. */
-enum {
-    NEW = 1,
-    FREED,
-    CLIENT_FREED,
-    TIMESLICE,
-    KILLED,
-    EXITED,
-    MEDDLED,
-    UNREADABLE,
-    CROWDED,
-    CONTESTED,
-    NAMED
-};
 enum { LOST_NEWS, LOST_OBJECTS, LOST_GUARDS, COUNTS };
-
-struct key {
-    u32 client, handle;
-};
-
-struct object {
-    u64 serial; /* CLOCK_BOOTTIME, ns, when the call returned */
-    u32 pid, parent, class;
-    s32 fd;
-    s32 device;
-    u32 engine;
-};
 
 enum { SPACES = 256 };
 
@@ -55,14 +30,6 @@ struct space {
     u64 device, inode;
     u32 flags, unused;
 };
-
-struct news {
-    u32 kind, pid, client, handle;
-    struct object object;
-};
-
-_Static_assert(sizeof(struct object) == 32 && sizeof(struct news) == 48,
-               "nvc/kernel/objects.py unpacks these");
 
 struct map objects SEC("maps") = {HASH, sizeof(struct key), sizeof(struct object), 65536, 0};
 /* How many objects each process has. One that has as many as 16 are to have room for is told of: the rest is not seen. */
@@ -167,12 +134,20 @@ INLINE int may_add(const struct key *key, u32 pid)
         return 1;
     }
     if (*had >= MOST_OBJECTS) {
-        count(LOST_OBJECTS);
-        tell(CROWDED, pid, key->client, key->handle, 0);
+        tell(CROWDED, pid, 0, 0, 0);
         return 0;
     }
     __sync_fetch_and_add(had, 1);
     return 1;
+}
+
+/* A process has one object less. */
+INLINE void release(u32 pid)
+{
+    u32 *had = map_lookup(&owners, &pid);
+
+    if (had)
+        __sync_fetch_and_add(had, -1);
 }
 
 INLINE void on_alloc(const struct call *call)
@@ -223,8 +198,12 @@ INLINE void on_alloc(const struct call *call)
     }
     if (!may_add(&key, call->pid))
         return;
-    if (map_update(&objects, &key, &object, 0))
+    if (map_update(&objects, &key, &object, 0)) {
         count(LOST_OBJECTS);
+        tell(FULL, call->pid, 0, 0, 0);
+        release(call->pid);
+        return;
+    }
     if (object.class != CLASS_CLIENT) {
         /* A client that was made before this program was loaded, or by one of its older classes. */
         root.client = root.handle = key.client;
@@ -242,7 +221,7 @@ INLINE void on_alloc(const struct call *call)
 
 INLINE void on_free(const struct call *call)
 {
-    u32 words[NVOS00_SIZE / 4] = {0}, *had;
+    u32 words[NVOS00_SIZE / 4] = {0};
     struct object *object;
     struct key key;
 
@@ -255,9 +234,7 @@ INLINE void on_free(const struct call *call)
     if (!object || object->pid != call->pid)
         return; /* of a class that is of no interest; or it says that another one's is freed */
     map_delete(&objects, &key);
-    had = map_lookup(&owners, &call->pid);
-    if (had)
-        __sync_fetch_and_add(had, -1);
+    release(call->pid);
     tell(key.client == key.handle ? CLIENT_FREED : FREED, call->pid, key.client, key.handle, 0);
 }
 

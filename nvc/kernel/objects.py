@@ -8,12 +8,13 @@ from typing import NamedTuple
 from nvc.base.types import Iterable
 from nvc.base.value import Value
 
-NEW, FREED, CLIENT_FREED, TIMESLICE, KILLED, EXITED, MEDDLED, UNREADABLE, CROWDED, CONTESTED, NAMED = range(1, 12)
+NEW, FREED, CLIENT_FREED, TIMESLICE, KILLED, EXITED, MEDDLED, UNREADABLE, CROWDED, CONTESTED = range(1, 11)
+NAMED, FULL = 11, 12
 #: Words for the kinds of news: something was made; freed; a whole client was; a process set a timeslice; a guarded
 #: process started or stopped channels, and was killed; a process is over; a process that is not guarded started or
 #: stopped channels; a guarded process made a control call that could not be read; a process has 4096 objects, and
 #: more of it are not seen; a process said that it made what another one has; a process that is killed
-#: for it, or meddled, started this channel of a client.
+#: for it, or meddled, started this channel of a client; a process made an object, and the table is full.
 WORDS = {
     NEW: "new",
     FREED: "freed",
@@ -26,6 +27,7 @@ WORDS = {
     CROWDED: "crowded",
     CONTESTED: "contested",
     NAMED: "named",
+    FULL: "full",
 }
 
 #: Classes (cl*.h).

@@ -27,6 +27,7 @@ from nvc.kernel.objects import (
     DEVICE,
     EXITED,
     FREED,
+    FULL,
     GROUP,
     KEY,
     KILLED,
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CLIENT", "CLIENT_FREED", "COMPUTE_ENGINES", "CONTESTED", "CROWDED", "DEVICE", "EXITED", "FREED",
-    "GROUP", "KILLED", "MEDDLED", "NAMED", "NEW", "SUBDEVICE", "TIMESLICE", "UNREADABLE", "WORDS",
+    "FULL", "GROUP", "KILLED", "MEDDLED", "NAMED", "NEW", "SUBDEVICE", "TIMESLICE", "UNREADABLE", "WORDS",
     "News", "Object", "living", "parse_news", "parse_object", "Tracer", "flat_path", "missing_rights",
     "process_began", "status_at",
 ]  # fmt: skip
@@ -65,14 +66,16 @@ _SLICE = 2  # bits below the number of the slice that a process is guarded for
 _PID = struct.Struct("<I")
 _COUNT = struct.Struct("<Q")
 _SPACE = struct.Struct("<QQI4x")
-_COUNTS = 3
+_LOST_NEWS, _LOST_OBJECTS, _LOST_GUARDS = range(3)
+#: A sweep of a table that tenants have filled takes long: beyond QUICK ns, at most one part in so many of the time.
+_SWEEP_PART, _QUICK = 20, 1_000_000
 #: Of struct object and what it means. Maps of another layout are not taken over.
 _LAYOUT = 2
 #: Entries of the map `settings`, as in tracer.bpf.c.
 _STATUS_AT, _SINCE = 0, 1
 #: Reads of the ring in a turn: as many records as it has room for, and a few more.
 _TURN = 40
-_UNORDERED = frozenset(_PID.pack(kind) for kind in (KILLED, MEDDLED, UNREADABLE, CROWDED, CONTESTED, NAMED))
+_UNORDERED = frozenset(_PID.pack(kind) for kind in (KILLED, MEDDLED, UNREADABLE, CROWDED, CONTESTED, NAMED, FULL))
 
 #: name, number (linux/capability.h), what for.
 NEEDED = (
@@ -110,6 +113,8 @@ class Tracer(Closable):
         self._links = links
         self._ring = tracing.Ring(maps["ring"], RECORD.size)
         self._leaving: set[int] = set()
+        self._over: set[int] = set()  # processes that are over, of which objects may be in the table
+        self._sweep_at = 0
         self.fd = maps["ring"].fd
         self.behind = False
 
@@ -149,8 +154,8 @@ class Tracer(Closable):
         """What happened since the last call, in order, as much as the ring has room for: `behind` says that there
         was more. What does not change the table comes last, once with the number of times.
 
-        EXITED is told once the last thread of the process is over. Its guard is then gone, and so are its clients,
-        but for those in which another process has made something. `leaving` says whether to ask again soon.
+        EXITED is told once the last thread of the process is over. Its guard is then gone. Its clients go soon, but
+        for those in which another process has made something. `leaving` says whether to ask again soon.
         """
         found: list[News] = []
         several: dict[bytes, int] = {}
@@ -173,12 +178,14 @@ class Tracer(Closable):
                 self._leaving.discard(pid)
                 self._forget_process(pid)
                 found.append(News(EXITED, pid, 0, 0))
+        if self._over and time.monotonic_ns() >= self._sweep_at:
+            self._sweep()
         return tuple(found)
 
     @property
     def leaving(self) -> bool:
-        """Whether a process's first thread is over and others may not be: nothing wakes `fd` when they are."""
-        return bool(self._leaving)
+        """Whether processes may be over, or objects be left of some that are: nothing wakes `fd` for that."""
+        return bool(self._leaving or self._over)
 
     def objects(self) -> tuple[Object, ...]:
         """The whole table, without what is over; that is removed from it on the way, and so are guards."""
@@ -221,17 +228,23 @@ class Tracer(Closable):
         had = self._maps["owners"].get(_PID.pack(pid))
         for name in ("guards", "owners"):
             self._maps[name].remove(_PID.pack(pid))
-        if had is None:
-            return  # as most that a guarded process starts: the table need not be read for them
+        if had is not None:  # of most that a guarded process starts there are none
+            self._over.add(pid)
+
+    def _sweep(self) -> None:
+        """Remove the objects of processes that are over."""
+        began = time.monotonic_ns()
+        over, self._over = self._over, set()
         table: dict[int, list[Object]] = {}
         for key, value in self._maps["objects"].dump():
             made = parse_object(key, value)
             table.setdefault(made.client, []).append(made)
         for objects in table.values():
             makers = {each.pid for each in objects}
-            if pid in makers and all(is_over(each) for each in makers - {pid}):
+            if makers & over and all(is_over(each) for each in makers):
                 for each in objects:
                     self._drop(each)
+        self._sweep_at = _SWEEP_PART * max(0, time.monotonic_ns() - began - _QUICK) + time.monotonic_ns()
 
     def guard(self, pid: int, on: bool, number: int = 0) -> None:
         """Have a process, and what it makes from now on, killed when it starts or stops channels; or no longer.
@@ -275,11 +288,19 @@ class Tracer(Closable):
         value = self._maps["settings"].get(_PID.pack(_SINCE))
         return 0 if value is None else int(_COUNT.unpack(value)[0])
 
+    def _count(self, which: int) -> int:
+        value = self._maps["counts"].get(_PID.pack(which))
+        return 0 if value is None else int(_COUNT.unpack(value)[0])
+
     @property
     def lost(self) -> int:
-        """How many events, objects and guards found no room since the program was loaded."""
-        counts = (self._maps["counts"].get(_PID.pack(index)) for index in range(_COUNTS))
-        return sum(_COUNT.unpack(value)[0] for value in counts if value is not None)
+        """How many events and guards found no room in all."""
+        return self._count(_LOST_NEWS) + self._count(_LOST_GUARDS)
+
+    @property
+    def was_full(self) -> bool:
+        """Whether an object ever found no room."""
+        return self._count(_LOST_OBJECTS) > 0
 
     def close(self) -> None:
         """Let go of the descriptors. What is pinned goes on."""

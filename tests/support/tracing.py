@@ -6,6 +6,7 @@ import ctypes
 import json
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -39,9 +40,10 @@ def build_calls(bits: str) -> str:
 class Caller:
     """The program, which does what it is told a line at a time."""
 
-    def __init__(self, program: str, path: str = "/dev/null") -> None:
+    def __init__(self, program: str, path: str = "/dev/null", before: Sequence[str] = ()) -> None:
+        """`before`: words that start the program."""
         self.process = subprocess.Popen(
-            [program, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=CLEAN_ENV, bufsize=0
+            [*before, program, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=CLEAN_ENV, bufsize=0
         )
         self.pid = self.process.pid
 

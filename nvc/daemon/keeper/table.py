@@ -7,6 +7,7 @@ belongs to the client that it is in, and lives as long as a process that has mad
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 from nvc.daemon.keeper.plan import Group
@@ -88,6 +89,11 @@ class Table:
         """The living processes that have objects."""
         found = {one.pid for objects in self._clients.values() for one in objects.values()}
         return frozenset(found - self._dead)
+
+    def counts(self) -> dict[int, int]:
+        """How many objects each living process has."""
+        found = Counter(one.pid for objects in self._clients.values() for one in objects.values())
+        return {pid: count for pid, count in found.items() if pid not in self._dead}
 
     def groups(self) -> dict[int, tuple[Group, ...]]:
         """The groups that compute, by the driver's number of the device; UNKNOWN for those that hide it."""

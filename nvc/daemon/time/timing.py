@@ -7,6 +7,7 @@ carries it out). It decides nothing of its own. Where one is missing, the shim k
 from __future__ import annotations
 
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable
 
@@ -22,6 +23,7 @@ from nvc.daemon.keeper.wire import Account
 from nvc.daemon.schedule.slice_index import SliceIndex, raw_uuid
 from nvc.daemon.time.books import Books
 from nvc.daemon.time.client import Records, TimeClient
+from nvc.daemon.time.crowd import Crowd
 from nvc.daemon.time.hidden import Hidden
 from nvc.daemon.time.meddling import BREAKS, BROKE, Meddling, number_of
 from nvc.daemon.time.owners import STRANGER, Owners
@@ -32,6 +34,7 @@ from nvc.kernel.tracer import CLIENT_FREED, CONTESTED, EXITED, FREED, NEW, Trace
 from nvc.request.config import Config
 
 SOON = SECOND // 500  # after news of channels: a context is made by some dozen calls
+LOAD_PART = 20  # at most one part in so many of the time is for loading the table
 PINS = "bpf"  # below the runtime directory
 
 
@@ -67,11 +70,14 @@ class Timing:
         self.spaces: dict[int, Space] = {}  # pid namespaces of those, but the host's
         self._spaces_told: frozenset[Space] | None = None  # the tracer has those of an nvcd before
         self.hidden = Hidden(BROKE)
+        self.crowd = Crowd()
         self.strangers: dict[str, tuple[int, ...]] = {}  # processes in no slice, by the GPU that they use
         #: Of the last trace that was asked for; None: it is not there yet. And why there is none.
         self.records: Records | None = None
         self.records_problem = ""
         self._lost = 0
+        self._full_before = 0  # ns of CLOCK_BOOTTIME: the table lacks objects of who began earlier, for all we know
+        self._load_at = 0
         self._soon = False
 
     def open(self, now: int) -> None:
@@ -80,6 +86,7 @@ class Timing:
             self.tracer = Tracer.open(self.pins)
             self.table.load(self.tracer.objects())
             self._lost = self.tracer.lost
+            self._full_before = time.clock_gettime_ns(time.CLOCK_BOOTTIME) if self.tracer.was_full else 0
             self.loop.add(self.tracer.fd, self._news)
             self.problem = ""
             self.client.second(now)
@@ -103,12 +110,27 @@ class Timing:
         self.meddling.second(now)
         if self.tracer.leaving:
             self._news(now)
-        if self.tracer.lost != self._lost:  # the table is whole, even where news were lost
-            self._lost = self.tracer.lost
+        if now >= self._load_at and self.tracer.lost != self._lost:
+            self._lost = self.tracer.lost  # the table is whole, even where news were lost
             self.table.load(self.tracer.objects())
+            # Of a table that tenants have filled this takes long.
+            self._load_at = now + LOAD_PART * (time.monotonic_ns() - now)
         self.table.purge(lambda pid: not is_over(pid))
         self.owners.doubt()
+        self._make_room()
         self.refresh(now)
+
+    def _make_room(self) -> None:
+        """End a process of the slice that has filled the tracer's table: others need it."""
+        if not self.crowd.is_full:
+            return
+        self.crowd.begin()
+        counts = self.table.counts()
+        found = self.crowd.whose_end(counts, self.owners.of(counts))
+        if found is not None:
+            pid, key, count = found
+            why = f"the tracer's table is full, and {count} objects of it are this process's"
+            self.meddling.kill(pid, key, why)
 
     def refresh(self, now: int) -> None:
         """Plan anew."""
@@ -179,6 +201,13 @@ class Timing:
                 self.spaces[pid] = Space(*space, number_of(keys[pid]))
 
     def _news(self, now: int) -> None:
+        try:
+            self._take_news(now)
+        except OSError as error:
+            self.slices.say(f"news of channels were not understood, and are read again: {error}")
+            self._lost = -1
+
+    def _take_news(self, now: int) -> None:
         assert self.tracer is not None
         news = self.tracer.news()
         if self.tracer.behind:  # a flood: others are served meanwhile
@@ -188,6 +217,8 @@ class Timing:
             self.spaces.pop(pid, None)
         for pid in {one.pid for one in news if one.kind == CONTESTED}:
             self.slices.say(f"process {pid} has handles of the driver that another process made: left out")
+        for text in self.crowd.take(news):
+            self.slices.say(text)
         self.meddling.take(news, now)
         self.hidden.touch(one.pid for one in news if one.kind in (NEW, FREED, CLIENT_FREED, EXITED))
         if self.table.take(news) and not self._soon:
@@ -217,7 +248,9 @@ class Timing:
             except OSError as error:
                 self.slices.say(f"process {pid} may have hidden its channels: {error}")
                 continue
-            if began is None or began < tracer.since or uuid in self.servers().values():
+            if began is None or began < max(tracer.since, self._full_before) or pid in self.crowd.lacking:
+                continue
+            if uuid in self.servers().values():
                 continue
             key = self.owners.of((*self.table.pids(), pid)).get(pid, STRANGER)
             if key == STRANGER:
