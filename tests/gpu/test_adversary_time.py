@@ -86,7 +86,10 @@ class Programs:
         native = sliced.native(ns=NS, rounds=sliced.rounds(NS), batch=0, seconds=2, warm=0.3)
         self.rate = native.started().result().rate
 
-    def call(self, words: list[str], env: dict[str, str], way: Way, seconds: float = SECONDS) -> Had:
+    def call(
+        self, words: list[str], env: dict[str, str], way: Way, seconds: float = SECONDS, cap: int = 100
+    ) -> Had:
+        """With a cap a program waits at its end for what it has queued, which the cap makes longer."""
         known = f"{self.rounds},{self.lengths.get(way.name, 0)}"
         runs: list[subprocess.CompletedProcess[str]] = []
         until = time.monotonic() + seconds
@@ -95,7 +98,7 @@ class Programs:
             runs.append(
                 subprocess.run(
                     [*words, self.program, way.name, str(left), known],
-                    env=env, capture_output=True, text=True, timeout=3 * seconds + START,
+                    env=env, capture_output=True, text=True, timeout=3 * seconds * 100 / cap + START,
                 )
             )  # fmt: skip
         return Had(*runs)
@@ -147,7 +150,7 @@ class Programs:
         """A program with this cap beside the tenant that has the rest."""
         try:
             tenant = self.tenant(cap)
-            return Beside(*self.meanwhile(tenant, *self.words(cap), way, SECONDS))
+            return Beside(*self.meanwhile(tenant, *self.words(cap), way, SECONDS, cap))
         except BaseException:
             self.end()  # the next program has another nvcd and another tenant
             raise
@@ -159,10 +162,16 @@ class Programs:
         return self.honest[cap]
 
     def meanwhile(
-        self, other: Worker, words: list[str], variables: dict[str, str], way: Way, seconds: float
+        self,
+        other: Worker,
+        words: list[str],
+        variables: dict[str, str],
+        way: Way,
+        seconds: float,
+        cap: int = 100,
     ) -> tuple[Had, float]:
         """What a program had, and what another one had meanwhile, in percent."""
-        had = self.call(words, variables, way, seconds)
+        had = self.call(words, variables, way, seconds, cap)
         points = [other.progress(SILENCE)]
         while points[-1][0] < had.until * 1000:
             points.append(other.progress(SILENCE))
