@@ -75,7 +75,7 @@ def one_of_many(document: dict[str, Any], form: str) -> str:
         import json
 
         return json.dumps(document) + "\n"
-    return f"---\n{document_text(document, form)}"
+    return document_text(document, form)  # which begins with `---`
 
 
 def columns(fd: int = 1) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nvc.base.errors import counted
-from nvc_cli.output import OutputError
+from nvc_cli.output import OutputError, one_of_many
 from nvc_cli.vgpu_report import check_writable, write_file
 
 
@@ -61,3 +61,7 @@ def test_a_file_and_a_pipe(tmp_path: Path) -> None:
 def test_numbers_with_their_nouns() -> None:
     found = [counted(number, "slice") for number in (0, 1, 2)] + [counted(2, "entry", "entries")]
     assert found == ["0 slices", "1 slice", "2 slices", "2 entries"]
+
+
+def test_documents_that_follow_each_other() -> None:
+    assert one_of_many({"a": 1}, "yaml") == "---\na: 1\n" and one_of_many({"a": 1}, "json") == '{"a": 1}\n'
