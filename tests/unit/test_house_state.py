@@ -44,7 +44,6 @@ EMPTY = frozenset("set frozenset dict list tuple bytes str bytearray".split())
 REASONS = {
     "nvc/frontends/cdi/hooks/slices.py _note": "without the note, the next start asks Python again",
     "nvc/daemon/audit/stale_accounts.py __init__": "what cannot be told stays in the ledger",
-    "nvc/daemon/audit/nvml_client.py _ready": "a socket: no answer is a failure that is told",
     "nvc/daemon/io/identity.py parent_of": "0 is nobody: such a process counts as a stranger",
     "nvc/daemon/io/lineage.py _first_in": "an older kernel: nobody more is found",
     "nvc/daemon/io/lineage.py _pid_namespaces": "a process that is beside nvcd's pid namespace, in no slice",
