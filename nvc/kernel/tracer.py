@@ -68,7 +68,7 @@ _COUNT = struct.Struct("<Q")
 _SPACE = struct.Struct("<QQI4x")
 _LOST_NEWS, _LOST_OBJECTS, _LOST_GUARDS = range(3)
 #: A sweep of a table that tenants have filled takes long: beyond QUICK ns, at most one part in so many of the time.
-_SWEEP_PART, _QUICK = 20, 1_000_000
+_SWEEP_PART, _QUICK = 20, 3_000_000
 #: Of struct object and what it means. Maps of another layout are not taken over.
 _LAYOUT = 2
 #: Entries of the map `settings`, as in tracer.bpf.c.
@@ -233,7 +233,7 @@ class Tracer(Closable):
 
     def _sweep(self) -> None:
         """Remove the objects of processes that are over."""
-        began = time.monotonic_ns()
+        began = time.thread_time_ns()
         over, self._over = self._over, set()
         table: dict[int, list[Object]] = {}
         for key, value in self._maps["objects"].dump():
@@ -244,7 +244,7 @@ class Tracer(Closable):
             if makers & over and all(is_over(each) for each in makers):
                 for each in objects:
                     self._drop(each)
-        self._sweep_at = _SWEEP_PART * max(0, time.monotonic_ns() - began - _QUICK) + time.monotonic_ns()
+        self._sweep_at = _SWEEP_PART * max(0, time.thread_time_ns() - began - _QUICK) + time.monotonic_ns()
 
     def guard(self, pid: int, on: bool, number: int = 0) -> None:
         """Have a process, and what it makes from now on, killed when it starts or stops channels; or no longer.

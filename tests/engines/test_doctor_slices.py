@@ -65,13 +65,14 @@ def test_slices_promise_too_much(box: Box) -> None:
 
 
 def test_a_slice_that_needs_nvcd(box: Box) -> None:
-    """Its command starts nvcd, and nothing fails any more."""
+    """Its command starts nvcd, and nothing fails any more: nvcd cannot use the driver's scheduler here."""
     with sliced(box, NVC_VGPU_CORES="50", NVC_VGPU_POLICY="weight"):
         said = named(box, "vgpu.daemon", "nvcd cannot be reached")
         assert said.commands == ("nvcd &",) and examine(box.host).returncode == 1
         waiting = "until nvcd --state >/run/nvcd.state 2>&1; do :; done"
         pid = box.host.sh(f"nvcd </dev/null >/run/nvcd.log 2>&1 & {waiting}; echo $!").stdout.strip()
-        well(box, "vgpu.daemon")
+        text = examine(box.host, "", "vgpu.daemon").stdout
+        assert "is not enforced: the driver's scheduler is not used" in text and "1 check: 1 warning" in text
         box.host.sh(f"kill {pid}; while [ -e /proc/{pid}/exe ]; do :; done; rm -r /run/nvc/nvcd")
     well(box, "vgpu.daemon")
 
