@@ -87,11 +87,11 @@ bool cdi_drop(uint64_t kept);
 bool cdi_is_host_root(void);
 /* A process's number where /proc counts from, which need not be where this process does; 0: not shown there. */
 int cdi_number_in_proc(int pidfd);
-/* From now on this process has so many seconds; 0: for ever. */
 /* Whether a namespace, "mnt" or "user", of the process of a pidfd with this number is this process's: 1 or 0; -1 where
  * it is not told, -2 where our own is not. And a descriptor of it, -1 where there is none. */
 int cdi_shares(int pidfd, int number, const char *kind);
 int cdi_namespace(int pidfd, int number, const char *kind);
+/* From now on this process has so many seconds; 0: for ever. */
 void cdi_set_deadline(long seconds);
 /* A warning on standard error, one line: it may quote a hostile name. And one for each line of a text. */
 void cdi_warn(const char *name, const char *warning);
