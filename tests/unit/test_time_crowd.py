@@ -30,6 +30,14 @@ def test_the_largest_process_of_the_largest_slice_ends() -> None:
     assert Crowd().whose_end({1: 4000, 2: 3000, 3: 900, 4: 3999, 9: 9000}, owners) == (1, "small", 4000)
 
 
+def test_who_has_filled_the_table_is_not_excused() -> None:
+    crowd = Crowd()
+    crowd.take([News(FULL, 7, 0, 0), News(FULL, 8, 0, 0)])
+    assert crowd.excuses(7, "large") and crowd.excuses(8, "small") and not crowd.excuses(9, "small")
+    assert crowd.whose_end({2: 3000}, {2: "large"}) == (2, "large", 3000)
+    assert not crowd.excuses(7, "large") and crowd.excuses(8, "small")
+
+
 def test_for_a_process_in_no_slice_nobody_ends() -> None:
     assert Crowd().whose_end({1: 10, 4: 4000}, {1: "small", 4: STRANGER}) is None
     assert Crowd().whose_end({}, {}) is None

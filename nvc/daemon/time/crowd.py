@@ -17,6 +17,7 @@ class Crowd:
 
     def __init__(self) -> None:
         self.lacking: set[int] = set()  # living processes of which the full table lacks objects
+        self.blamed: set[str] = set()  # slices that have filled it
         self.is_full = False  # it lacked room since `begin`
 
     def begin(self) -> None:
@@ -34,8 +35,8 @@ class Crowd:
                 if one.pid not in self.lacking:
                     self.lacking.add(one.pid)
                     texts.append(
-                        f"process {one.pid} has channels that nvcd does not see: the tracer's table is full; its "
-                        "time is not limited until it is started again"
+                        f"process {one.pid} has channels that nvcd does not see: the tracer's table is full; the "
+                        "shim limits the time of its slice until it is started again"
                     )
             elif one.kind == CROWDED:
                 texts.append(f"process {one.pid} has 4,096 objects of the driver: nvcd sees no more of it")
@@ -56,4 +57,9 @@ class Crowd:
         if not mine:
             return None
         count, pid = max(mine)
+        self.blamed.add(most)
         return pid, most, count
+
+    def excuses(self, pid: int, key: str) -> bool:
+        """Whether the channels of a process of a slice were lost for want of room, and are not hidden by it."""
+        return pid in self.lacking and key not in self.blamed

@@ -132,6 +132,12 @@ class Timing:
             why = f"the tracer's table is full, and {count} objects of it are this process's"
             self.meddling.kill(pid, key, why)
 
+    def _unseen(self) -> set[str]:
+        """The slices with processes of which the tracer lacks channels: their shims limit time."""
+        lacking = self.crowd.lacking
+        owners = self.owners.of((*self.table.pids(), *lacking)) if lacking else {}
+        return {owners[pid] for pid in lacking if pid in owners}
+
     def refresh(self, now: int) -> None:
         """Plan anew."""
         if self.tracer is None:
@@ -248,12 +254,12 @@ class Timing:
             except OSError as error:
                 self.slices.say(f"process {pid} may have hidden its channels: {error}")
                 continue
-            if began is None or began < max(tracer.since, self._full_before) or pid in self.crowd.lacking:
+            if began is None or began < max(tracer.since, self._full_before):
                 continue
             if uuid in self.servers().values():
                 continue
             key = self.owners.of((*self.table.pids(), pid)).get(pid, STRANGER)
-            if key == STRANGER:
+            if key == STRANGER or self.crowd.excuses(pid, key):
                 continue
             text = f"it had the GPU for {had // 1_000_000} ms, and has hidden its channels from nvcd"
             if times < BREAKS:
@@ -284,6 +290,7 @@ class Timing:
             self._news(now)
             self._look_for_hidden(self.tracer, account, now)
         told: set[int] = set()
+        unseen = self._unseen()
         for device in account.devices:
             force = self.slices.force.get(raw_uuid(device.uuid))
             # Clients of a server are paced by the shim, which is not to be told that nvcd keeps their time.
@@ -296,7 +303,8 @@ class Timing:
             for key, had, waited in self.books.slices(device.uuid):
                 known = self.slices.by_key.get(key)
                 if known is not None:
-                    known.set_time(device.uuid, account.now if kept else 0, had, waited)
+                    at = account.now if kept and key not in unseen else 0
+                    known.set_time(device.uuid, at, had, waited)
         self.meddling.forget(told)
 
     def record(self, seconds: int, now: int) -> bool:
