@@ -37,6 +37,11 @@ def host_monotonic(at: int | None = None) -> int:
     return (time.monotonic_ns() if at is None else at) - ahead("monotonic")
 
 
+def host_boottime() -> int:
+    """The host's CLOCK_BOOTTIME now, nanoseconds. Raises OSError."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - ahead("boottime")
+
+
 def process_began(pid: int, proc: str = "/proc") -> int | None:
     """When a process began, in ns of the host's CLOCK_BOOTTIME, as the tracer's program has it.
 

@@ -15,6 +15,7 @@ from support.simrm import Served, serve
 from support.tracing import Caller, build_calls, changed, wait_for
 
 from nvc.kernel import rm
+from nvc.kernel.clocks import host_boottime
 from nvc.kernel.tracer import (
     CLIENT_FREED,
     CONTESTED,
@@ -40,6 +41,13 @@ def test_when_a_process_began_in_a_time_namespace() -> None:
     words = (sys.executable, "-c", f"from nvc.kernel.tracer import *; print(process_began({os.getpid()}))")
     ahead = run(*apart(86400, clock="boottime"), *words)
     assert ahead.stdout == f"{process_began(os.getpid())}\n"
+
+
+def test_the_host_s_time_since_boot_in_a_time_namespace() -> None:
+    """With it, what is known of a table is compared with when processes began."""
+    words = (sys.executable, "-c", "from nvc.kernel.clocks import host_boottime; print(host_boottime())")
+    before = host_boottime()
+    assert before < int(run(*apart(86400, clock="boottime"), *words).stdout) < host_boottime()
 
 
 def make(caller: Caller, way: str, client: int, parent: int, handle: int, kind: int, word: int = 0) -> int:

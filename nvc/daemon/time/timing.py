@@ -28,6 +28,7 @@ from nvc.daemon.time.hidden import Hidden
 from nvc.daemon.time.meddling import BREAKS, BROKE, Meddling, number_of
 from nvc.daemon.time.owners import STRANGER, Owners
 from nvc.kernel import Kernel
+from nvc.kernel.clocks import host_boottime
 from nvc.kernel.pid_space import Space, pid_space
 from nvc.kernel.processes import is_over, start_of
 from nvc.kernel.tracer import CLIENT_FREED, CONTESTED, EXITED, FREED, NEW, Tracer, process_began
@@ -76,7 +77,7 @@ class Timing:
         self.records: Records | None = None
         self.records_problem = ""
         self._lost = 0
-        self._full_before = 0  # ns of CLOCK_BOOTTIME: the table lacks objects of who began earlier, for all we know
+        self._full_before = 0  # as host_boottime(): of who began earlier the table may lack objects
         self._load_at = 0
         self._soon = False
 
@@ -86,7 +87,7 @@ class Timing:
             self.tracer = Tracer.open(self.pins)
             self.table.load(self.tracer.objects())
             self._lost = self.tracer.lost
-            self._full_before = time.clock_gettime_ns(time.CLOCK_BOOTTIME) if self.tracer.was_full else 0
+            self._full_before = host_boottime() if self.tracer.was_full else 0
             self.loop.add(self.tracer.fd, self._news)
             self.problem = ""
             self.client.second(now)
