@@ -18,5 +18,5 @@ void replay_hook(const char *name, int argc, char **argv, const char *state, siz
         strlen(variables) >= sizeof(words) - length)
         return;
     strcpy(words + length, variables);
-    replay_run(name, words, sizeof(words), container.pid, false, container.rootfs_path);
+    replay_run(name, words, sizeof(words), container.pid, false, container.rootfs_path, REPLAY_TIMEOUT_S);
 }

@@ -270,7 +270,8 @@ static enum replay_look run(const char *words, const struct replay_container *co
     return end;
 }
 
-void replay_run(const char *name, char *words, size_t room, int pid, bool runs, const char *rootfs)
+void replay_run(const char *name, char *words, size_t room, int pid, bool runs, const char *rootfs,
+                long timeout)
 {
     struct replay_container container = {-1, -1, -1, -1};
     struct replay_change change = {name, -1, -1, -1}, none = change;
@@ -279,7 +280,7 @@ void replay_run(const char *name, char *words, size_t room, int pid, bool runs, 
     if (strlen(words) + sizeof(TRAITS) / sizeof(TRAITS[0]) + REPLAY_TAG >= room || geteuid() != 0 ||
         !cdi_is_host_root() || !cdi_drop(CDI_KEPT | MODULES))
         return;
-    cdi_set_deadline(CDI_DEADLINE_S);
+    cdi_set_deadline(WAITS * timeout);
     if (replay_open(pid, runs, rootfs, &container) && add_traits(container.rootfs, words) &&
         !cdi_interrupted(container.rootfs)) {
         char *tag = words + strlen(words);

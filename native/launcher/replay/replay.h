@@ -50,9 +50,12 @@ bool replay_allow(struct replay_change *change);
 /* Puts the old program back; a failure is told. */
 void replay_disallow(struct replay_change *change);
 
+#define REPLAY_TIMEOUT_S 10 /* where a call names none, as in nvc/request/config */
 /* Does for the container what the record for `words` says, and exits; `words` are the fields of nvc.apply.again.Call,
- * each followed by byte 1, `room` being more than their size. Returns where it is Python's; the container is as it was. */
-void replay_run(const char *name, char *words, size_t room, int pid, bool runs, const char *rootfs);
+ * each followed by byte 1, `room` being more than their size. Returns where it is Python's; the container is as it was.
+ * Looks into a container whose file system does not answer end the process after three times `timeout` seconds. */
+void replay_run(const char *name, char *words, size_t room, int pid, bool runs, const char *rootfs,
+                long timeout);
 
 /* nvc-cli configure. */
 void replay_configure(const char *name, int argc, char **argv, char **envp,

@@ -11,7 +11,9 @@
 #include <sys/auxv.h>
 
 #define PID "--pid="
-#define PID_DIGITS 10
+#define DIGITS_MAX 10
+#define TIMEOUT "--timeout="
+#define TIMEOUT_MAX 3600
 #define SLICE "--vgpu-" /* what these options ask for is Python's */
 
 /* Variables that make a call another one. */
@@ -40,14 +42,25 @@ bool replay_append(char *words, size_t *length, const char *word)
 }
 
 /* A number as it is written without more ado. */
-static int pid_of(const char *digits)
+static int number_of(const char *digits)
 {
     size_t length = strlen(digits);
 
-    if (!length || length > PID_DIGITS || length != strspn(digits, "0123456789") || digits[0] == '0')
+    if (!length || length > DIGITS_MAX || length != strspn(digits, "0123456789") || digits[0] == '0')
         return 0;
     long number = strtol(digits, NULL, 10);
     return number <= INT_MAX ? (int)number : 0;
+}
+
+/* The seconds in a word such as --timeout=3; as before for another word, or if Python has to say what it means. */
+static long timeout_of(const char *word, long before)
+{
+    const char *digits = word + sizeof(TIMEOUT) - 1;
+
+    if (strncmp(word, TIMEOUT, sizeof(TIMEOUT) - 1) != 0)
+        return before;
+    int seconds = number_of(digits);
+    return seconds && seconds <= TIMEOUT_MAX ? seconds : REPLAY_TIMEOUT_S;
 }
 
 /* Whether a word before the command is an option that does not take the next word. */
@@ -61,6 +74,7 @@ void replay_configure(const char *name, int argc, char **argv, char **envp, void
     static char words[REPLAY_KEY_MAX];
     size_t length = 0;
     int pid = 0;
+    long timeout = REPLAY_TIMEOUT_S;
     bool configures = false;
 
     if (argc < 4 || getauxval(AT_SECURE) || !is_plain(envp) || !replay_append(words, &length, "configure"))
@@ -72,9 +86,10 @@ void replay_configure(const char *name, int argc, char **argv, char **envp, void
         if (!configures && strcmp(argv[i], "configure") != 0 && !is_global(argv[i]))
             return;
         configures = configures || !strcmp(argv[i], "configure");
+        timeout = timeout_of(argv[i], timeout);
         if (named && pid)
             return;
-        if (named && !(pid = pid_of(argv[i] + strlen(PID))))
+        if (named && !(pid = number_of(argv[i] + strlen(PID))))
             return;
         if (!replay_append(words, &length, named ? "--pid" : argv[i]))
             return;
@@ -82,5 +97,5 @@ void replay_configure(const char *name, int argc, char **argv, char **envp, void
     if (!configures || !pid || argv[argc - 1][0] != '/')
         return;
     settle(name);
-    replay_run(name, words, sizeof(words), pid, true, argv[argc - 1]);
+    replay_run(name, words, sizeof(words), pid, true, argv[argc - 1], timeout);
 }
