@@ -9,10 +9,7 @@ from nvc.model.facts import CAPABILITIES
 from nvc.model.request import IMEX_CHANNELS, SLICE_FIELDS, DriverOptions, Request, SliceRequest, place
 from nvc.request.ids import user_and_group
 from nvc_cli.options import OMITTED
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc_cli.parse import Values
+from nvc_cli.parse import Values
 
 MAX_REQUIREMENTS = 32  # as nvidia-container-cli
 MAX_TIMEOUT = 3600.0

@@ -8,12 +8,9 @@ from typing import NoReturn
 
 from nvc.base.errors import InputError, PermissionDenied
 from nvc.base.program import say, show_as
+from nvc.request.config import Config
 from nvc_cli.boot import configuration
 from nvc_cli.resident import stay
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.request.config import Config
 
 STATE_TIME = 5.0  # seconds
 PATHS, FLAGS = ("config", "root"), ("state", "stop", "wait", "web")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -19,9 +19,7 @@ from nvc.kernel import LinuxKernel, privileges
 from nvc.model.request import place
 from nvc_cli import arguments, output
 from nvc_cli.main import command, flag, format_option, value
-
-if TYPE_CHECKING:
-    from nvc_cli.parse import Values
+from nvc_cli.parse import Values
 
 
 def _names(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem[str]]:

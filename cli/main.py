@@ -7,29 +7,23 @@ completion; `boot` runs them without coming here.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
+from typing import Any
 
 import click
 
 from nvc.base.errors import InputError, UsageError
 from nvc.base.program import Silent
+from nvc.frontends.configure import RunLog
 from nvc.model.slices.policy import CHOICES
 from nvc_cli import arguments, output
 from nvc_cli.boot import Session
 from nvc_cli.completion import command_words, complete
 from nvc_cli.helptext import DESCRIPTIONS, EXAMPLES
-from nvc_cli.options import FLAG, GLOBAL, HOT, OMITTED, OPTIONAL, REPEATED, SHOW, dest
-from nvc_cli.parse import Words
+from nvc_cli.options import FLAG, GLOBAL, HOT, OMITTED, OPTIONAL, REPEATED, SHOW, Option, dest
+from nvc_cli.parse import CommandLine, Values, Words
 from nvc_cli.suggest import command_hint, option_hint
 from nvc_cli.usage import usage
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from nvc.frontends.configure import RunLog
-    from nvc_cli.options import Option
-    from nvc_cli.parse import CommandLine, Values
 
 #: Commands beyond the hot ones: where the click command is, and its line in the help.
 LAZY = {

@@ -10,6 +10,7 @@ from click.core import ParameterSource
 from nvc.base.files import closing
 from nvc.model.request import fields_by
 from nvc.model.slices.policy import POLICIES, policy_of
+from nvc.slices.store.status import SliceStatus
 from nvc_cli import arguments, completion, output
 from nvc_cli.main import flag, program_of, value, values
 from nvc_cli.vgpu_group import (
@@ -22,10 +23,6 @@ from nvc_cli.vgpu_group import (
     slice_options,
     wanted_slice,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.slices.store.status import SliceStatus
 
 PATIENCE = 600.0  # seconds: 80 GiB take 40
 DEVICE = values("--device", "devices", "ID", "Only this device: index or UUID; repeatable.",

@@ -10,14 +10,11 @@ import click
 from nvc.base.errors import NvcError, counted
 from nvc.kernel import Kernel
 from nvc.model.slices.slice import SliceDevice
+from nvc.model.slices.suspension import Suspension
 from nvc.slices.store.status import SliceStatus
 from nvc_cli import arguments, completion, output
 from nvc_cli.main import Seconds, flag, format_option, program_of, value
 from nvc_cli.vgpu_group import ALL, FORMAT, command, everybody, operator_kernel, shown
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.model.slices.suspension import Suspension
 
 FIRST = 0.25  # seconds until the first table of `top`
 

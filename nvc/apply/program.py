@@ -7,12 +7,9 @@ from __future__ import annotations
 
 from _struct import Struct, pack
 
+from nvc.apply.sources import Sources
 from nvc.kernel import lib
 from nvc.plan import ops
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.apply.sources import Sources
 
 _HEADER = Struct("<IIiIQII")
 

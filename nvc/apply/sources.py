@@ -8,14 +8,9 @@ import stat
 
 from nvc.base.errors import MountError, SourceChanged
 from nvc.base.files import Closable
-from nvc.kernel import O_PATH
+from nvc.kernel import O_PATH, Kernel
 from nvc.model.facts import Identity
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.kernel import Kernel
-    from nvc.plan import ops
-
+from nvc.plan import ops
 
 #: Of a file that is a link, a directory or something else by now.
 WRONG_KIND = "not the kind of file that was found"

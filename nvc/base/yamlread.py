@@ -10,10 +10,7 @@ long to read one.
 from __future__ import annotations
 
 import json
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, NoReturn
+from typing import Any, NoReturn
 
 DEPTH_LIMIT = 32
 _ESCAPES = {

@@ -7,7 +7,7 @@ import os
 import stat
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nvc.apply.target import LOADERS, exists
 from nvc.base.errors import ContainerError, InputError, NvcError
@@ -16,14 +16,11 @@ from nvc.discovery.containers.files import read_bytes
 from nvc.discovery.containers.running import RunningContainer
 from nvc.discovery.driver.elf import Elf, read_elf
 from nvc.discovery.driver.ldcache import ARCH_FLAGS, ARCH_MASK, CACHE_LIMIT, parse_cache
-from nvc.kernel import O_PATH
+from nvc.kernel import O_PATH, Kernel
 from nvc.kernel.processes import namespace_number, open_root, program, read
 from nvc.model.slices.variables import library_path
 from nvc.request.environment import is_known
 from nvc.request.oci import Container, read_bundle
-
-if TYPE_CHECKING:
-    from nvc.kernel import Kernel
 
 _NODES_MAX = 512
 _ENVIRONMENT_MAX = 8 << 20  # bytes

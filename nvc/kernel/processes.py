@@ -16,11 +16,8 @@ import time
 
 from nvc._syscalls import ffi, lib
 from nvc.base.files import closing
+from nvc.base.types import Callable, Iterable
 from nvc.kernel import O_PATH, checked
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 #: Seconds that the first process which does not answer is waited for. The next one has half of it, and so on.
 PATIENCE, LEAST = 1.0, 0.01

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from nvc.base.errors import of_host
+from nvc.base.types import Any
 from nvc.kernel import ffi, lib, strerror
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 #: Strings of each kind of record.
 _FIELDS = {

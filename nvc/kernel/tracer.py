@@ -12,6 +12,7 @@ import os
 import re
 import struct
 import time
+from collections.abc import Iterable
 
 import nvc
 from nvc.base.errors import TracerError
@@ -45,14 +46,8 @@ from nvc.kernel.objects import (
     parse_news,
     parse_object,
 )
-from nvc.kernel.pid_space import HOST_PIDS
+from nvc.kernel.pid_space import HOST_PIDS, Space
 from nvc.kernel.processes import is_over
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from nvc.kernel.pid_space import Space
 
 __all__ = [
     "CLIENT", "CLIENT_FREED", "COMPUTE_ENGINES", "CONTESTED", "CROWDED", "DEVICE", "EXITED", "FREED",

@@ -7,17 +7,12 @@ come from an image, so each is bounded, and what is quoted in an error is cut.
 from __future__ import annotations
 
 from nvc.base.errors import InputError, one_line
+from nvc.base.types import Any, Callable
 from nvc.base.value import Value
 from nvc.model.facts import GATED
 from nvc.model.request import IMEX_CHANNELS, Request, SliceRequest, clean_path
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from nvc.request.config import Config
-    from nvc.request.oci import Container
+from nvc.request.config import Config
+from nvc.request.oci import Container
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"

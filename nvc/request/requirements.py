@@ -7,11 +7,8 @@ hold. The rules, down to their oddities, are those of nvidia-container-cli: imag
 from __future__ import annotations
 
 from nvc.base.errors import RequirementError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.model.facts import Gpu, HostFacts
-    from nvc.model.selection import Selection
+from nvc.model.facts import Gpu, HostFacts
+from nvc.model.selection import Selection
 
 #: `!` alone is accepted, as the peers accept it.
 OPERATORS = {"=": "=", "!=": "!=", "!": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}

@@ -12,9 +12,7 @@ Such a dump is refused when it is loaded. Here each group becomes the one instru
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.apply.cgroup.program import Instruction
+from nvc.apply.cgroup.program import Instruction
 
 _HIDDEN = 11  # BPF_REG_AX
 _CLASS = 7

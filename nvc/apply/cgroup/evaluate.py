@@ -6,9 +6,7 @@ At anything else (calls, maps, the stack) it gives up, and the program counts as
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.apply.cgroup.program import Instruction, Rule
+from nvc.apply.cgroup.program import Instruction, Rule
 
 #: Instructions that one question may take, over all rules; a device program has no loops.
 MOST_STEPS = 60_000

@@ -13,15 +13,12 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 from nvc.apply.cgroup import HINT_SKIP, STEP, RuleChange
 from nvc.apply.cgroup.evaluate import allows
 from nvc.apply.cgroup.extend import Unreadable, extend, readable
+from nvc.apply.cgroup.find import DeviceCgroup
+from nvc.apply.cgroup.program import Rule
 from nvc.apply.cgroup.replacement import Replacement
 from nvc.base.errors import MountError, NvcError
 from nvc.base.files import closing
 from nvc.kernel import bpf
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.apply.cgroup.find import DeviceCgroup
-    from nvc.apply.cgroup.program import Rule
 
 _ATTEMPTS = 4  # at a cgroup whose programs its engine changes at the same time
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC

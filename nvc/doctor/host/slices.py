@@ -6,7 +6,6 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from nvc.base.errors import NvcError, counted
 from nvc.base.files import closing
@@ -14,6 +13,7 @@ from nvc.discovery.driver.elf import read_elf
 from nvc.doctor import FAILED, OK, UNKNOWN, WARNING, Check, Fact, Row, aside, first, with_systemd
 from nvc.doctor.context import Context, read_text
 from nvc.doctor.host.installation import REINSTALL
+from nvc.kernel import Kernel
 from nvc.kernel.processes import open_root, start_of
 from nvc.model.slices import layout
 from nvc.model.slices.policy import policy_of
@@ -24,9 +24,6 @@ from nvc.slices.make import calibration, shim
 from nvc.slices.policy import policies
 from nvc.slices.store.snapshot import snapshot
 from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
-
-if TYPE_CHECKING:
-    from nvc.kernel import Kernel
 
 SOCKET = "/run/nvc/nvcd/nvcd.sock"
 NO_SOCKET = "there is no such socket"

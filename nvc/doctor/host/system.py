@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from nvc.apply.cgroup.find import mounted
 from nvc.base.files import closing, lines_of
@@ -14,11 +13,8 @@ from nvc.discovery.containers.files import names_in
 from nvc.discovery.containers.running import mount_namespace
 from nvc.doctor import AS_ROOT, OK, UNKNOWN, WARNING, Check, Fact, Row, first
 from nvc.doctor.context import Context, read_text
-from nvc.kernel import bpf
+from nvc.kernel import Kernel, bpf
 from nvc.kernel.processes import open_root
-
-if TYPE_CHECKING:
-    from nvc.kernel import Kernel
 
 _SELINUX = "/sys/fs/selinux"
 TRANSIENT = ("/run/systemd/transient", "/run/systemd/system", "/etc/systemd/system")

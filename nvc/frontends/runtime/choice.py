@@ -6,14 +6,10 @@ from nvc.base.errors import InputError
 from nvc.base.value import Value
 from nvc.frontends.cdi.names import device_problem, kind_problem
 from nvc.model.facts import GATED
+from nvc.model.request import Request
+from nvc.request.config import Config
 from nvc.request.environment import CAPABILITIES, VISIBLE, VOLUMES, is_legacy, request_from, volumes
-from nvc.request.oci import Mount
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.model.request import Request
-    from nvc.request.config import Config
-    from nvc.request.oci import Container
+from nvc.request.oci import Container, Mount
 
 #: Under these kinds a name stands for what is there now, beside the configured default kind.
 OWN_KINDS = ("runtime.nvidia.com/gpu", "nvidia.com/gpu")

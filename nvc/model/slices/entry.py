@@ -8,13 +8,10 @@ import stat
 
 from nvc.base.errors import NvcError
 from nvc.base.files import closing
+from nvc.base.types import Any
 from nvc.base.value import Value
 from nvc.model.request import Told
 from nvc.model.slices import layout
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 ABOUT_LIMIT = 1 << 20
 FILE_LEASE_TIME = 0.2  # seconds: the registry may be locked meanwhile, and others wait for that

@@ -6,17 +6,13 @@ Anything malformed is an error that names the option or variable.
 from __future__ import annotations
 
 from nvc.base.errors import InputError
+from nvc.base.types import Any, Callable
 from nvc.model.request import SLICE_FIELDS, WEIGHT, SliceRequest, TimeSetting, Timing
 from nvc.model.slices.hook import OFF, parse_hook
 from nvc.model.slices.isolation import parse_isolation
 from nvc.model.slices.layout import POLICY_NATIVE
 from nvc.model.slices.policy import CAP, EQUAL, POLICIES, POLICY_FIXED, POLICY_WEIGHT, policy_of
 from nvc.model.slices.sizes import parse_number, parse_size
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
 
 WEIGHT_MAX = 1 << 16
 TO_START = "start nvcd: `systemctl start nvcd`, or `nvcd &` without systemd"

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from nvc.base.errors import NvcError
 from nvc.model.slices.policy import WITHOUT_NVCD, policy_of
+from nvc.model.slices.slice import SliceDevice
 from nvc.model.slices.time_settings import TO_START
 from nvc.slices.client.presence import NOT_RUNNING, absence
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.model.slices.slice import SliceDevice
 
 
 class DaemonError(

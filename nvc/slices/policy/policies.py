@@ -19,11 +19,8 @@ from nvc.base.value import Value
 from nvc.model.slices.entry import open_own
 from nvc.model.slices.policy import POLICIES
 from nvc.model.slices.sizes import parse_number
+from nvc.model.slices.slice import SliceDevice
 from nvc.model.slices.time_settings import IDLE_US, parse_policy
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.model.slices.slice import SliceDevice
 
 NONE = -1
 INSTANCES_MAX = 64

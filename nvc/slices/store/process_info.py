@@ -6,13 +6,9 @@ import errno
 import fcntl
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 
+from nvc.apply.target import Target
 from nvc.base.files import closing, lines_of
 from nvc.kernel.processes import has_ended, namespace_number, open_namespace, start_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-
-    from nvc.apply.target import Target
 
 #: ioctl_nsfs(2), since Linux 6.11: a number of the mount namespace that is never given again.
 NS_GET_MNTNS_ID = 0x8008B705

@@ -16,15 +16,11 @@ import stat
 import time
 
 from nvc.base.files import closing
-from nvc.kernel import O_PATH
+from nvc.kernel import O_PATH, Kernel
 from nvc.kernel.processes import open_root
 from nvc.model.slices import layout
 from nvc.model.slices.ledger import LedgerError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.kernel import Kernel
-    from nvc.slices.store.registry import Entry
+from nvc.slices.store.registry import Entry
 
 MOUNTS_MAX = 1 << 20  # bytes of a list of mounts that are read
 MOUNTS_TIME = 2_000_000  # nanoseconds of a processor, for more than the first part of it

@@ -15,10 +15,12 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 import time
 from errno import EBUSY, ENOTEMPTY
 
+from nvc.apply.target import Target
 from nvc.base.errors import SourceChanged
 from nvc.base.files import closing
 from nvc.base.rundir import needed_directory
-from nvc.kernel import O_PATH
+from nvc.base.types import Any, Callable, Iterator
+from nvc.kernel import O_PATH, Kernel
 from nvc.model.request import Timing, Told
 from nvc.model.slices import layout, quota
 from nvc.model.slices.entry import (
@@ -36,17 +38,9 @@ from nvc.model.slices.entry import (
 )
 from nvc.model.slices.isolation import KERNEL
 from nvc.model.slices.quota import QuotaDevice
+from nvc.model.slices.slice import Slice, SliceDevice
 from nvc.slices.policy import policies
 from nvc.slices.store.process_info import cgroup_of, first_process, namespace_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any
-
-    from nvc.apply.target import Target
-    from nvc.kernel import Kernel
-    from nvc.model.slices.slice import Slice, SliceDevice
 
 __all__ = [
     "Entry", "EntryDevice", "LEDGER", "READY", "RegistryError", "base_directory", "check",

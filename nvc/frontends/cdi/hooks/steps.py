@@ -7,14 +7,10 @@ from __future__ import annotations
 
 from nvc.base.errors import ContainerError, InputError
 from nvc.base.value import Value
+from nvc.frontends.cdi.hooks.arguments import HookCall
 from nvc.kernel import ffi, lib
 from nvc.kernel.steps import failure_of, new_steps, raw, records_of
-from nvc.plan.ops import BindProc, LoaderEntry, Symlink, Tmpfs
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvc.frontends.cdi.hooks.arguments import HookCall
-    from nvc.plan.ops import Op
+from nvc.plan.ops import BindProc, LoaderEntry, Op, Symlink, Tmpfs
 
 #: What an option is to be as a whole, other than an absolute path.
 _WANTED = {"link": "want TARGET::LINK", "host-driver-version": "want a driver version"}
