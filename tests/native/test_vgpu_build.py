@@ -147,9 +147,7 @@ def test_it_says_what_it_is(shims: str, library: str, kind: int) -> None:
 
 
 def test_nothing_of_threads_and_signals(shims: str) -> None:
-    """No signal handler is installed and no thread started: no symbol of that is even asked for.
-    rows: P24
-    """
+    """No signal handler is installed and no thread started: no symbol of that is even asked for."""
     for library in LIBRARIES:
         section = elf(os.path.join(shims, library)).get_section_by_name(".dynsym")
         asked = {s.name for s in section.iter_symbols() if s["st_shndx"] == "SHN_UNDEF"}

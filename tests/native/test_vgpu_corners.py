@@ -20,7 +20,7 @@ def test_a_thread_that_is_cancelled_leaves_no_lock(vgpu: Slice) -> None:
 
 
 def test_a_capture_survives_what_the_shim_asks(vgpu: Slice) -> None:
-    """Of the strictest mode, while memory waits for another stream to free it. rows: M32"""
+    """Of the strictest mode, while memory waits for another stream to free it."""
     process = vgpu.start().do("alloc a 100m", "freeasync a", "stream s", "capture 0")
     process.info()
     assert process.code("async b 64m") == 0
@@ -38,7 +38,6 @@ def test_a_stream_that_is_gone_before_the_memory(vgpu: Slice) -> None:
 
 @pytest.mark.parametrize("how", ["1", "2", "any"])
 def test_a_node_gets_a_hungrier_kernel(vgpu: Slice, how: str) -> None:
-    """rows: M35"""
     vgpu.limit(8 * GIB, GIB)
     process = vgpu.start().do("module m 4", "module n 16k", "graph g", "kernelnode k g m")
     process.do(f"setnode k n {how}", "instance i g", "run i", "wait")
@@ -48,7 +47,6 @@ def test_a_node_gets_a_hungrier_kernel(vgpu: Slice, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["1", "2", "any"])
 def test_an_instance_gets_a_hungrier_kernel(vgpu: Slice, how: str) -> None:
-    """rows: M35"""
     process = vgpu.start().do("module m 4", "module n 16k", "graph g", "kernelnode k g m", "instance i g")
     assert process.code(f"setinstance i k n {how}") == OUT_OF_MEMORY
     process.do("run i", "wait")
@@ -56,7 +54,6 @@ def test_an_instance_gets_a_hungrier_kernel(vgpu: Slice, how: str) -> None:
 
 
 def test_a_graph_with_memory_of_two_devices(vgpu: Slice) -> None:
-    """rows: M31 M27"""
     process = vgpu.start().do("graph g", "node g 100m 0", "node g 200m 1", "instance i g", "run i", "sync")
     assert (vgpu.agree(0), vgpu.agree(1)) == (CONTEXT + 128 * MIB, 224 * MIB)
     process.do("dropinstance i", "dropgraph g", "trimgraphs 0", "trimgraphs 1")
@@ -74,7 +71,7 @@ def test_a_graph_with_memory_of_a_device_that_is_not_listed(vgpu: Slice) -> None
 
 
 def test_kernels_of_a_context_that_is_gone_are_not_remembered(vgpu: Slice) -> None:
-    """The next context's kernels have their handles. rows: M35"""
+    """The next context's kernels have their handles."""
     vgpu.limit(16 * GIB, GIB)
     process = vgpu.start()
     for _ in range(4):
@@ -99,7 +96,6 @@ def ruined(kind: str) -> bytes:
 
 @pytest.mark.parametrize("kind", ["elf", "fat", "fat beyond"])
 def test_a_ruined_file_is_the_drivers_to_judge(vgpu: Slice, kind: str) -> None:
-    """rows: M33"""
     path = os.path.join(vgpu.root, "module")
     with open(path, "wb") as file:
         file.write(ruined(kind))
@@ -112,7 +108,6 @@ def test_a_ruined_file_is_the_drivers_to_judge(vgpu: Slice, kind: str) -> None:
 
 
 def test_green_contexts_are_parts_of_the_primary_one(vgpu: Slice) -> None:
-    """rows: M37"""
     process = vgpu.process().do("init", "green g 0")
     assert vgpu.agree() == CONTEXT
     process.do("green h 0", "usegreen g", "alloc a 100m")
@@ -125,7 +120,6 @@ def test_green_contexts_are_parts_of_the_primary_one(vgpu: Slice) -> None:
 
 
 def test_a_primary_context_that_ends_under_a_green_one(vgpu: Slice) -> None:
-    """rows: M37 M38"""
     process = vgpu.process().do("init", "green g 0", "usegreen g", "alloc a 100m", "reset 0")
     assert vgpu.agree() == 0
     process.do("primary 0")
@@ -133,7 +127,6 @@ def test_a_primary_context_that_ends_under_a_green_one(vgpu: Slice) -> None:
 
 
 def test_a_green_context_that_does_not_fit(vgpu: Slice) -> None:
-    """rows: M37"""
     vgpu.limit(CONTEXT - 1, GIB)
     process = vgpu.process().do("init")
     assert process.code("green g 0") == OUT_OF_MEMORY
@@ -141,7 +134,7 @@ def test_a_green_context_that_does_not_fit(vgpu: Slice) -> None:
 
 
 def test_processes_that_come_and_go_leave_no_slots(vgpu: Slice) -> None:
-    """All slots that were ever used are added up with each allocation, so the lowest are used again. rows: P13"""
+    """All slots that were ever used are added up with each allocation, so the lowest are used again."""
     for _ in range(12):
         vgpu.start().do("alloc a 10m").kill()
     with open(vgpu.path("nvc/ledger/ledger"), "rb") as file:

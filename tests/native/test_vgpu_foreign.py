@@ -26,7 +26,6 @@ def stranger(made: Slice) -> Iterator[Process]:
 
 
 def test_by_a_handle(made: Slice, stranger: Process) -> None:
-    """rows: M29"""
     path = os.path.join(made.root, "handle")
     stranger.do("alloc a 512m", f"ipcget a {path}")
     process = made.start().do(f"ipcopen b {path}", f"ipcopen c {path}")
@@ -39,7 +38,6 @@ def test_by_a_handle(made: Slice, stranger: Process) -> None:
 
 
 def test_by_a_descriptor(made: Slice, stranger: Process) -> None:
-    """rows: M28"""
     stranger.do("create v 512m 0 1 1", "export v f")
     (fd,) = stranger.ask("show f")
     process = made.start().do(f"importfrom w {stranger.pid} {fd}", "reserve r 512m")
@@ -58,7 +56,6 @@ def test_by_a_descriptor(made: Slice, stranger: Process) -> None:
 
 
 def test_by_a_pool(made: Slice, stranger: Process) -> None:
-    """rows: M23"""
     data = os.path.join(made.root, "data")
     stranger.do("sharedpool p 0", "frompool a 500m p", "exportpool p f", f"exportpointer a {data}")
     (fd,) = stranger.ask("show f")
@@ -71,7 +68,7 @@ def test_by_a_pool(made: Slice, stranger: Process) -> None:
 
 
 def test_small_pieces_of_the_same_container(made: Slice) -> None:
-    """The chunk is the exporter's for as long as it has any of it. rows: M29"""
+    """The chunk is the exporter's for as long as it has any of it."""
     path = os.path.join(made.root, "handle")
     exporter = made.start().do("alloc a 100k", f"ipcget a {path}")
     importer = made.start().do(f"ipcopen b {path}")

@@ -27,7 +27,6 @@ def denied(vgpu: Slice) -> Process:
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "short", "version", "magic", "odd", "count"])
 def test_a_bad_quota(vgpu: Slice, damage: str) -> None:
-    """rows: M43"""
     path = vgpu.path("nvc/quota")
     if damage == "missing":
         os.unlink(path)
@@ -46,7 +45,6 @@ def test_a_bad_quota(vgpu: Slice, damage: str) -> None:
 
 @pytest.mark.parametrize("damage", ["missing", "short", "version"])
 def test_a_bad_ledger(vgpu: Slice, damage: str) -> None:
-    """rows: P14"""
     path = vgpu.path("nvc/ledger/ledger")
     if damage == "missing":
         os.unlink(path)
@@ -85,7 +83,6 @@ def test_silence_unless_asked(vgpu: Slice) -> None:
 
 
 def test_a_ledger_cut_short_while_in_use(vgpu: Slice) -> None:
-    """rows: P14"""
     process = vgpu.start().do("alloc a 64m")
     os.truncate(vgpu.path("nvc/ledger/ledger"), 100)
     assert process.code("alloc b 64m") == OUT_OF_MEMORY
@@ -96,7 +93,7 @@ def test_a_ledger_cut_short_while_in_use(vgpu: Slice) -> None:
 
 
 def test_a_ledger_that_is_cut_and_mended_all_the_time(vgpu: Slice) -> None:
-    """At no moment does that end a process. rows: P14"""
+    """At no moment does that end a process."""
     path = vgpu.path("nvc/ledger/ledger")
     with open(path, "rb") as file:
         head = file.read(64)
@@ -134,7 +131,7 @@ def test_a_ledger_that_grows(vgpu: Slice) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_ledger_that_is_scribbled_over(vgpu: Slice, seed: int) -> None:
-    """The tenant's numbers may be wrong after that; its processes go on. rows: P14 P15"""
+    """The tenant's numbers may be wrong after that; its processes go on."""
     draw = random.Random(seed)
     processes = [vgpu.start() for _ in range(3)]
     with open(vgpu.path("nvc/ledger/ledger"), "r+b") as file:
@@ -166,7 +163,6 @@ def test_all_of_it_is_ones(vgpu: Slice) -> None:
 
 
 def test_no_limit_at_all(vgpu: Slice) -> None:
-    """rows: M41 M42"""
     vgpu.limit(layout.NO_LIMIT, 200 * GIB)
     process = vgpu.start().do("alloc a 10g")
     free, total = process.info()

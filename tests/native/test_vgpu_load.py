@@ -43,7 +43,6 @@ SHIM = ("libcuda.so.1", "nvc/real-libcuda.so.1")
 @pytest.mark.parametrize("way", ["open", "global", "noload", "again", "namespace"])
 @pytest.mark.parametrize("name", ["libcuda.so.1", "libcuda.so", "{}/libcuda.so.1", "{}/libcuda.so"])
 def test_every_way_leads_to_the_shim(made: Slice, loader: str, way: str, name: str) -> None:
-    """rows: M5 M7"""
     wrapped, passing = origins(made, loader, way, name.format(made.libraries))
     assert (os.path.basename(wrapped), passing) == (os.path.basename(wrapped), SHIM[1])
     assert os.path.realpath(made.path(wrapped)) == made.path("libcuda.so.1")
@@ -58,7 +57,7 @@ def test_a_relative_path(made: Slice, loader: str) -> None:
 
 @pytest.mark.parametrize("linked_with", ["shim", "driver"])
 def test_a_plugin_that_binds_deeply(made: Slice, loader: str, scratch: str, linked_with: str) -> None:
-    """Linked inside the container, or elsewhere with the driver's own library. rows: M7"""
+    """Linked inside the container, or elsewhere with the driver's own library."""
     library = made.path("libcuda.so.1") if linked_with == "shim" else made.path("nvc/real-libcuda.so.1")
     plugin = os.path.join(scratch, "plugin.so")
     run("gcc", "-shared", "-fPIC", "-o", plugin, os.path.join(SOURCES, "vgpu_plugin.c"), library)
@@ -66,10 +65,7 @@ def test_a_plugin_that_binds_deeply(made: Slice, loader: str, scratch: str, link
 
 
 def test_a_versioned_lookup(made: Slice, loader: str) -> None:
-    """The shim has no versions, as the driver has none: nothing that is linked with it comes to depend on one.
-
-    rows: M6
-    """
+    """The shim has no versions, as the driver has none: nothing that is linked with it comes to depend on one."""
     assert "VERDEF" not in run(need("readelf"), "-d", made.path("libcuda.so.1")).stdout
     assert origins(made, loader, "version")[0] != SHIM[1]
 
@@ -96,7 +92,6 @@ def test_ldconfig_leaves_the_shim_in_place(made: Slice) -> None:
 
 @pytest.mark.parametrize("per_thread", [False, True])
 def test_the_resolver_finds_wrappers_of_the_right_abi(made: Slice, per_thread: bool) -> None:
-    """rows: M9 M10 M11"""
     process = made.process().do("init")
     flags = 2 if per_thread else 1
     end = "_ptsz" if per_thread else ""
@@ -124,17 +119,14 @@ def test_the_resolver_finds_wrappers_of_the_right_abi(made: Slice, per_thread: b
 
 
 def test_the_first_resolver(made: Slice, loader: str) -> None:
-    """cuGetProcAddress itself is a wrapper, by dlsym and by itself: nobody gets past it. rows: M8"""
+    """cuGetProcAddress itself is a wrapper, by dlsym and by itself: nobody gets past it."""
     process = made.process().do("init")
     status, name, file = process.ask("proc cuGetProcAddress 13000 0")
     assert (status, name, file) == ("0", "cuGetProcAddress_v2", made.path("libcuda.so.1"))
 
 
 def test_a_privileged_program(made: Slice, loader: str, scratch: str) -> None:
-    """For a set-user-ID program the loader follows $ORIGIN below directories of the system, in a path only.
-
-    rows: P16
-    """
+    """For a set-user-ID program the loader follows $ORIGIN below directories of the system, in a path only."""
     trusted = os.path.dirname(run("gcc", "-print-file-name=libc.so.6").stdout.strip())
     trusted = os.path.realpath(trusted)
     for name in ("upper", "layers"):

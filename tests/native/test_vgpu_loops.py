@@ -16,7 +16,6 @@ from support.virtual import World, device_time
 def test_a_loop_is_charged_by_what_it_takes(
     world: World, capped: Callable[..., Capped], tool: str, times: int, ns: int
 ) -> None:
-    """rows: C10"""
     slice_ = capped(program=tool)
     slice_.cap(40)
     process = slice_.start().do(f"loop g b {times} {ns}", "instance i g")

@@ -14,7 +14,6 @@ LEFT = 2 * GIB - CONTEXT  # of the slice, beside a context
 
 
 def test_linear_up_to_the_limit_and_back(vgpu: Slice) -> None:
-    """rows: M1"""
     process = vgpu.start()
     names = [chr(n) for n in range(ord("a"), ord("a") + 30)]
     codes = [process.code(f"alloc {name} 64m") for name in names]
@@ -27,7 +26,6 @@ def test_linear_up_to_the_limit_and_back(vgpu: Slice) -> None:
 
 
 def test_exactly_the_limit_and_not_a_byte_more(vgpu: Slice) -> None:
-    """rows: M46"""
     process = vgpu.start().do(f"alloc a {LEFT}")
     assert process.info() == (0, 2 * GIB)
     assert process.code("alloc b 1") == OUT_OF_MEMORY
@@ -55,7 +53,6 @@ def test_a_full_slice_has_room_in_its_chunks(vgpu: Slice) -> None:
 
 
 def test_rounding_counts(vgpu: Slice) -> None:
-    """rows: M15"""
     process = vgpu.start().do(f"alloc a {MIB + 1}", f"alloc b {2 * MIB + 1}")
     assert vgpu.agree() == CONTEXT + 6 * MIB
     process.do("pitch c 1 1000000")
@@ -80,14 +77,12 @@ def test_rounding_counts(vgpu: Slice) -> None:
     ],
 )
 def test_bad_requests_change_nothing(vgpu: Slice, command: str, code: int) -> None:
-    """rows: M12 M13 M14 M16"""
     process = vgpu.start()
     assert process.code(command) == code
     assert vgpu.agree() == CONTEXT
 
 
 def test_frees_that_are_wrong_are_the_drivers_to_refuse(vgpu: Slice) -> None:
-    """rows: M14"""
     process = vgpu.start().do("alloc a 8m")
     assert process.code("freeat a 2m") == INVALID
     process.do("free a")
@@ -108,7 +103,6 @@ def test_a_graph_runs_again_after_a_trim(vgpu: Slice) -> None:
 
 
 def test_managed_memory_counts_in_full(vgpu: Slice) -> None:
-    """rows: M16"""
     process = vgpu.start().do("managed a 1g")
     assert vgpu.used() == CONTEXT + GIB
     assert process.code("managed b 1g") == OUT_OF_MEMORY
@@ -117,7 +111,6 @@ def test_managed_memory_counts_in_full(vgpu: Slice) -> None:
 
 
 def test_stream_order(vgpu: Slice) -> None:
-    """rows: M20 M21"""
     process = vgpu.start()
     for _ in range(100):
         process.do("async a 64m", "freeasync a")
@@ -138,7 +131,6 @@ def test_linear_memory_freed_in_stream_order_counts_until_then(vgpu: Slice) -> N
 
 
 def test_a_pool_counts_what_it_keeps(vgpu: Slice) -> None:
-    """rows: M22"""
     process = vgpu.start().do("pool p 0", "keep p", "frompool a 500m p", "freeasync a", "sync")
     assert vgpu.agree() == CONTEXT + 512 * MIB
     process.do("frompool a 500m p")  # again the same memory
@@ -153,7 +145,6 @@ def test_a_pool_counts_what_it_keeps(vgpu: Slice) -> None:
 
 
 def test_memory_without_addresses(vgpu: Slice) -> None:
-    """rows: M24"""
     process = vgpu.start().do("create v 64m 0", "create w 64m 0", "reserve r 256m")
     assert vgpu.agree() == CONTEXT + 128 * MIB
     process.do("map r v 64m 0", "release v")
@@ -166,7 +157,6 @@ def test_memory_without_addresses(vgpu: Slice) -> None:
 
 
 def test_a_retained_handle_keeps_the_charge(vgpu: Slice) -> None:
-    """rows: M25"""
     process = vgpu.start().do("create v 64m 0", "reserve r 64m", "map r v 64m 0")
     process.do("retain q r", "release q")
     assert vgpu.agree() == CONTEXT + 64 * MIB
@@ -178,13 +168,12 @@ def test_a_retained_handle_keeps_the_charge(vgpu: Slice) -> None:
 
 
 def test_memory_is_charged_where_it_lies(vgpu: Slice) -> None:
-    """rows: M26 M27"""
     vgpu.start(0).do("create v 64m 1", "create h 64m 0 2", "create h 3g 0 2")
     assert (vgpu.agree(0), vgpu.agree(1)) == (CONTEXT, 64 * MIB)
 
 
 def test_a_handle_that_comes_back(vgpu: Slice) -> None:
-    """An import of what the process exports itself is another reference, whatever the driver calls it. rows: M28"""
+    """An import of what the process exports itself is another reference, whatever the driver calls it."""
     process = vgpu.start().do("create v 64m 0 1 1", "export v f", "import w f", "close f", "release v")
     assert vgpu.agree() == CONTEXT + 64 * MIB
     process.do("release w")
@@ -210,7 +199,6 @@ def test_a_descriptor_keeps_the_charge(vgpu: Slice) -> None:
     ],
 )
 def test_arrays(vgpu: Slice, command: str, mebibytes: int) -> None:
-    """rows: M19"""
     process = vgpu.start().do(command)
     assert vgpu.agree() == CONTEXT + mebibytes * MIB
     process.do("droparray a")
@@ -220,7 +208,6 @@ def test_arrays(vgpu: Slice, command: str, mebibytes: int) -> None:
 
 
 def test_mipmaps_within_a_tenth(vgpu: Slice) -> None:
-    """rows: M19"""
     process = vgpu.start().do("mipmap a 1024 1024 0")
     assert 0 <= vgpu.used() - vgpu.taken() <= 2 * MIB
     process.do("dropmipmap a")
@@ -230,13 +217,11 @@ def test_mipmaps_within_a_tenth(vgpu: Slice) -> None:
 
 
 def test_sparse_arrays_take_nothing_yet(vgpu: Slice) -> None:
-    """rows: M19"""
     vgpu.start().code("array3d a 16384 16384 8 64")
     assert vgpu.used() == CONTEXT
 
 
 def test_graph_memory(vgpu: Slice) -> None:
-    """rows: M31"""
     process = vgpu.start().do("graph g", "node g 100m", "instance i g", "run i", "run i", "sync")
     assert vgpu.agree() == CONTEXT + 128 * MIB
     process.do("dropinstance i", "dropgraph g")
@@ -262,7 +247,6 @@ def test_graph_memory_that_is_left_over_makes_room(vgpu: Slice) -> None:
 
 
 def test_captured_allocations(vgpu: Slice) -> None:
-    """rows: M32"""
     process = vgpu.start().do("stream s", "capture", "async a 64m", "freeasync a", "captured g")
     process.do("instance i g", "run i", "sync")
     assert vgpu.agree() == CONTEXT + 64 * MIB
@@ -271,7 +255,6 @@ def test_captured_allocations(vgpu: Slice) -> None:
 
 
 def test_variables_of_modules(vgpu: Slice) -> None:
-    """rows: M33 M34"""
     process = vgpu.start().do("module m 4 1g")
     assert vgpu.agree() == CONTEXT + GIB
     assert process.code("module n 4 1g") == OUT_OF_MEMORY
@@ -294,7 +277,6 @@ def test_the_first_module_stands_for_code(vgpu: Slice) -> None:
 
 
 def test_local_memory_of_threads(vgpu: Slice) -> None:
-    """rows: M35"""
     threads = 132 * 2048
     vgpu.limit(8 * GIB, GIB)
     process = vgpu.start().do("module m 16k", "launch m", "launch m")
@@ -308,7 +290,6 @@ def test_local_memory_of_threads(vgpu: Slice) -> None:
 
 
 def test_limits_of_contexts(vgpu: Slice) -> None:
-    """rows: M35"""
     process = vgpu.start().do("limit 0 2k", "limit 2 64m")
     assert vgpu.agree() == CONTEXT + 264 * MIB + 56 * MIB
     process.do("limit 2 8m", "limit 0 1k")
@@ -337,7 +318,6 @@ def test_a_descriptor_of_another_subsystem_is_refused(vgpu: Slice) -> None:
 
 
 def test_contexts_count_and_take_what_is_theirs_along(vgpu: Slice) -> None:
-    """rows: M37"""
     process = vgpu.start().do("context c 0", "alloc a 64m", "alloc b 1k", "array d 512 512")
     assert vgpu.agree() == 2 * CONTEXT + 64 * MIB + 4 * MIB + 2 * MIB
     process.do("context d 0")
@@ -347,7 +327,6 @@ def test_contexts_count_and_take_what_is_theirs_along(vgpu: Slice) -> None:
 
 
 def test_a_primary_context_counts_once(vgpu: Slice) -> None:
-    """rows: M38"""
     process = vgpu.start().do("primary 0", "primary 0", "alloc a 10m")
     assert vgpu.agree() == CONTEXT + 10 * MIB
     process.do("leave 0", "leave 0")
@@ -374,7 +353,6 @@ def test_many_threads(vgpu: Slice) -> None:
 
 
 def test_a_hundred_thousand_operations(vgpu: Slice) -> None:
-    """rows: M47"""
     process = vgpu.start()
     assert process.code(f"threads 1 5m {20000 if vgpu.shims.endswith('sanitized') else 100000}") == 0
     assert vgpu.agree() == CONTEXT

@@ -29,7 +29,6 @@ def wrap(made: Slice, *words: str) -> None:
 
 
 def test_the_same_pid_in_two_namespaces(made: Slice) -> None:
-    """rows: P10 P11"""
     wrap(made, f"{need('unshare')} --pid --fork --kill-child")
     one, two = made.start().do("alloc a 64m"), made.start().do("alloc a 32m")
     assert made.agree() == 2 * CONTEXT + 96 * MIB
@@ -40,7 +39,7 @@ def test_the_same_pid_in_two_namespaces(made: Slice) -> None:
 
 
 def test_a_pid_that_is_used_again(made: Slice) -> None:
-    """What a dead process left is not its successor's. rows: P9"""
+    """What a dead process left is not its successor's."""
     made.start().do("alloc a 512m").kill()
     other = made.process().do("init")
     fd = os.open(made.path("nvc/ledger/ledger"), os.O_RDWR)
@@ -51,7 +50,6 @@ def test_a_pid_that_is_used_again(made: Slice) -> None:
 
 
 def test_nothing_but_the_ledger_can_be_written(made: Slice) -> None:
-    """rows: P19"""
     mount, ledger = need("mount"), made.path("nvc/ledger")
     wrap(
         made,

@@ -12,7 +12,6 @@ LEFT = 2 * GIB - CONTEXT  # of the slice, beside a context
 
 
 def test_the_default_pool_by_its_own_name(vgpu: Slice) -> None:
-    """rows: M20 M22"""
     process = vgpu.start().do("defaultpool p 0")
     assert process.code("frompool a 1800m p") == OUT_OF_MEMORY
     process.do("frompool a 500m p")
@@ -49,7 +48,6 @@ def test_a_pool_of_a_device_that_is_not_listed(vgpu: Slice) -> None:
 
 
 def test_a_pool_of_another_device(vgpu: Slice) -> None:
-    """rows: M22 M27"""
     process = vgpu.start().do("pool p 1", "frompool a 100m p")
     assert (vgpu.agree(0), vgpu.agree(1)) == (CONTEXT, 128 * MIB)
     assert process.code("frompool b 2g p") == OUT_OF_MEMORY
@@ -58,7 +56,6 @@ def test_a_pool_of_another_device(vgpu: Slice) -> None:
 
 
 def test_a_pool_that_is_destroyed_before_its_memory_is_free(vgpu: Slice) -> None:
-    """rows: M22 M47"""
     process = vgpu.start()
     for _ in range(5):
         process.do("pool p 0", "keep p", "frompool a 600m p", "frompool b 10m p", "droppool p")
@@ -86,7 +83,7 @@ def test_the_default_pool_cannot_be_destroyed(vgpu: Slice) -> None:
 
 
 def test_memory_of_a_pool_that_is_freed_without_a_stream(vgpu: Slice) -> None:
-    """The books of others are right before this process asks for anything again. rows: M21"""
+    """The books of others are right before this process asks for anything again."""
     process = vgpu.start().do("async a 1g", "sync", "free a", "wait")
     assert vgpu.agree() == CONTEXT
     other = vgpu.process().do("init")
@@ -95,7 +92,6 @@ def test_memory_of_a_pool_that_is_freed_without_a_stream(vgpu: Slice) -> None:
 
 
 def test_memory_of_a_pool_in_two_processes(vgpu: Slice) -> None:
-    """rows: M23"""
     exporter, importer = vgpu.start(), vgpu.start()
     data = os.path.join(vgpu.root, "data")
     exporter.do("sharedpool p 0", "frompool a 500m p", "exportpool p f", f"exportpointer a {data}")
@@ -113,7 +109,7 @@ def test_memory_of_a_pool_in_two_processes(vgpu: Slice) -> None:
 
 
 def test_the_exporter_of_a_pool_ends_first(vgpu: Slice) -> None:
-    """Whoever has the memory still bears it. rows: M23"""
+    """Whoever has the memory still bears it."""
     exporter, importer = vgpu.start(), vgpu.start()
     data = os.path.join(vgpu.root, "data")
     exporter.do("sharedpool p 0", "frompool a 500m p", "exportpool p f", f"exportpointer a {data}")
@@ -128,7 +124,7 @@ def test_the_exporter_of_a_pool_ends_first(vgpu: Slice) -> None:
 
 
 def test_the_exporter_of_a_pool_frees_first(vgpu: Slice) -> None:
-    """Against the driver's rules, which keeps the memory for the importer: it bears it. rows: M23"""
+    """Against the driver's rules, which keeps the memory for the importer: it bears it."""
     exporter, importer = vgpu.start(), vgpu.start()
     data = os.path.join(vgpu.root, "data")
     exporter.do("sharedpool p 0", "frompool a 500m p", "exportpool p f", f"exportpointer a {data}")

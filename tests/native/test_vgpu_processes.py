@@ -15,7 +15,6 @@ from nvc.model.slices import layout
 
 
 def test_a_race_grants_what_fits_and_no_more(vgpu: Slice) -> None:
-    """rows: P1"""
     limit = 8 * CONTEXT + 2 * GIB
     vgpu.limit(limit, GIB)
     processes = [vgpu.start() for _ in range(8)]
@@ -32,7 +31,6 @@ def test_a_race_grants_what_fits_and_no_more(vgpu: Slice) -> None:
 
 
 def test_what_a_killed_process_had_is_free_at_once(vgpu: Slice) -> None:
-    """rows: P6"""
     first, second = vgpu.start(), vgpu.start()
     first.do("alloc a 700m")
     assert second.code("alloc b 700m") == OUT_OF_MEMORY
@@ -43,7 +41,6 @@ def test_what_a_killed_process_had_is_free_at_once(vgpu: Slice) -> None:
 
 
 def test_a_process_that_ends_leaves_nothing(vgpu: Slice) -> None:
-    """rows: P13"""
     for _ in range(20):
         process = vgpu.start().do("alloc a 1g")
         process.end()
@@ -54,10 +51,7 @@ def test_a_process_that_ends_leaves_nothing(vgpu: Slice) -> None:
 
 
 def test_a_stopped_process_holds_up_nobody(vgpu: Slice) -> None:
-    """It stopped between asking for a gibibyte and having it: only who needs just that waits, and not for ever.
-
-    rows: P8
-    """
+    """It stopped between asking for a gibibyte and having it: only who needs just that waits, and not for ever."""
     other = vgpu.start()
     slot = layout.LEDGER_HEADER.size + 5 * layout.SLOT_HEADER.size
     fd = os.open(vgpu.path("nvc/ledger/ledger"), os.O_RDWR)
@@ -73,7 +67,6 @@ def test_a_stopped_process_holds_up_nobody(vgpu: Slice) -> None:
 
 
 def test_fork_before_the_driver_starts(vgpu: Slice) -> None:
-    """rows: P2"""
     process = vgpu.process()
     assert process.code("fork 1m") != 0  # no context in the child
     process.start().do("alloc a 64m")
@@ -81,7 +74,7 @@ def test_fork_before_the_driver_starts(vgpu: Slice) -> None:
 
 
 def test_fork_after_the_driver_started(vgpu: Slice) -> None:
-    """The child gets the driver's own error, and its end frees nothing of its parent's. rows: P4"""
+    """The child gets the driver's own error, and its end frees nothing of its parent's."""
     process = vgpu.start().do("alloc a 64m")
     assert process.code("fork 1m") == 3  # not initialized
     assert vgpu.agree() == CONTEXT + 64 * MIB
@@ -101,7 +94,6 @@ def test_a_child_that_lives_on_keeps_the_account(vgpu: Slice) -> None:
 
 
 def test_exec_starts_afresh(vgpu: Slice) -> None:
-    """rows: P3"""
     process = vgpu.start().do("alloc a 64m")
     process.send("exec")
     process.start()
@@ -119,7 +111,7 @@ def test_a_program_that_closes_all_descriptors(vgpu: Slice) -> None:
 
 
 def test_all_slots_in_use(vgpu: Slice) -> None:
-    """Slots of the dead are used again, beyond any number of processes. rows: P12 P13"""
+    """Slots of the dead are used again, beyond any number of processes."""
     keeper = vgpu.start()
     for _ in range(40):
         process = vgpu.start()
@@ -129,7 +121,6 @@ def test_all_slots_in_use(vgpu: Slice) -> None:
 
 
 def test_memory_that_another_process_opens_counts_once(vgpu: Slice, scratch: str) -> None:
-    """rows: M29"""
     exporter, importer = vgpu.start(), vgpu.start()
     handle = os.path.join(scratch, "handle")
     exporter.do("alloc a 100m", f"ipcget a {handle}")
@@ -200,7 +191,6 @@ def test_a_small_block_beside_one_that_its_exporter_keeps(vgpu: Slice, scratch: 
 
 
 def test_descriptors_of_memory_in_another_process(vgpu: Slice) -> None:
-    """rows: M28"""
     exporter, importer = vgpu.start(), vgpu.start()
     exporter.do("create v 64m 0 1 1", "export v f")
     fd = exporter.ask("show f")[0]
@@ -213,7 +203,6 @@ def test_descriptors_of_memory_in_another_process(vgpu: Slice) -> None:
 
 
 def test_limits_change_under_a_running_process(vgpu: Slice) -> None:
-    """rows: M39 M40"""
     process = vgpu.start().do("alloc a 1g")
     vgpu.limit(GIB, GIB)
     assert process.code("alloc b 2m") == OUT_OF_MEMORY

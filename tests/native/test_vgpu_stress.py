@@ -36,7 +36,6 @@ def busy(made: Slice) -> Process:
 
 @pytest.mark.nightly
 def test_a_crowd_that_is_killed(plain_slice: Callable[..., Slice]) -> None:
-    """rows: P7"""
     made = plain_slice(gpus=1)
     limit = CROWD * CONTEXT + 6 * GIB
     made.limit(limit)

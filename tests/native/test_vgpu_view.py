@@ -61,7 +61,6 @@ def made(plain_slice: Callable[..., Slice]) -> Slice:
 
 
 def test_one_number_everywhere(made: Slice) -> None:
-    """rows: V2"""
     process = made.start().do("alloc a 300m", "async b 10m", "alloc c 1k")
     free, total = process.info()
     used = CONTEXT + 334 * MIB
@@ -75,7 +74,6 @@ def test_one_number_everywhere(made: Slice) -> None:
 
 
 def test_processes_of_the_container(made: Slice) -> None:
-    """rows: V3"""
     one, two, idle = made.start().do("alloc a 100m"), made.start(1), made.process().do("init")
     seen = nvml(made)
     for end in ("", "_v2", "_v3"):
@@ -100,7 +98,6 @@ def test_lists_that_are_too_small(made: Slice, room: int) -> None:
 
 
 def test_free_never_wraps(made: Slice) -> None:
-    """rows: V2"""
     process = made.start().do("alloc a 1g")
     made.limit(GIB, GIB)
     assert nvml(made)["v1"] == {"total": GIB, "free": 0, "used": GIB}
@@ -132,7 +129,6 @@ def test_devices_that_are_not_sliced_look_native(made: Slice) -> None:
     [("1,0", (1, 0)), ("0,1", (0, 1)), ("1", (1,)), ("{1}", (1,)), ("{1},{0}", (1, 0)), ("{1:.12}", (1,))],
 )
 def test_limits_follow_the_device(made: Slice, visible: str, order: tuple[int, ...]) -> None:
-    """rows: V7"""
     made.limit(2 * GIB, 3 * GIB)
     process = made.process(CUDA_VISIBLE_DEVICES=visible.format(*made.uuids)).do("init")
     for ordinal, device in enumerate(order):
@@ -143,7 +139,6 @@ def test_limits_follow_the_device(made: Slice, visible: str, order: tuple[int, .
 
 
 def test_mig_devices(plain_slice: Callable[..., Slice]) -> None:
-    """rows: V7"""
     made = plain_slice(gpus=1, mig=("3g.40gb,3g.40gb",))
     made.limit(3 * GIB, 4 * GIB)
     for device, uuid in enumerate(made.uuids):
@@ -156,7 +151,6 @@ def test_mig_devices(plain_slice: Callable[..., Slice]) -> None:
 
 
 def test_nvidia_smi(made: Slice) -> None:
-    """rows: V1"""
     process = made.start().do("alloc a 482m")
     smi = os.path.join(made.root, "usr/bin/nvidia-smi")
     columns = "--query-gpu=memory.total,memory.used,memory.free"
@@ -171,7 +165,7 @@ def test_nvidia_smi(made: Slice) -> None:
 
 
 def test_silence(made: Slice) -> None:
-    """Nothing is printed, whatever happens, and the log stays empty when all is well. rows: P24"""
+    """Nothing is printed, whatever happens, and the log stays empty when all is well."""
     process = made.start().do("alloc a 64m")
     assert process.code("alloc b 8g") == 2
     nvml(made)

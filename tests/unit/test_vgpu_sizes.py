@@ -83,7 +83,6 @@ def test_percent(text: str, part: int) -> None:
     ],
 )
 def test_refused(text: str, why: str) -> None:
-    """rows: M43"""
     with pytest.raises(InputError) as caught:
         sizes.parse_size(NAME, text)
     message = str(caught.value)
