@@ -28,23 +28,6 @@ def paths(edits: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("strategies", "wanted"),
-    [
-        (("index",), ["0", "1:0", "1:1", "all"]),
-        (("type-index",), ["gpu0", "mig1:0", "mig1:1", "all"]),
-        (("uuid", "index"), None),
-    ],
-)
-def test_names(strategies: tuple[str, ...], wanted: list[str] | None) -> None:
-    """A GPU in MIG mode is not listed itself."""
-    made = document(strategies=strategies)
-    if wanted is None:
-        assert names(made)[:4] == [UUID_0, "0", MIG_UUID_0, "1:0"]
-    else:
-        assert names(made) == wanted
-
-
-@pytest.mark.parametrize(
     "capabilities", [("utility",), ("compute",), CAPABILITIES, (*CAPABILITIES, "compat32")]
 )
 @pytest.mark.parametrize("hook", [HOOK, "/usr/bin/nvidia-cdi-hook"])
@@ -62,10 +45,6 @@ def test_what_no_document_can_say_is_not_left_out(op: BindDeviceDirectory | Bind
     """These need a container that is there."""
     with pytest.raises(InternalError, match=f"{op.target}: cannot be said in one"):
         Sorted((op,))
-
-
-def test_equal_input_gives_equal_output() -> None:
-    assert document() == document()
 
 
 @pytest.mark.parametrize(
@@ -263,18 +242,6 @@ def test_libraries_have_their_names_without_links_too() -> None:
     assert len(set(more)) == len(more)
     assert set(more) - set(places(document())) >= {f"{LIBS}/libcuda.so.1", f"{LIBS}/libnvidia-ml.so.1"}
     assert not {f"{LIBS}/libcuda.so.1", f"{LIBS}/libcuda.so"} & set(places(document()))
-
-
-def test_all_of_a_simulated_driver_is_one_hook() -> None:
-    made = document(facts(simulated=True))
-    (hook,) = device(made, "all")["hooks"]
-    assert hook["args"][:3] == ["nvc-cdi-hook", "simulate-proc", "--driver-root=/run/driver"]
-    assert hook["args"].count("--driver-root=/run/driver") == 1
-    assert len([word for word in hook["args"] if word.startswith("--entry=")]) == 6
-
-
-def test_nothing_is_injected_twice_and_no_stamp_is_seen_inside() -> None:
-    assert document()["containerEdits"]["env"] == ["NVIDIA_VISIBLE_DEVICES=void"]
 
 
 def test_the_stamp_tells_a_stale_document() -> None:

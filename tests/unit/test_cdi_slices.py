@@ -15,14 +15,13 @@ from support.facts import IDENTITY, LIBS, MIG_UUID_0, UUID_0, VERSION, facts, gp
 from nvc.base.errors import ContainerError, DeviceError, InputError
 from nvc.frontends.cdi.document import DocumentOptions, build_document
 from nvc.frontends.cdi.hooks.bundle import slices_of
-from nvc.frontends.cdi.sliced import SliceSize, Slicing, parsed, sizes_of, sliced, written
+from nvc.frontends.cdi.sliced import SliceSize, Slicing, parsed, sliced, written
 from nvc.frontends.cdi.validate import problems
 from nvc.model.facts import HostFacts
 from nvc.model.request import Part, Request, SliceRequest
 from nvc.model.selection import select
 from nvc.model.slices.sizes import parse_size
 from nvc.model.slices.slice import SliceDevice, bounded
-from nvc.request.config.file import parse
 
 SHIMS = tuple(
     (f"{name}.so.1", f"/opt/nvc/vgpu/current/{name}.so", IDENTITY) for name in ("libcuda", "libnvidia-ml")
@@ -83,15 +82,6 @@ def test_isolation_by_the_kernel_is_a_hook_outside_of_the_container() -> None:
         document(size("held", "5GiB", "1:0", isolation="kernel"), of=new)
 
 
-def test_all_of_a_size_is_one_hook_of_every_device() -> None:
-    (hook,) = device(document(size("small", "5GiB", cores=50, weight=2, policy=3)), "all:small")["hooks"]
-    assert hook["args"].count("--driver-root=/") == 1
-    found = [parsed(word[8:]) for word in hook["args"] if word.startswith("--slice=")]
-    numbers = {(part.limit, part.cores, part.weight, part.policy) for part in found}
-    assert len(found) == 3 and numbers == {(5 * GIB, 50, 2, 3)}
-    assert found[1].uuid == MIG_UUID_0
-
-
 def test_steps_of_two_devices_do_not_mix() -> None:
     request = Request(devices=("all",), capabilities=("compute",))
     how = DocumentOptions("/usr/bin/nvc-cdi-hook", driver_arguments=("--driver-root=/sim",))
@@ -129,29 +119,6 @@ def test_sizes_that_no_device_or_not_the_named_one_has() -> None:
         sliced(host(), Slicing((size("a", "1g", cores=50, policy=3),), SHIMS, bounds=bounds))
     found = sliced(host(), Slicing((size("a", "1g"),), SHIMS, bounds=bounds))
     assert {(part.cores, part.policy) for parts in found.values() for _, part in parts} == {(40, 3)}
-
-
-def test_the_configuration_says_which() -> None:
-    text = b'[[nvc.vgpu]]\nname = "a"\nmemory = "1g"\ncores = 30\npolicy = "fixed"'
-    (found,) = sizes_of(parse(text, "/c"))
-    assert (found.name, found.memory.bytes, found.cores, found.weight, found.policy) == ("a", GIB, 30, 1, 3)
-    assert found.request is None
-    assert found.period_us == 0
-    (found,) = sizes_of(parse(text + b'\nperiod = "50ms"', "/c"))
-    assert found.period_us == 50_000
-    (found,) = sizes_of(parse(text + b'\nrequest = "512m"', "/c"))
-    assert found.request is not None and found.request.bytes == GIB // 2
-
-
-def test_the_period_of_a_size_or_the_usual_one_where_it_has_a_cap() -> None:
-    own, other, uncapped = (
-        size("own", "1g", cores=20, policy=3, period_us=20_000),
-        size("other", "1g", cores=20, policy=3),
-        size("uncapped", "1g"),
-    )
-    slicing = Slicing((own, other, uncapped), SHIMS, bounds=SliceRequest(usual_period=50_000))
-    found = {name: part.period_us for parts in sliced(host(), slicing).values() for name, part in parts}
-    assert found == {"own": 20_000, "other": 50_000, "uncapped": 0}
 
 
 def test_a_size_that_reserves_memory() -> None:

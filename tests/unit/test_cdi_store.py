@@ -63,12 +63,6 @@ def test_a_wrong_mode_is_mended(scratch: str) -> None:
     assert os.stat(f"{scratch}/a.json").st_mode & 0o7777 == 0o644
 
 
-def test_what_a_killed_run_has_left_does_not_matter(scratch: str) -> None:
-    put(scratch, f".a.json.{os.getpid()}", "half")
-    assert write(scratch, "a.json", b"whole")
-    assert os.listdir(scratch) == ["a.json"]
-
-
 @pytest.mark.parametrize("kind", ["link", "dangling", "directory", "fifo"])
 def test_only_a_regular_file_is_replaced(scratch: str, kind: str) -> None:
     """Nor is anything written through a link, though /dev/stdout is one."""

@@ -11,7 +11,6 @@ from support.device_cgroup import CHAR, DOCKER, SHAPES, ModelRule, first_match, 
 
 from nvc.apply.cgroup.evaluate import MOST_STEPS, allows, answer_to
 from nvc.apply.cgroup.program import (
-    Assembler,
     allow_block,
     decode,
     encode,
@@ -78,12 +77,6 @@ def test_allows_asks_for_each_way_to_open() -> None:
     assert allows(SHAPES["runc"]([(True, CHAR, 195, 0, 6)]), ((195, 0),))
     assert not allows(SHAPES["runc"]([(True, CHAR, 195, 0, 6)]), ((195, 0), (195, 1)))
     assert not allows(SHAPES["runc"]([(True, 1, 195, 0, 6)]), ((195, 0),))
-
-
-def test_encoding_is_the_kernels() -> None:
-    code: list[Instruction] = [(0x61, 2, 1, 4, 0), (0x55, 5, 0, -2, -1), (0xBF, 10, 9, 0, 0)]
-    assert encode(code).hex() == "61120400000000005505feffffffffffbf9a000000000000"
-    assert decode(encode(code)) == code
 
 
 @given(st.binary(max_size=400).filter(lambda raw: len(raw) % 8 == 0))
@@ -184,13 +177,3 @@ def test_programs_of_runtimes_are_understood() -> None:
         assert allows(code, ((1, 3), (5, 0), (136, 77)))
         assert not allows(code, ((195, 0),))
     assert answer_to(systemd_shape(DOCKER), 1 << 16 | 1, 8, 0)[0] == 1
-
-
-def test_assembler_resolves_jumps() -> None:
-    block = Assembler()
-    block.jump(0x05, "end")
-    block.jump(0x55, "here", 1, 7)
-    block.emit(0xB7, 0, imm=1)
-    block.place("here")
-    block.verdict(False)
-    assert block.finish() == [(0x05, 0, 0, 4, 0), (0x55, 1, 0, 1, 7), (0xB7, 0, 0, 0, 1), *DENY]

@@ -36,11 +36,6 @@ def refusal(made: Any, *arguments_: Any) -> str:
     return str(error.value).removeprefix("input error: ")
 
 
-def test_defaults() -> None:
-    assert request() == Request()
-    assert options() == DriverOptions()
-
-
 def test_every_option_of_configure_reaches_the_request() -> None:
     given_words = (
         "--device=0,,1 -d GPU-x --require=cuda>=12 -r arch>=7 --ldconfig=@/sbin/ldconfig --ngx --utility -c "

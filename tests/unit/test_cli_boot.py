@@ -13,7 +13,7 @@ from support import CLEAN_ENV, PATIENCE, REPO
 
 from nvc import __version__
 from nvc.base.errors import DeviceError, InternalError, MountError
-from nvc_cli import boot, output
+from nvc_cli import boot
 from nvc_cli.list import asks_for_everything
 from nvc_cli.options import GLOBAL, HOT
 from nvc_cli.parse import parse_line
@@ -252,23 +252,3 @@ def test_the_examples_of_the_help_parse() -> None:
 )
 def test_when_list_means_everything(words: list[str], everything: bool) -> None:
     assert asks_for_everything(parse_line(["list", *words]).words) == everything
-
-
-@pytest.mark.parametrize(
-    ("environment", "terminal", "coloured"),
-    [
-        ({b"TERM": b"xterm"}, True, True),
-        ({b"TERM": b"xterm", b"NO_COLOR": b""}, True, True),
-        ({b"TERM": b"xterm", b"NO_COLOR": b"1"}, True, False),
-        ({b"TERM": b"dumb"}, True, False),
-        ({}, True, False),
-        ({b"TERM": b"xterm"}, False, False),
-    ],
-)
-def test_colour(
-    environment: dict[bytes, bytes], terminal: bool, coloured: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("nvc_cli.output.posix.environ", environment)
-    monkeypatch.setattr("nvc_cli.output.posix.isatty", lambda _: terminal)
-    wanted = "\x1b[1mHEAD\x1b[0m\nrow\n" if coloured else "HEAD\nrow\n"
-    assert output.emphasised("HEAD\nrow\n") == wanted

@@ -19,8 +19,8 @@ from support import run
 from nvc.doctor import FAILED, Check, Finding, Result, text
 from nvc_cli import boot, output
 from nvc_cli.main import CONTEXT, tree
-from nvc_cli.options import FORMATS, GLOBAL, HOT
-from nvc_cli.suggest import COMMANDS, ELSEWHERE, OPTIONS, SLICES, command_hint, option_hint
+from nvc_cli.options import HOT
+from nvc_cli.suggest import COMMANDS, ELSEWHERE, OPTIONS, SLICES
 
 Call = Callable[..., tuple[int, str, str]]
 GROUPS = ("vgpu", "cdi", "cdi transform", "sim", "config", "runtime")
@@ -210,17 +210,6 @@ def test_no_table_has_a_word_of_ours() -> None:
             path,
             word,
         )
-
-
-def test_hints_are_empty_where_nothing_is_near() -> None:
-    assert command_hint("", "xyzzy", ["info"]) == option_hint("info", "--xyzzy", ["--format"]) == ""
-
-
-def test_every_hot_command_has_the_same_letters() -> None:
-    for options in (GLOBAL, *(entry[0] for entry in HOT.values())):
-        letters = "".join(option[1] for option in options)
-        assert len(letters) == len(set(letters)) and "h" in letters
-    assert FORMATS == ("text", "table", "json", "yaml")
 
 
 @pytest.mark.parametrize(

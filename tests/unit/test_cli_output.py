@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from nvc.base.errors import counted
 from nvc_cli.output import OutputError, one_of_many
 from nvc_cli.vgpu_report import check_writable, write_file
 
@@ -56,11 +55,6 @@ def test_a_file_and_a_pipe(tmp_path: Path) -> None:
         assert reader.read() == b"piped"
     with pytest.raises(OutputError, match="no such file or directory"):
         check_writable(str(tmp_path / "none/shares.svg"))
-
-
-def test_numbers_with_their_nouns() -> None:
-    found = [counted(number, "slice") for number in (0, 1, 2)] + [counted(2, "entry", "entries")]
-    assert found == ["0 slices", "1 slice", "2 slices", "2 entries"]
 
 
 def test_documents_that_follow_each_other() -> None:

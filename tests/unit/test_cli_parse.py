@@ -195,12 +195,6 @@ def test_words_of_other_commands_are_left_alone() -> None:
     assert line.globals.rest == ("sim", "create", "--gpus", "2", "-?")
 
 
-def test_words_are_counted() -> None:
-    """`list --imex-channel=1` means something else than `list --imex-channel 1`."""
-    assert parse_line(["list", "--imex-channel=1"]).words.given == (("imex_channel", 1),)
-    assert parse_line(["list", "--imex-channel", "1"]).words.given == (("imex_channel", 2),)
-
-
 def test_tables_are_sound() -> None:
     for options in TABLES.values():
         assert len({option[0] for option in options}) == len(options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from support.facts import CAPABILITIES, LIBS, MIG_UUID_0, UUID_0, UUID_1, VERSION, cap, facts, gpu, gpus
+from support.facts import CAPABILITIES, LIBS, MIG_UUID_0, UUID_1, VERSION, cap, facts, gpu
 
 from nvc.model.facts import Binary
 from nvc.model.request import Request
@@ -47,11 +47,6 @@ def test_info_text() -> None:
     )
 
 
-def test_info_text_of_two() -> None:
-    blocks = listing.info_text(facts()).split("\n\n")
-    assert [block.count("\n") for block in blocks] == [1, 6, 7]
-
-
 def test_info_csv() -> None:
     assert listing.info_csv(SMALL) == (
         "NVRM version,CUDA version\n"
@@ -85,16 +80,6 @@ def test_a_hostile_name_stays_on_its_line() -> None:
         assert len(text.splitlines()) == len(show(SMALL).splitlines())
         assert "\x1b" not in text
         assert len(text) < 1000
-
-
-def test_info_table() -> None:
-    long = "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition (simulated)"
-    lines = listing.info_table(facts(gpus=(gpus()[0].replace(name=long), gpus()[1])), 100).splitlines()
-    assert lines[0].split() == ["DEVICE", "UUID", "BUS", "ARCH", "MODEL"]
-    assert [line.split()[0] for line in lines[1:]] == ["0", "1", "1:0", "1:1"]
-    assert f"  {MIG_UUID_0}  gi 1 ci 0 " in lines[3]
-    assert max(map(len, lines)) == 100
-    assert lines[1].endswith("…(simulated)")
 
 
 def test_info_document() -> None:
@@ -221,7 +206,3 @@ def test_list_document_and_table() -> None:
     assert len(lines) == len(entries) + 1
     assert max(map(len, lines)) <= 100
     assert any(line.split() == ["device", "/dev/nvidia1", "c", "195:1"] for line in lines)
-
-
-def test_gpu_0_is_listed_by_its_minor() -> None:
-    assert listed(Request(devices=(UUID_0,)), "devices")[-1] == "/dev/nvidia1"

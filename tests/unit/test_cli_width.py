@@ -70,15 +70,6 @@ def test_every_help(capfd: pytest.CaptureFixture[str]) -> None:
             assert capfd.readouterr() == shown
 
 
-def test_help_begins_with_what_is_used_first(capfd: pytest.CaptureFixture[str]) -> None:
-    boot.run("nvc-cli", ["vgpu", "--help"])
-    shown = capfd.readouterr().out.partition("Commands:\n")[2].partition("\n\n")[0]
-    assert re.findall(r"^  (\w+)", shown, re.MULTILINE)[:4] == ["run", "ls", "top", "set"]
-    boot.run("nvc-cli", ["--help"])
-    lines = capfd.readouterr().out.partition("Examples:\n")[2].splitlines()
-    assert {"vgpu", "doctor"} <= {line.split()[1] for line in lines}
-
-
 @pytest.mark.parametrize(
     "usage", [daemon.USAGE, hook_boot.USAGE, hook_cdi.USAGE], ids=["nvcd", "hook", "cdi"]
 )
@@ -265,13 +256,6 @@ def test_a_narrow_terminal_leaves_out_what_it_would_cut(width: int) -> None:
         table = shown.partition("\n\n")[2] or shown
         rows = [line for line in table.splitlines() if line.startswith(("SLICE", "train"))]
         assert rows and not [line for line in rows if line.endswith("…")], shown
-
-
-def test_a_wide_terminal_has_every_column() -> None:
-    assert "ARCH" in listing.info_table(crowd(), 140) and LONG.removeprefix("NVIDIA ") in listing.info_table(
-        crowd(), 140
-    )
-    assert "DETAIL" in listing.list_table(entries(), 100)
 
 
 @pytest.mark.parametrize("path", EVERY, ids=" ".join)

@@ -353,13 +353,6 @@ def test_files_that_others_may_write(file: Callable[[str], str], tmp_path: Any) 
         load(directory=run)
 
 
-def test_driver_options() -> None:
-    options = driver_options(Config(root="/r", load_kmods=False, uid=5, gid=6, identity=b"x"), (3,))
-    assert (options.root, options.load_kmods, options.uid, options.gid) == ("/r", False, 5, 6)
-    assert options.imex_channels == (3,) and options.create_imex_channels and options.configuration == b"x"
-    assert not driver_options(Config(disable_imex_channel_creation=True)).create_imex_channels
-
-
 def test_every_key_is_documented() -> None:
     """In a table row of docs/configuration.md below the heading of its table, and no others are there."""
     with open(os.path.join(REPO, "docs/configuration.md"), encoding="utf-8") as page:

@@ -16,7 +16,7 @@ from support.begun import Begun
 
 from nvc.request.config.file import parse
 from nvc.request.config.keys import KEYS
-from nvc.request.config.origins import lines_of, settings, split
+from nvc.request.config.origins import lines_of, settings
 
 TEXT = """# of the operator
 disable-require = true   # for now
@@ -77,14 +77,6 @@ def test_defaults_are_what_a_file_of_them_says() -> None:
         if item.effective:
             text = tomltext.assign(text, "", (*filter(None, item.table.split(".")), item.key), item.value)
     assert parse(text.encode(), "") == parse(b"", "")
-
-
-def test_every_key_has_a_name() -> None:
-    names = [item.name for item in settings(b"", "")[0]]
-    assert len(names) == len(set(names)) == sum(len(keys) for keys in KEYS.values())
-    assert all(
-        item == split(name) for name, item in zip(names, ((i.table, i.key) for i in settings(b"", "")[0]))
-    )
 
 
 def test_show_origin(config: Any, file: str) -> None:

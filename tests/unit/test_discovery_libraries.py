@@ -227,13 +227,6 @@ def test_links_into_a_store_are_followed_inside_the_root(tree: DriverTree) -> No
     assert len(found.libraries) == 3
 
 
-def test_a_hint_comes_before_the_well_known_directories(tree: DriverTree) -> None:
-    for directory in ("/opt/odd/place", LIBS):
-        tree.library("libcuda", directory=directory)
-    assert find(tree).directory == LIBS
-    assert find(tree, hints=("/opt/odd/place",)).directory == "/opt/odd/place"
-
-
 def test_what_the_cache_does_not_know_is_found_beside_libcuda(tree: DriverTree) -> None:
     tree.library("libcuda")
     tree.cache()

@@ -12,7 +12,6 @@ import pytest
 from elftools.elf.dynamic import DynamicSegment
 from elftools.elf.elffile import ELFFile
 from elftools.elf.segments import NoteSegment
-from support import need, run
 from support.drivertree import ARCH, OTHER_ARCH
 
 from nvc.base.errors import DetectionError
@@ -90,28 +89,6 @@ def test_agrees_with_pyelftools_on_driver_stubs(scratch: str, arch: str, abi_not
         elf = read_elf(fd, path)
     assert elf.soname == "libnvidia-tls.so.1"
     assert elf.linux_abi == ((2, 3, 99) if abi_note else (0, 0, 0))
-
-
-def test_reads_what_a_compiler_makes(scratch: str) -> None:
-    source = f"{scratch}/lib.c"
-    with open(source, "w", encoding="utf-8") as file:
-        file.write("int answer(void) { return 42; }\n")
-    path = f"{scratch}/libx.so"
-    run(
-        need("gcc"),
-        "-shared",
-        "-fPIC",
-        "-Wl,-soname,libx.so.7",
-        "-Wl,--no-as-needed",
-        "-lm",
-        "-o",
-        path,
-        source,
-    )
-    compare(path)
-    with opened(path) as fd:
-        elf = read_elf(fd, path)
-    assert elf.soname == "libx.so.7"
 
 
 def test_refuses_what_is_not_elf() -> None:

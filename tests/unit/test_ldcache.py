@@ -70,15 +70,6 @@ def test_reads_each_layout_as_ldconfig_does(scratch: str, data: bytes) -> None:
     assert {(name, path) for _, name, path in found} == {(name, path) for name, path, _ in ENTRIES}
 
 
-def test_reads_this_machines_cache() -> None:
-    with open("/etc/ld.so.cache", "rb") as file:
-        data = file.read()
-    found = parse_cache(data)
-    assert [(name, path) for _, name, path in found] == printed("/etc/ld.so.cache")
-    flags = {name: entry_flags for entry_flags, name, _ in reversed(found)}
-    assert flags["libc.so.6"] & 0xFF == 3
-
-
 @pytest.mark.parametrize("combined", [False, True])
 def test_prefixes_keep_only_what_begins_with_them(combined: bool) -> None:
     data = write(ENTRIES, combined)

@@ -102,12 +102,6 @@ def test_each_is_told_by_its_name(scratch: str) -> None:
     assert "ended" in left and left.count("began") <= 1, said  # that of the process that ended
 
 
-def test_some_are_chosen(scratch: str) -> None:
-    code, lines, said = outcome(scratch, "--processes=9", "-k", "chosen", "--ignore=test_broken.py")
-    assert (code, len(lines)) == (0, 3), said
-    assert outcome(scratch, "--processes=9", "-k", "nothing_at_all", "--ignore=test_broken.py")[0] == 5
-
-
 def test_one_process_has_what_is_together(scratch: str) -> None:
     os.mkfifo(os.path.join(scratch, "gate"))
     code, _, said = outcome(scratch, "--processes=2", files={"conftest.py": CONFTEST, **PAIR})

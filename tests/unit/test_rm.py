@@ -13,11 +13,6 @@ from nvc.kernel import rm
 UUID = "GPU-01234567-89ab-cdef-0123-456789abcdef"
 
 
-def test_statuses_have_words() -> None:
-    assert rm.words(0x21) == "invalid channel (RM status 0x21)"
-    assert rm.words(0x7777) == "unknown (RM status 0x7777)"
-
-
 def test_minors_are_read_and_what_is_no_description_is_left_out(tmp_path: Path) -> None:
     def card(name: str, text: str) -> None:
         (tmp_path / "gpus" / name).mkdir(parents=True)

@@ -64,13 +64,6 @@ def test_what_is_no_json(text: str) -> None:
         exact.read(text.encode("utf-8", "surrogatepass"))
 
 
-def test_a_node_is_added_once() -> None:
-    made = spec()
-    made.add_node(dict(NODE))
-    made.add_node(dict(NODE))
-    assert plain(made)["linux"]["devices"] == [NODE]
-
-
 def test_the_same_device_stays_as_its_owner_wrote_it() -> None:
     there = {**NODE, "fileMode": 0o600, "uid": 7, "vendor": "x"}
     made = spec(linux={"devices": [there]})

@@ -122,12 +122,6 @@ def test_show_of_nothing(tmp_path: os.PathLike[str]) -> None:
         invoke("show", str(tmp_path))
 
 
-@pytest.mark.parametrize("words", [("--help",), ("create", "-?"), ("show", "--help"), ("destroy", "--help")])
-def test_help_has_examples(words: tuple[str, ...]) -> None:
-    code, text = invoke(*words)
-    assert code == 0 and "Example" in text and "  nvc-cli sim " in text
-
-
 def test_the_page_has_every_option_and_model() -> None:
     with open(os.path.join(REPO, "docs/simulated-driver.md"), encoding="utf-8") as file:
         page = file.read()

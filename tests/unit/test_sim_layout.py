@@ -69,15 +69,6 @@ def test_every_known_library_is_there(tmp_path: os.PathLike[str]) -> None:
             assert [tag.soname for tag in tags] == [os.path.basename(path)]
 
 
-def test_the_cache_names_what_exists(tmp_path: os.PathLike[str]) -> None:
-    root = made(tmp_path)
-    lines = run(need("ldconfig"), "-p", "-C", os.path.join(root, "etc/ld.so.cache")).stdout.splitlines()
-    paths = [line.split(" => ")[1] for line in lines if " => " in line]
-    assert len(paths) > 70
-    for path in paths:
-        assert os.path.isfile(root + os.path.realpath(root + path)[len(os.path.realpath(root)) :])
-
-
 def test_a_cache_of_ldconfig_itself_has_the_same_names(tmp_path: os.PathLike[str]) -> None:
     root = made(tmp_path)
     own = run(need("ldconfig"), "-p", "-C", os.path.join(root, "etc/ld.so.cache")).stdout
@@ -301,14 +292,6 @@ def test_without_the_compiled_part(tmp_path: os.PathLike[str], monkeypatch: pyte
 def test_the_compiled_part_is_found_in_the_checkout(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NVC_SIMDRIVER")
     assert os.path.samefile(prebuilt(), os.path.join(stage, "lib/nvc/simdriver"))
-
-
-def test_nobody_uses_a_fresh_root(tmp_path: os.PathLike[str]) -> None:
-    root = made(tmp_path, gpus=2, mig=("2x3g.40gb", ""))
-    assert usage(os.path.join(root, STATE)) == []
-    found = report(root)
-    assert [(gpu.used, len(gpu.mig)) for gpu in found.gpus] == [(0, 2), (0, 0)]
-    assert found.gpus[0].mig[1].profile == "3g.40gb"
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * 100, b"nvcsim01" + bytes(2 * SIZE), b"y" * SIZE])

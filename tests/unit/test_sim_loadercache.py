@@ -11,14 +11,6 @@ from support import examples, need, run
 
 from nvc.testing.sim.loadercache import name_key, write
 
-ENTRIES = [
-    ("libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1", "x86_64"),
-    ("libcuda.so.1", "/usr/lib/i386-linux-gnu/libcuda.so.1", "i386"),
-    ("libcuda.so.1", "/usr/local/nvidia/lib64/libcuda.so.1", "x86_64"),
-    ("libnvidia-ml.so.1", "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "x86_64"),
-    ("libnvidia-nvvm.so.4", "/a", "x86_64"),
-    ("libnvidia-nvvm.so.10", "/b", "x86_64"),
-]
 KINDS = {"x86_64": "libc6,x86-64", "i386": "libc6", "aarch64": "libc6,AArch64", "arm": "libc6,hard-float"}
 
 
@@ -33,16 +25,6 @@ def printed(cache: bytes, directory: os.PathLike[str]) -> list[str]:
 def line(entry: tuple[str, str, str]) -> str:
     name, path, arch = entry
     return f"{name} ({KINDS[arch]}) => {path}"
-
-
-@pytest.mark.parametrize("combined", [False, True])
-def test_ldconfig_reads_it(combined: bool, tmp_path: os.PathLike[str]) -> None:
-    expected = [ENTRIES[i] for i in (5, 4, 3, 0, 2, 1)]
-    assert printed(write(ENTRIES, combined), tmp_path) == [line(entry) for entry in expected]
-
-
-def test_no_entries(tmp_path: os.PathLike[str]) -> None:
-    assert printed(write([]), tmp_path) == []
 
 
 NAMES = st.text("ab.019", min_size=1, max_size=12)

@@ -9,14 +9,6 @@ from nvc.testing.sim.models import MODELS
 from nvc.testing.sim.spec import SimSpec, cap_minor, gpus_of, parse_mig
 
 
-def test_gpus_are_described() -> None:
-    one, other = gpus_of(SimSpec(gpus=2))
-    assert one.name == "NVIDIA H100 80GB HBM3 (simulated)"
-    assert (one.bus_id, other.bus_id) == ("0000:1b:00.0", "0000:43:00.0")
-    assert one.memory == 81559 << 20
-    assert one.uuid != other.uuid and one.serial != other.serial
-
-
 def test_identities_follow_from_the_seed() -> None:
     again = gpus_of(SimSpec(gpus=2, model="t4"))
     assert [gpu.uuid for gpu in again] == [gpu.uuid for gpu in gpus_of(SimSpec(gpus=2))]
@@ -42,15 +34,6 @@ def test_profiles_have_their_sizes() -> None:
     seven = gpus_of(SimSpec(mig=("7x1g.10gb",)))[0].mig
     assert [mig.gpu_instance for mig in seven] == list(range(7, 14))
     assert gpus_of(SimSpec(mig=("7g.80gb",)))[0].mig[0].gpu_instance == 0
-
-
-def test_mig_mode_without_devices() -> None:
-    on, off = gpus_of(SimSpec(gpus=2, mig=("on", "")))
-    assert (on.mig_enabled, on.mig, off.mig_enabled) == (True, (), False)
-
-
-def test_one_layout_serves_all() -> None:
-    assert [len(gpu.mig) for gpu in gpus_of(SimSpec(gpus=3, mig=("2x3g.40gb",)))] == [2, 2, 2]
 
 
 @pytest.mark.parametrize("model", [name for name, model in MODELS.items() if model.mig])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from support.timehost import UUID, demand
 
-from nvc.base.errors import InputError
 from nvc.daemon.keeper.plan import (
     LATELY,
     LONGEST_US,
@@ -20,8 +19,6 @@ from nvc.daemon.keeper.plan import (
     working,
 )
 from nvc.model.slices.policy import FIRST, MS
-from nvc.model.slices.time_settings import parse_period
-from nvc.model.slices.variables import slice_from
 from nvc.slices.policy.entitlement import Demand, entitlements, in_force
 from nvc.slices.policy.policies import DevicePolicy
 
@@ -124,19 +121,6 @@ def test_slices_without_groups_stay_in_the_plan() -> None:
     assert made.slices == (SlicePlan("a", (), 0, False, 10 * MS, 100 * MS, 10 * MS),)
 
 
-@pytest.mark.parametrize(("text", "us"), [("20ms", 20_000), ("1s", 1_000_000), ("20000us", 20_000)])
-def test_periods(text: str, us: int) -> None:
-    assert parse_period("--period", text).value == us
-    wanted = slice_from({"NVC_VGPU_CORES": "10", "NVC_VGPU_PERIOD": text})
-    assert wanted is not None and wanted.period is not None and wanted.period.value == us
-
-
-@pytest.mark.parametrize("text", ["19ms", "2s", "100", "", "-1ms"])
-def test_what_is_no_period(text: str) -> None:
-    with pytest.raises(InputError, match="want 20ms to 1s"):
-        parse_period("--period", text)
-
-
 def test_a_capped_slice_begins_at_the_same_moment_on_all_devices() -> None:
     """Those before it end there, so that two tenants of 50 % take turns."""
     quotas = {"a": 50 * MS, "b": 50 * MS, "c": 0, "d": 25 * MS}
@@ -152,8 +136,6 @@ def test_neighbours_of_a_job_on_two_devices_follow_it_on_each() -> None:
     job, one, other = half.replace(key="x"), half.replace(key="a"), half.replace(key="b")
     both = Plan((DevicePlan("GPU-0", (one, job)), DevicePlan("GPU-1", (other, job))))
     assert phases(both) == {"x": 0, "a": 50 * MS, "b": 50 * MS}
-
-
 
 
 def turns(

@@ -10,7 +10,7 @@ from support.gpumodel import GONE, MS, SECOND, Context, Log, Record, Subdevice, 
 from support.timehost import UUID, Host, demand
 
 from nvc.daemon.keeper.device import DeviceTime
-from nvc.daemon.keeper.plan import DevicePlan, Plan, SlicePlan
+from nvc.daemon.keeper.plan import DevicePlan, Plan
 
 
 def device(host: Host) -> DeviceTime:
@@ -380,10 +380,3 @@ def test_a_slice_that_begins_late_is_held_from_its_first_period() -> None:
     host.run(5 * SECOND)
     found = host.seconds(3)
     assert found[0]["a"] <= 12 and all(abs(one["a"] - 10) <= 2 for one in found[1:]), found
-
-
-def test_a_slice_s_key_and_plan_are_taken_as_they_are() -> None:
-    host = capped()
-    host.told = lambda found: Plan((DevicePlan(UUID, (SlicePlan("", ()),)),))
-    host.run(SECOND)
-    assert device(host).slices[0].key == ""

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
 from support.together import (
     EIGHT,
     Case,
     Had,
     Kills,
     Sample,
-    alternation,
     equal,
     goals,
-    percentile,
     report,
     rows,
 )
@@ -28,14 +25,6 @@ def got(samples: dict[Case, list[Sample]], text: str, kills: Kills | None = None
     """The value of the goal of that name, and whether it was kept."""
     (goal,) = [one for one in goals(rows(samples), kills) if one.text == text]
     return (round(goal.value, 3) if goal.value is not None else goal.why), goal.kept
-
-
-def test_a_percentile_is_one_of_the_values() -> None:
-    values = [float(number) for number in range(100, 0, -1)]
-    assert [percentile(values, part) for part in (0, 1, 50, 99, 100)] == [1, 1, 50, 99, 100]
-    assert percentile([7.0], 99) == 7
-    with pytest.raises(ValueError):
-        percentile([], 50)
 
 
 def test_a_row_has_the_medians_of_its_runs() -> None:
@@ -58,14 +47,6 @@ def test_a_mix_is_measured_by_what_each_reaches_alone_and_its_latency_by_those_t
     assert (found[mix].speed, found[mix].p99) == (1.0, 3)
 
 
-def test_a_tenant_without_a_step_counts() -> None:
-    case = equal("weight", 2)
-    (one,) = rows({case: [sample(0, 10)]}).values()
-    assert one.rates == (0, 10) and one.points == 50
-    (none,) = rows({case: [sample(0, 0)]}).values()
-    assert (none.p99, none.points) == (1000, 100)
-
-
 def test_goals_compare_one_run() -> None:
     samples = {
         equal("native", 1): [sample(500)],
@@ -84,31 +65,6 @@ def test_goals_compare_one_run() -> None:
     assert got(samples, "`concurrent` 3:1 / native: steps") == (1.043, False)
     assert got(samples, "`weight` 1 to 8, 8: points off") == (0, True)
     assert got(samples, "`concurrent` / one MPS server, 4: steps")[1] is None  # type: ignore[index]
-
-
-def test_what_nvcd_may_cost() -> None:
-    case, sixteen = equal("weight", 16), (10,) * 16
-    for percent, kept in ((1.5, True), (2.5, False)):
-        found = {case: [sample(*sixteen, nvcd=percent)]}
-        assert got(found, "nvcd, 16: percent of a core") == (percent, kept)
-
-
-@pytest.mark.parametrize(
-    ("kills", "kept"),
-    [
-        (Kills(100, 100, (5.0, 1900.0), 2, 0), [True, True, True]),
-        (Kills(100, 99, (5.0, 2100.0), 0, 1), [False, False, False]),
-        (Kills(100, 0, (), 0, 0), [None, False, True]),
-    ],
-)
-def test_goals_of_kills(kills: Kills, kept: list[bool | None]) -> None:
-    assert [goal.kept for goal in goals({}, kills)[-3:]] == kept
-
-
-def test_strict_alternation_is_computed_from_one_alone() -> None:
-    (alone,) = rows({equal("native", 1): [sample(500, ms=2.0)]}).values()
-    four = alternation(alone, 4)
-    assert (four.total, four.rates, four.p99) == (500, (125,) * 4, 8)
 
 
 def test_the_report_says_what_did_not_run() -> None:

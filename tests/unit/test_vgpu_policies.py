@@ -54,11 +54,6 @@ def test_what_is_no_uuid_is_no_path(uuid: str) -> None:
         read(uuid)
 
 
-@pytest.mark.parametrize(("text", "wanted"), [("10ms", 10_000), ("1s", 1_000_000), ("1500us", 1500)])
-def test_durations(text: str, wanted: int) -> None:
-    assert parse_duration("--quantum", text, *QUANTUM_US) == wanted
-
-
 @pytest.mark.parametrize("text", ["", "10", "ms", "-1ms", "1.5ms", "2s", "999us", "10m", "1 ms", "١ms"])
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(InputError, match="want 1ms to 1s"):

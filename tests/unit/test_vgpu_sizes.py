@@ -117,8 +117,3 @@ def test_anything_is_a_size_in_bounds_or_an_error(text: str) -> None:
     except InputError:
         return
     assert sizes.SMALLEST <= size.bytes <= sizes.LARGEST or 1 <= size.part <= size.whole == 100
-
-
-@given(st.integers(1, 1 << 30), st.sampled_from(["m", "M", "Mi", "MiB", "mib"]))
-def test_units_are_binary(count: int, unit: str) -> None:
-    assert sizes.parse_size(NAME, f"{count}{unit}").bytes == count << 20

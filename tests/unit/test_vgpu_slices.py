@@ -131,17 +131,6 @@ def test_the_policy_follows_from_what_is_asked_for() -> None:
     assert shares(("0",), cores=(cores("50"),), policy=soft) == [(50, 1, 4)]
 
 
-@pytest.mark.parametrize(("text", "value"), [("25", 25), ("25%", 25), ("100%", 0), ("1%", 1)])
-def test_cores_are_percent_with_or_without_the_sign(text: str, value: int) -> None:
-    assert (cores(text).value, cores(text).text) == (value, text)
-
-
-@pytest.mark.parametrize("text", ["", "%", "25%%", "0%", "101%", "25 %", "2.5%", "-1%", "%25", "٢٥"])
-def test_what_is_no_percentage(text: str) -> None:
-    with pytest.raises(InputError, match="CORES: .*want a whole number from 1 to 100"):
-        cores(text)
-
-
 def test_a_policy_that_contradicts_the_cap_is_refused() -> None:
     for policy, caps, cause in (("native", (cores("50"),), "ignores caps"), ("fixed", (), "has no cap")):
         with pytest.raises(InputError, match=f"POLICY: {policy}: .*{cause}"):
@@ -209,7 +198,3 @@ def test_a_part_without_a_cap_gets_what_the_operator_grants() -> None:
 def test_a_part_of_a_device_that_is_not_there() -> None:
     with pytest.raises(DeviceError, match=f"{MIG_UUID_0}: no such device any more"):
         limits(("0",), parts=(part(MIG_UUID_0),))
-
-
-def test_no_device_no_slice() -> None:
-    assert limits((), memory=(size("1g"),)) == {}
