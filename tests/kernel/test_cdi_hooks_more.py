@@ -192,6 +192,21 @@ def test_chmod_reaches_dev_but_not_the_host(runc_bundle: Any, scratch: str, stag
     assert bundle.run("runc", "stat -c %a /dev/null").stdout == "600\n"
 
 
+def test_a_link_in_the_place_of_dev_makes_no_volume_its_own(runc_bundle: Any, scratch: str, stage: str) -> None:
+    bundle = runc_bundle()
+    for name in ("pts", "dri"):
+        os.makedirs(f"{scratch}/volume/{name}", 0o700)
+    bundle.config["mounts"].append(
+        {"source": f"{scratch}/volume", "destination": "/data", "type": "bind", "options": ["rbind", "rw"]}
+    )
+    os.rename(f"{bundle.rootfs}/dev", f"{bundle.rootfs}/was")
+    os.symlink("data", f"{bundle.rootfs}/dev")
+    add_hook(bundle, stage, "chmod", "--mode=755", "--path=/dev/dri")
+    done = bundle.run("runc", "true", check=False)
+    assert done.returncode != 0 and "is a file of the host" in done.stderr
+    assert stat.S_IMODE(os.stat(f"{scratch}/volume/dri").st_mode) == 0o700
+
+
 #: A host whose kernel has the driver, and a container that sees it in its /proc. runc mounts nothing there, so
 #: the namespace is made by hand.
 DRIVER = """

@@ -25,7 +25,7 @@ def change_modes(kernel: Kernel, rootfs: int, mode: int, paths: list[str]) -> tu
     """
     own = {kernel.identity(rootfs).mount}
     try:
-        dev = kernel.open_in_root(rootfs, "/dev", O_PATH | os.O_DIRECTORY)
+        dev = kernel.open_in_root(rootfs, "/dev", O_PATH | os.O_DIRECTORY, False)
     except OSError:
         dev = -1
     if dev >= 0:
