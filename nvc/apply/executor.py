@@ -209,7 +209,7 @@ _LOST_HINT = "start again; hosts that share this root file system must not remov
 _HINTS = {
     2: "a directory or link on that path leads nowhere; mend the image",
     17: "something of another kind is in the way; remove it from the image",
-    18: "a link of the image leads there, to a file of a volume that is no loader cache; remove the link",
+    18: "a link of the image leads there, to a volume; remove the link, or mount the volume elsewhere",
     20: "a file is where a directory should be; remove it from the image",
     21: "a directory is where a file should be; remove it from the image",
     30: "the image, or a volume at that path, cannot be written; use one with a writable layer",

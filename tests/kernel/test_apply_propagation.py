@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,7 @@ from support.bundle import RUNTIMES, Bundle
 from support.configure import BASIC, Configure, as_hook
 from support.hook import Hook, ask
 from support.nightly import few
-from support.plans import LIBS, apply, mount_at, mounts, on_host, plan_of, snapshot
+from support.plans import LIBS, apply, mount_at, mounts, on_host, plan_of
 from support.prestart import at_prestart
 
 from nvc.base.errors import NvcError
@@ -74,19 +73,6 @@ def test_nothing_is_mounted_on_a_volume_that_the_host_shares(
             apply(plans(f"{scratch}/driver", target)[kind], container.pid, bundle.rootfs)
         assert (on_host(shared), mounts(container.pid)) == before
         assert f"{target}: {REASON}; mount the volume elsewhere" in str(refused.value)
-
-
-def test_by_a_link_of_the_image(runc_bundle: Any, scratch: str, shared: str, give: Any) -> None:
-    """It leads from the directory of libraries into the volume."""
-    bundle = runc_bundle()
-    os.rename(f"{bundle.rootfs}{LIBS}", f"{bundle.rootfs}{LIBS}.away")
-    os.symlink("/volume", f"{bundle.rootfs}{LIBS}")
-    give(bundle, "/volume")
-    with bundle.created("runc") as container:
-        before = on_host(shared), snapshot(bundle.rootfs), mounts(container.pid)
-        with pytest.raises(NvcError, match=f"{LIBS}/libt0.so.1.0: {REASON}"):
-            apply(plan_of(f"{scratch}/driver"), container.pid, bundle.rootfs)
-        assert (on_host(shared), snapshot(bundle.rootfs), mounts(container.pid)) == before
 
 
 def test_a_loader_cache_is_not_mounted_there(runc_bundle: Any, scratch: str, shared: str, give: Any) -> None:

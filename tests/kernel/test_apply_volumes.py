@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -78,24 +79,32 @@ def test_a_loader_cache_in_a_read_only_volume_is_covered(
         assert container.exec(count).stdout == "20\n"
 
 
-@pytest.mark.parametrize("content", [b"host\n", b""])
-def test_a_link_of_the_image_overwrites_no_file_of_a_volume(
-    runc_bundle: Any, scratch: str, volume: Any, content: bytes
+@pytest.mark.parametrize(
+    ("link", "text"),
+    [
+        (LIBS, "/data/lib"), (LIBS, "/data/new/lib"), (f"{LIBS}/libt3.so.1.0", "/data/flag"), ("/etc", "/data/etc"),
+        ("/etc/ld.so.cache", "/data/new"), ("/etc/ld.so.cache", "/data/ld.so.cache"),
+        ("/etc/ld.so.cache", "/data/etc/ld.so.cache"),
+    ],
+)  # fmt: skip
+def test_a_link_of_the_image_changes_no_volume(
+    runc_bundle: Any, scratch: str, volume: Any, link: str, text: str
 ) -> None:
     """Nobody in the container may need to have the right to write it: nvc has every right there."""
     bundle = runc_bundle()
     path = volume(bundle, "/data", "rw")
-    with open(f"{path}/report", "wb") as out:
-        out.write(content)
-    os.rename(f"{bundle.rootfs}/etc/ld.so.cache", f"{bundle.rootfs}/etc/was")
-    os.symlink("/data/report", f"{bundle.rootfs}/etc/ld.so.cache")
+    os.mkdir(f"{path}/lib")
+    os.symlink("host", f"{path}/lib/libt5.so.1")
+    shutil.copytree(f"{bundle.rootfs}/etc", f"{path}/etc", symlinks=True)
+    if os.path.lexists(bundle.rootfs + link):
+        os.rename(bundle.rootfs + link, f"{bundle.rootfs}{link}.was")
+    os.makedirs(os.path.dirname(bundle.rootfs + link), exist_ok=True)
+    os.symlink(text, bundle.rootfs + link)
     with bundle.created("runc") as container:
         before = snapshot(path), snapshot(bundle.rootfs), mounts(container.pid)
-        with pytest.raises(NvcError, match="/data/report: .*; a link of the image leads there"):
+        with pytest.raises(NvcError, match="a link of the image leads there, to a volume"):
             apply(plan_of(f"{scratch}/driver"), container.pid, bundle.rootfs)
         assert (snapshot(path), snapshot(bundle.rootfs), mounts(container.pid)) == before
-        os.rename(f"{bundle.rootfs}/etc/was", f"{path}/report")
-        apply(plan_of(f"{scratch}/driver"), container.pid, bundle.rootfs)
 
 
 def profile_plan(driver: str, content: bytes, *more: Any) -> Any:

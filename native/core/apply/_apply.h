@@ -45,6 +45,7 @@ struct applier {
     const char *first_tmpfs; /* path of the first one attached, or NULL */
     int old_cache;           /* directory that still holds the old loader cache, -1 */
     unsigned depth;          /* of links to missing directories that lead through further ones */
+    const char *asked;       /* at depth 0: the path of the place that is looked for */
     int undo_error;          /* why the first record that could not be undone could not */
     const char *undo_path;
 };
@@ -68,7 +69,6 @@ int open_in_root(int root, const char *path, uint64_t flags, uint64_t extra_reso
 int open_regular(struct applier *a, int directory, const char *name);
 int place_find(struct applier *a, const char *path, bool follow, bool create, struct place *place);
 void place_close(struct place *place);
-bool place_is_foreign(const struct place *place); /* not known to be of the rootfs itself: on a volume */
 int place_writer(struct place *place);
 int place_make_file(struct applier *a, struct place *place, mode_t mode);
 int place_make_directory(struct applier *a, struct place *place);

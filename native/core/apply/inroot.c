@@ -89,6 +89,38 @@ static int redirect(char path[NVC_PATH_MAX], const char *directory, const char *
     return 0;
 }
 
+/* Whether both are on the same mount, not merely in the same file system. */
+static bool same_mount(int one, int other)
+{
+    struct statx a, b;
+
+    return statx(one, "", AT_EMPTY_PATH, STATX_MNT_ID, &a) == 0 &&
+           statx(other, "", AT_EMPTY_PATH, STATX_MNT_ID, &b) == 0 && (a.stx_mask & STATX_MNT_ID) &&
+           (b.stx_mask & STATX_MNT_ID) && a.stx_mnt_id == b.stx_mnt_id;
+}
+
+/* Whether a link of the image leads from the path of the operation to another mount, such as a volume. Of who may start
+ * containers, the one who mounts it need not be the one who has made the image; and nvc has every right there. */
+static bool is_led_away(const struct applier *a, const struct place *place)
+{
+    char path[NVC_PATH_MAX];
+    int fd = -1;
+
+    if (a->target->keep || same_mount(place->parent, place->root))
+        return false; /* without a container, the host's mounts are meant */
+    strcpy(path, a->asked);
+    while (fd < 0) { /* the last directory of the path before what is missing yet, or a link */
+        char *slash = strrchr(path, '/');
+        path[slash ? slash - path : 0] = '\0';
+        fd = open_in_root(place->root, path, O_PATH | O_DIRECTORY, RESOLVE_NO_SYMLINKS);
+        if (fd < 0 && !slash)
+            return true;
+    }
+    bool led = !same_mount(place->parent, fd);
+    close(fd);
+    return led;
+}
+
 static int make_parents(struct applier *a, const char *directory);
 
 static int open_directory(struct applier *a, const char *directory, bool create)
@@ -107,7 +139,8 @@ static int open_directory(struct applier *a, const char *directory, bool create)
 }
 
 /* Finds the parent directory and final name of `path`. With `follow`, links at the end are followed inside the
- * root, dangling ones too: the place is then where the link leads. With `create`, missing directories are made. */
+ * root, dangling ones too: the place is then where the link leads. With `create`, missing directories are made, and no
+ * link may lead to another mount. */
 int place_find(struct applier *a, const char *path, bool follow, bool create, struct place *place)
 {
     char directory[NVC_PATH_MAX], text[NVC_PATH_MAX];
@@ -117,6 +150,8 @@ int place_find(struct applier *a, const char *path, bool follow, bool create, st
     if (strlen(path) >= sizeof(place->path))
         return fail(a, ENAMETOOLONG, "find", path);
     strcpy(place->path, path);
+    if (a->depth == 0)
+        a->asked = path;
     for (int links = 0; links < LINKS_MAX; links++) {
         const char *base = split(place->path, directory);
         size_t length = strcspn(base, "/");
@@ -128,8 +163,12 @@ int place_find(struct applier *a, const char *path, bool follow, bool create, st
         if (place->parent < 0)
             return a->report->error ? -1 : fail(a, errno, "open directory", directory);
         ssize_t size = follow ? readlinkat(place->parent, place->name, text, sizeof(text) - 1) : -1;
-        if (size < 0)
-            return 0; /* EINVAL: not a link; ENOENT: nothing there yet; others show when it is used */
+        if (size < 0) { /* EINVAL: not a link; ENOENT: nothing there yet; others show when it is used */
+            if (!create || !is_led_away(a, place))
+                return 0;
+            place_close(place);
+            return fail(a, EXDEV, "follow link", place->path);
+        }
         text[size] = '\0';
         place_close(place);
         if (redirect(place->path, directory, text) < 0)
@@ -145,21 +184,6 @@ void place_close(struct place *place)
     if (place->writer >= 0)
         close(place->writer);
     place->parent = place->writer = -1;
-}
-
-/* Whether both are on the same mount, not merely in the same file system. */
-static bool same_mount(int one, int other)
-{
-    struct statx a, b;
-
-    return statx(one, "", AT_EMPTY_PATH, STATX_MNT_ID, &a) == 0 &&
-           statx(other, "", AT_EMPTY_PATH, STATX_MNT_ID, &b) == 0 && (a.stx_mask & STATX_MNT_ID) &&
-           (b.stx_mask & STATX_MNT_ID) && a.stx_mnt_id == b.stx_mnt_id;
-}
-
-bool place_is_foreign(const struct place *place)
-{
-    return !same_mount(place->parent, place->root);
 }
 
 /* A descriptor of the place's directory through which it can be written although the container sees it

@@ -239,16 +239,6 @@ static bool is_writable(struct place *place)
            place_writer(place) >= 0;
 }
 
-/* Whether a link of the image leads to a file of a volume. What is there may be anything, and nobody of the container
- * need have the right to write it. */
-static bool is_led_away(const struct op *op, const struct place *place)
-{
-    struct stat st;
-
-    return strcmp(place->path, op->target) != 0 && place_is_foreign(place) &&
-           fstatat(place->parent, place->name, &st, AT_SYMLINK_NOFOLLOW) == 0;
-}
-
 int op_ldcache(struct applier *a, struct op *op)
 {
     struct nvc_ldcache_entry entries[ENTRIES_MAX];
@@ -269,10 +259,7 @@ int op_ldcache(struct applier *a, struct op *op)
     int result = old == NULL && old_size
                      ? -EBADMSG
                      : nvc_ldcache_merge(old, old_size, entries, count, NULL, 0, &merged, &new_size);
-    if ((result == -EBADMSG || !old_size) && is_led_away(op, &place)) {
-        fail(a, EXDEV, "write loader cache", place.path);
-        result = -EXDEV;
-    } else if (result == -EBADMSG) {
+    if (result == -EBADMSG) {
         warn(a, "the image's loader cache is unusable and was replaced", op->target);
         result = nvc_ldcache_merge(NULL, 0, entries, count, NULL, 0, &merged, &new_size);
     }
