@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 
 import nvc
 from nvc.base.errors import InitializationError, NvcError, PermissionDenied, unforeseen, visible
@@ -21,7 +22,7 @@ from nvc.kubernetes.claims import give
 from nvc.kubernetes.claims.claim import Allocation
 from nvc.kubernetes.claims.devices import GPU, Device, devices_of, tainted
 from nvc.kubernetes.claims.give import Outlet
-from nvc.kubernetes.claims.holdings import Size, held_by, lacking, uuid_of
+from nvc.kubernetes.claims.holdings import held_by, lacking, uuid_of
 from nvc.kubernetes.claims.prepare import Host, Preparer, held_of
 from nvc.kubernetes.claims.sizes import resources
 from nvc.kubernetes.claims.topology import places
@@ -46,10 +47,6 @@ from nvc.slices.make.held_files import HeldFiles
 #: Seconds between two looks at the node's devices, and at claims that nobody will unprepare.
 LOOK, COLLECT = 60.0, 600.0
 RESOURCES = "/apis/resource.k8s.io/v1"
-
-
-def _cdi_names(size: Size, ids: list[str]) -> list[str]:
-    return [give.size_name(uuid_of(id), size.name) for id in ids]
 
 
 def _line(error: NvcError | OSError) -> str:
@@ -95,16 +92,12 @@ class Plugin:
         self._web: Web | None = None
         self.publisher = Publisher(self.api, settings.driver_name, settings.node_name, self._published)
         self.preparer = Preparer(
-            self.host,
-            self.api,
-            settings.driver_name,
-            settings.state_dir,
-            self.outlet,
-            bounds_of(config),
+            self.host, self.api, settings.driver_name, settings.state_dir, self.outlet, bounds_of(config),
             self._admit,
-        )
+        )  # fmt: skip
         self.device_plugin = DevicePlugin(
-            settings.device_plugin_dir, self.board, self.counts, log, self.preparer.held, _cdi_names,
+            settings.device_plugin_dir, self.board, self.counts, log, self.preparer.held,
+            lambda size, ids: [give.size_name(uuid_of(id), size.name) for id in ids],
             lambda names: self.recorder.note(resources=names), settings.placement == "packed",
             self.preparer.giving,
         )  # fmt: skip
@@ -229,7 +222,8 @@ class Plugin:
             log(error.line())
 
     def start(self) -> None:
-        """Serve. Raises NvcError."""
+        """Serve; `run` returns after SIGTERM or SIGINT. Raises NvcError."""
+        self._wake.obey((signal.SIGTERM, signal.SIGINT), self.end)
         settings = self.settings
         if not self.preparer.shares:
             log(
@@ -269,30 +263,23 @@ class Plugin:
         while True:
             if time.monotonic() >= collect:
                 collect = time.monotonic() + COLLECT
-                self._collect()
+                self._logged(self._collect)
             self._wake.wait(LOOK)
             if self._ended:
                 return
             self.look()
             if DRA in self.served:
-                self._tell()
+                self._logged(self.events.look)
 
-    def _tell(self) -> None:
+    def _logged(self, work: Callable[[], None]) -> None:
         try:
-            self.events.look()
+            work()
         except (NvcError, OSError) as error:
             log(_line(error))
 
     def _collect(self) -> None:
-        try:
-            for uid in self.preparer.collect():
-                log(f"claim {uid} is gone from the API server: what was made for it is removed")
-        except (NvcError, OSError) as error:
-            log(_line(error))
-
-    def obey_signals(self) -> None:
-        """Have `run` return after SIGTERM or SIGINT."""
-        self._wake.obey((signal.SIGTERM, signal.SIGINT), self.end)
+        for uid in self.preparer.collect():
+            log(f"claim {uid} is gone from the API server: what was made for it is removed")
 
     def end(self) -> None:
         """Have `run` return."""
@@ -322,7 +309,6 @@ def run(settings: Settings, config: Config, environment: dict[str, str]) -> None
     if not settings.node_name:
         raise InitializationError("start nvc-kubelet-plugin", "--node-name", "is missing", "name the node")
     plugin = Plugin(settings, config, environment)
-    plugin.obey_signals()
     try:
         plugin.start()
         log(f"version {nvc.__version__}, node {settings.node_name}, driver {settings.driver_name}: ready")

@@ -11,6 +11,7 @@ from typing import Any
 
 from nvc.base.errors import InputError
 from nvc.base.yamlread import YamlError, parse_yaml
+from nvc.discovery.containers.files import table as _table
 from nvc.kubernetes.api.client import Server
 
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -95,10 +96,6 @@ def _read(path: str) -> bytes:
             return file.read(_FILE_MAX)
     except OSError as error:
         raise InputError.of("read", path, error) from None
-
-
-def _table(value: object) -> dict[str, Any]:
-    return value if type(value) is dict else {}
 
 
 def _named(config: object, path: str, kind: str, field: str, name: str) -> dict[str, Any]:

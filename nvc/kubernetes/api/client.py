@@ -67,11 +67,7 @@ class Api:
 
     def request(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """The answer to one request. Raises ApiError with the status that the server gave, 0 without one."""
-        step = (
-            f"{method.lower()} from the API server"
-            if method == "GET"
-            else f"{method.lower()} to the API server"
-        )
+        step = f"{method.lower()} {'from' if method == 'GET' else 'to'} the API server"
         data = None if body is None else json.dumps(body).encode()
         try:
             status, answer = self._sent(method, path, data)

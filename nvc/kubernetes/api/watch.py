@@ -12,6 +12,7 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from nvc.base.errors import NvcError
@@ -45,36 +46,29 @@ class Backoff:
         return pause * random.uniform(0.5, 1.0)
 
 
+@dataclass
 class Watch:
-    """One thread that follows; it begins at the first `since`."""
+    """One thread that follows; it begins at the first `since`.
 
-    def __init__(
-        self,
-        api: Api,
-        path: str,
-        foreign: Callable[[str, dict[str, Any]], bool],
-        look: Callable[[], None],
-        told: Callable[[NvcError], None],
-        first_pause: float = FIRST_PAUSE,
-        seconds: float = SECONDS,
-    ) -> None:
-        """`path` has a query.
+    `foreign` gets each event's type and object, and says whether others made the change. After such a change,
+    and where changes may have been missed, `look` is called.
+    """
 
-        `foreign` gets each event's type and object, and says whether others made the change. After such a change,
-        and where changes may have been missed, `look` is called. `told` hears why a watch cannot begin.
-        """
-        self.api = api
-        self.path = path
-        self.foreign = foreign
-        self.look = look
-        self.told = told
-        self.seconds = seconds
+    api: Api
+    path: str  # with a query
+    foreign: Callable[[str, dict[str, Any]], bool]
+    look: Callable[[], None]
+    told: Callable[[NvcError], None]  # hears why a watch cannot begin
+    first_pause: float
+    seconds: float = SECONDS
+
+    def __post_init__(self) -> None:
         self._said = ""
         self.version = ""  # after which changes are news; "" where a list has to say it
         self._stream: Stream | None = None
         self._lock = threading.Lock()
         self._listed, self._ended = threading.Event(), threading.Event()
-        self._again, self._pace = Backoff(first_pause), Backoff(first_pause)
+        self._again, self._pace = Backoff(self.first_pause), Backoff(self.first_pause)
         self._acted = 0.0
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from nvc.base.errors import InputError, NvcError
 from nvc.base.value import Value
+from nvc.discovery.containers.files import table as _table
 from nvc.kubernetes.claims.devices import ALL_CORES, MIG, Device
 from nvc.kubernetes.claims.parameters import merged
 from nvc.kubernetes.claims.quantity import MIB, parse_quantity
@@ -207,10 +208,6 @@ def _configs(allocated: dict[str, Any], driver: str) -> list[tuple[str, list[str
 def cause_of(error: NvcError) -> str:
     """What an error says, without its hint and its code: for the error of a claim."""
     return ": ".join(str(part) for part in (error.step, error.path, error.cause) if part != "")
-
-
-def _table(value: object) -> dict[str, Any]:
-    return value if type(value) is dict else {}
 
 
 def _list(value: object) -> list[dict[str, Any]]:

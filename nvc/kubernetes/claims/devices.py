@@ -149,27 +149,11 @@ def pci_bus_id(bus_id: str) -> str:
 
 def document(device: Device) -> dict[str, Any]:
     """A device as an entry of a ResourceSlice."""
-    total = mib_text(device.memory)
     found: dict[str, Any] = {
         "name": device.name,
         "attributes": {name: {kind: value} for name, kind, value in device.attributes},
         "allowMultipleAllocations": True,
-        "capacity": {
-            MEMORY: {
-                "value": total,
-                "requestPolicy": {
-                    "default": total,
-                    "validRange": {"min": "1Mi", "max": total, "step": "1Mi"},
-                },
-            },
-            CORES: {
-                "value": str(ALL_CORES),
-                "requestPolicy": {
-                    "default": str(ALL_CORES),
-                    "validRange": {"min": "1", "max": str(ALL_CORES), "step": "1"},
-                },
-            },
-        },
+        "capacity": {MEMORY: _capacity(mib_text(device.memory), "1Mi"), CORES: _capacity(str(ALL_CORES), "1")},
     }
     if device.taints:
         found["taints"] = [
@@ -178,3 +162,9 @@ def document(device: Device) -> dict[str, Any]:
             for taint in device.taints[:TAINTS_MAX]
         ]
     return found
+
+
+def _capacity(total: str, least: str) -> dict[str, Any]:
+    """All of an amount by default, else from `least` on in steps of that."""
+    accepted = {"min": least, "max": total, "step": least}
+    return {"value": total, "requestPolicy": {"default": total, "validRange": accepted}}

@@ -13,9 +13,11 @@ import fcntl
 import os
 import threading
 import time
+from dataclasses import dataclass
 
 from nvc.base.errors import HostError, InputError, NvcError
 from nvc.base.files import closing
+from nvc.base.value import Value
 from nvc.kubernetes.claims import give
 from nvc.kubernetes.claims.checkpoint import Checkpoint, is_uid
 from nvc.kubernetes.claims.claim import STEP, allocation_of, cause_of, consumers_of
@@ -57,59 +59,41 @@ class _Held(Exception):
         self.error = error
 
 
-class Host:
+class Host(Value):
     """The node's driver: facts and devices of now."""
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        options: DriverOptions,
-        discover: Callable[[Kernel, DriverOptions], HostFacts],
-        devices: Callable[[HostFacts], tuple[Device, ...]],
-    ) -> None:
-        self.kernel = kernel
-        self.options = options
-        self._discover = discover
-        self._devices = devices
+    kernel: Kernel
+    options: DriverOptions
+    discover: Callable[[Kernel, DriverOptions], HostFacts]
+    devices: Callable[[HostFacts], tuple[Device, ...]]
 
     def look(self) -> tuple[HostFacts, dict[str, Device]]:
         """Facts, and devices by name. Raises NvcError."""
-        facts = self._discover(self.kernel, self.options)
-        return facts, {device.name: device for device in self._devices(facts)}
+        facts = self.discover(self.kernel, self.options)
+        return facts, {device.name: device for device in self.devices(facts)}
 
 
+@dataclass
 class Preparer:
     """Prepares the claims of one driver on this node. Its methods may be called from any thread.
 
-    `prepare` is for the event loop of the servers alone.
+    `prepare` is for the event loop of the servers alone. Who gives devices to others holds `giving` from the look
+    at claims until that is known. Raises CheckpointError.
     """
 
-    def __init__(
-        self,
-        host: Host,
-        api: Api,
-        driver: str,
-        state: str,
-        outlet: Outlet,
-        bounds: SliceRequest,
-        admit: Callable[[Allocation], None],
-    ) -> None:
-        """`bounds` is what the operator grants. `admit` raises ClaimError where something else has the devices.
+    host: Host
+    api: Api
+    driver: str
+    state: str
+    outlet: Outlet
+    bounds: SliceRequest  # what the operator grants
+    admit: Callable[[Allocation], None]  # raises ClaimError where something else has the devices
 
-        Who gives devices to others holds `giving` from the look at claims until that is known. Raises
-        CheckpointError.
-        """
+    def __post_init__(self) -> None:
         self.giving = threading.Lock()
-        self.bounds = bounds
-        self.shares = bool(host.kernel.capget()[0] & 1 << CAP_SYS_ADMIN)
-        self.admit = admit
-        self.host = host
-        self.api = api
-        self.driver = driver
-        self.outlet = outlet
-        self.checkpoint = Checkpoint(state)
+        self.shares = bool(self.host.kernel.capget()[0] & 1 << CAP_SYS_ADMIN)
+        self.checkpoint = Checkpoint(self.state)
         self._lock = threading.Lock()
-        self._lock_path = f"{state}/lock"
         self._waiting = 0  # claims that wait for a device
 
     @contextlib.contextmanager
@@ -123,7 +107,7 @@ class Preparer:
                 yield
 
     def _locked(self) -> int:
-        path = self._lock_path
+        path = f"{self.state}/lock"
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:

@@ -11,11 +11,8 @@ from nvc.model.facts import HostFacts
 def places(facts: HostFacts) -> dict[str, Place]:
     """For each bus id NUMA node and PCIe root, as far as the kernel tells them."""
     base = f"{facts.system_root.rstrip('/')}/sys/bus/pci/devices"
-    return {gpu.bus_id: _place(f"{base}/{pci_bus_id(gpu.bus_id)}") for gpu in facts.gpus}
-
-
-def _place(path: str) -> Place:
-    return Place(_numa_node(path), _root(path))
+    paths = {gpu.bus_id: f"{base}/{pci_bus_id(gpu.bus_id)}" for gpu in facts.gpus}
+    return {bus_id: Place(_numa_node(path), _root(path)) for bus_id, path in paths.items()}
 
 
 def _numa_node(path: str) -> int:

@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import BinaryIO
 
 from nvc.base.errors import one_line
@@ -122,9 +123,7 @@ class Judge:
             return Condition(UNHEALTHY, (Problem("lost", "", "NVML has lost the GPU", evict=True),))
         problems = []
         if seen.remapping > 0:
-            value, text = (
-                ("pending", "waits for a reset") if seen.remapping == 1 else ("failed", "has failed")
-            )
+            value, text = ("pending", "waits for a reset") if seen.remapping == 1 else ("failed", "has failed")
             problems.append(Problem("remapping", value, f"remapping of its memory {text}"))
         before, since = self._ecc.get(uuid, (seen.ecc, now - self.quiet))
         if seen.ecc > before:
@@ -140,30 +139,20 @@ class Judge:
         return Condition(HEALTHY, reason="" if seen.events else "the driver does not tell of Xids")
 
 
+@dataclass
 class Monitor:
     """The thread that reads what NVML says, and keeps the board."""
 
-    def __init__(
-        self,
-        channel: socket.socket,
-        board: Board,
-        gpus: Callable[[], tuple[str, ...]],
-        changed: Callable[[], None],
-        log: Callable[[str], None],
-        quiet: float,
-        interval: float,
-    ) -> None:
-        """`channel` is that of `nvml.start`, `gpus` the node's UUIDs; `changed` is called after each change.
+    channel: socket.socket  # of `nvml.start`
+    board: Board
+    gpus: Callable[[], tuple[str, ...]]  # the node's UUIDs
+    changed: Callable[[], None]  # called after each change
+    log: Callable[[str], None]
+    quiet: float  # seconds after which an event is over
+    interval: float  # seconds from one question to the next
 
-        NVML is asked each `interval` seconds; an event is over after `quiet` seconds.
-        """
-        self.channel = channel
-        self.board = board
-        self.gpus = gpus
-        self.changed = changed
-        self.log = log
-        self.interval = interval
-        self.judge = Judge(quiet)
+    def __post_init__(self) -> None:
+        self.judge = Judge(self.quiet)
         self.round = Round({}, {}, {}, "not asked yet")
         self.answered = False  # or known not to answer
         self.profiles: dict[str, str] = {}  # of MIG devices, as NVML told last
@@ -171,8 +160,7 @@ class Monitor:
         self.xids: dict[str, int] = {}  # the last one of each GPU
         self._told: dict[str, str] = {}
         self._thread = threading.Thread(target=self._run, name="health", daemon=True)
-        channel.setblocking(True)
-        channel.settimeout(SILENCE + interval)
+        self.channel.settimeout(SILENCE + self.interval)
 
     @property
     def running(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
@@ -46,9 +47,7 @@ class Counts:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.registrations = 0
-        self.durations = [0] * (
-            len(self.BUCKETS) + 1
-        )  # of preparations, by the first bucket that holds them
+        self.durations = [0] * (len(self.BUCKETS) + 1)  # of preparations, by the first bucket that holds them
         self.seconds = 0.0
         self.failures: dict[str, int] = {"prepare": 0, "unprepare": 0, "allocate": 0, "publish": 0}
 
@@ -74,30 +73,19 @@ class Counts:
             return found, self.seconds
 
 
+@dataclass(eq=False)  # who registers it keeps it in a dict
 class Collector:
     """All metrics at one moment, for prometheus-client."""
 
-    def __init__(
-        self,
-        node: str,
-        driver: str,
-        counts: Counts,
-        board: Board,
-        devices: Callable[[], tuple[Device, ...]],
-        claims: Callable[[], list[Allocation]],
-        figures: Callable[[], dict[str, Figures]],
-        xids: dict[str, int],
-        dcgm: bool,
-    ) -> None:
-        self.node = node
-        self.driver = driver
-        self.counts = counts
-        self.board = board
-        self.devices = devices
-        self.claims = claims
-        self.figures = figures
-        self.xids = xids
-        self.dcgm = dcgm
+    node: str
+    driver: str
+    counts: Counts
+    board: Board
+    devices: Callable[[], tuple[Device, ...]]
+    claims: Callable[[], list[Allocation]]
+    figures: Callable[[], dict[str, Figures]]
+    xids: dict[str, int]
+    dcgm: bool
 
     def collect(self) -> Iterator[Metric]:
         """Called for each scrape."""
@@ -111,9 +99,8 @@ class Collector:
     def _own(self, prepared: int) -> Iterator[Metric]:
         yield GaugeMetricFamily("nvc_plugin_prepared_claims", "Claims that are prepared", prepared)
         buckets, seconds = self.counts.buckets()
-        yield HistogramMetricFamily(
-            "nvc_plugin_prepare_seconds", "Time that a claim's preparation took", buckets, seconds
-        )
+        text = "Time that a claim's preparation took"
+        yield HistogramMetricFamily("nvc_plugin_prepare_seconds", text, buckets, seconds)
         failures = CounterMetricFamily("nvc_plugin_failures", "Calls that failed", labels=["operation"])
         for operation, count in self.counts.failures.items():
             failures.add_metric([operation], count)

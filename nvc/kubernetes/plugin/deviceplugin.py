@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import grpc
 
@@ -28,7 +29,7 @@ from nvc.kubernetes.errors import ClaimError
 from nvc.kubernetes.health.board import UNHEALTHY, Board
 from nvc.kubernetes.health.metrics import Counts
 from nvc.kubernetes.plugin.podresources import listed, used_ids
-from nvc.kubernetes.plugin.rpc import Method, Refused, Socket, Stream, call
+from nvc.kubernetes.plugin.rpc import Refused, Socket, call, method, stream
 from nvc.kubernetes.protocol import deviceplugin_pb2 as pb
 
 VERSION = "v1beta1"
@@ -113,13 +114,11 @@ class Resource:
     def serve(self) -> None:
         """Open the socket. Raises InitializationError."""
         methods = (
-            Method("GetDevicePluginOptions", pb.Empty, self.options),
-            Stream("ListAndWatch", pb.Empty, self.watch, self.plugin.board.touch),
-            Method("GetPreferredAllocation", pb.PreferredAllocationRequest, self.prefer),
-            Method("Allocate", pb.AllocateRequest, self.allocate),
-            Method(
-                "PreStartContainer", pb.PreStartContainerRequest, lambda _: pb.PreStartContainerResponse()
-            ),
+            method("GetDevicePluginOptions", pb.Empty, self.options),
+            stream("ListAndWatch", pb.Empty, self.watch, self.plugin.board.touch),
+            method("GetPreferredAllocation", pb.PreferredAllocationRequest, self.prefer),
+            method("Allocate", pb.AllocateRequest, self.allocate),
+            method("PreStartContainer", pb.PreStartContainerRequest, lambda _: pb.PreStartContainerResponse()),
         )
         self.socket = Socket(f"{self.plugin.directory}/{self.endpoint}", {"v1beta1.DevicePlugin": methods})
         self.registered = None
@@ -182,37 +181,25 @@ class Resource:
         return reply
 
 
+@dataclass
 class DevicePlugin:
     """All resources of the node."""
 
-    def __init__(
-        self,
-        directory: str,
-        board: Board,
-        counts: Counts,
-        log: Callable[[str], None],
-        claims: Callable[[], list[Held]],
-        names: Callable[[Size, list[str]], list[str]],
-        registered: Callable[[tuple[str, ...]], None],
-        packed: bool,
-        giving: threading.Lock,
-    ) -> None:
-        """`names` makes CDI devices of ids. `registered` hears which resources the kubelet knows.
+    directory: str
+    board: Board
+    counts: Counts
+    log: Callable[[str], None]
+    claims: Callable[[], list[Held]]
+    names: Callable[[Size, list[str]], list[str]]  # CDI devices of ids
+    registered: Callable[[tuple[str, ...]], None]  # hears which resources the kubelet knows
+    packed: bool
+    giving: threading.Lock  # held by who gives devices to claims, from the look at what is free until that is known
 
-        `giving` is held by who gives devices to claims, from the look at what is free until that is known.
-        """
-        self.directory = directory
-        self.board = board
-        self.counts = counts
-        self.log = log
-        self.names = names
-        self.registered = registered
-        self.packed = packed
+    def __post_init__(self) -> None:
         self.offer = Offer((), ())
-        pods = os.path.join(os.path.dirname(directory), "pod-resources", KUBELET)
-        self.grants = Grants(pods, claims)
+        pods = os.path.join(os.path.dirname(self.directory), "pod-resources", KUBELET)
+        self.grants = Grants(pods, self.claims)
         self.resources: dict[str, Resource] = {}
-        self._giving = giving
         self._problem = ""
         self._looked = 0.0
         self._end = threading.Event()
@@ -303,7 +290,7 @@ class DevicePlugin:
 
     def allocate(self, size: Size, ids: list[str]) -> list[str]:
         """The CDI devices for ids of a resource. Raises ClaimError for what cannot be had together."""
-        with self._giving:
+        with self.giving:
             self.grants.look()
             known = dict(ids_of(size, self.offer.devices))
             uuids = [uuid_of(id) for id in ids]

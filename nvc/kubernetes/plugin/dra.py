@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from nvc.base.errors import one_line, unforeseen
 from nvc.kubernetes.claims import give
@@ -13,7 +14,7 @@ from nvc.kubernetes.claims.devices import Device
 from nvc.kubernetes.claims.prepare import Preparer
 from nvc.kubernetes.health.board import HEALTHY, UNHEALTHY, Board
 from nvc.kubernetes.health.metrics import Counts
-from nvc.kubernetes.plugin.rpc import Method, Socket, Stream
+from nvc.kubernetes.plugin.rpc import Socket, method, stream
 from nvc.kubernetes.plugin.sockets import Places
 from nvc.kubernetes.protocol import dra_pb2, health_pb2, registration_pb2
 
@@ -29,56 +30,39 @@ _MESSAGE_MAX = 1024
 _HEALTH = {HEALTHY: health_pb2.HEALTHY, UNHEALTHY: health_pb2.UNHEALTHY}
 
 
+@dataclass
 class Driver:
     """The services of one driver."""
 
-    def __init__(
-        self,
-        name: str,
-        node: str,
-        preparer: Preparer,
-        board: Board,
-        devices: Callable[[], tuple[Device, ...]],
-        counts: Counts,
-        log: Callable[[str], None],
-        registered: Callable[[str], None],
-    ) -> None:
-        """`registered` hears what the kubelet says of the registration: why it is refused, or ""."""
-        self.name = name
-        self.node = node
-        self.preparer = preparer
-        self.board = board
-        self.devices = devices
-        self.counts = counts
-        self.log = log
-        self.registered = registered
-        self._socket: Socket | None = None
+    name: str
+    node: str
+    preparer: Preparer
+    board: Board
+    devices: Callable[[], tuple[Device, ...]]
+    counts: Counts
+    log: Callable[[str], None]
+    registered: Callable[[str], None]  # hears what the kubelet says of the registration: why it is refused, or ""
+    _socket: Socket | None = None
 
     def start(self, at: Places) -> None:
         """Serve what the front passes on from the kubelet's sockets. Raises InitializationError."""
-        methods = (
-            Method("NodePrepareResources", dra_pb2.NodePrepareResourcesRequest, self.prepare),
-            Method("NodeUnprepareResources", dra_pb2.NodeUnprepareResourcesRequest, self.unprepare),
-        )
-        watch = Stream(
-            "NodeWatchResources", health_pb2.NodeWatchResourcesRequest, self.watch, self.board.touch
-        )
-
         def info(_: object) -> registration_pb2.PluginInfo:
             return registration_pb2.PluginInfo(
                 type=TYPE, name=self.name, endpoint=at.endpoint, supported_versions=SERVICES
             )
 
-        registration = (
-            Method("GetInfo", registration_pb2.InfoRequest, info),
-            Method("NotifyRegistrationStatus", registration_pb2.RegistrationStatus, self.told),
-        )
-        services: dict[str, tuple[Method | Stream, ...]] = {
-            SERVICE: methods,
-            HEALTH_SERVICE: (watch,),
-            REGISTRATION_SERVICE: registration,
-        }
-        self._socket = Socket(at.inner, services)
+        watched = health_pb2.NodeWatchResourcesRequest
+        self._socket = Socket(at.inner, {
+            SERVICE: (
+                method("NodePrepareResources", dra_pb2.NodePrepareResourcesRequest, self.prepare),
+                method("NodeUnprepareResources", dra_pb2.NodeUnprepareResourcesRequest, self.unprepare),
+            ),
+            HEALTH_SERVICE: (stream("NodeWatchResources", watched, self.watch, self.board.touch),),
+            REGISTRATION_SERVICE: (
+                method("GetInfo", registration_pb2.InfoRequest, info),
+                method("NotifyRegistrationStatus", registration_pb2.RegistrationStatus, self.told),
+            ),
+        })  # fmt: skip
 
     def stop(self) -> None:
         """End the services."""

@@ -35,68 +35,61 @@ class Refused(Exception):
     """An answer that is an error with the code FAILED_PRECONDITION; its text is for the caller."""
 
 
-class Method:
-    """One method of a service with one answer: what it is called, what it takes, and who answers."""
+#: A method of a service: its name, and what makes gRPC's handler of it, with the threads for answers.
+Method = tuple[str, Callable[[ThreadPoolExecutor], Any]]
 
-    def __init__(
-        self,
-        name: str,
-        request: type[Message],
-        answer: Callable[[Any], Message] | Callable[[Any], Awaitable[Message]],
-    ) -> None:
-        """`answer` is called in any thread, or is a coroutine function; it may raise Refused."""
-        self.name = name
-        self.request = request
-        self.answer: Callable[[Any], Any] = answer
 
-    def handler(self, pool: ThreadPoolExecutor) -> Any:
-        """What gRPC calls."""
+def method(
+    name: str,
+    request: type[Message],
+    answer: Callable[[Any], Message] | Callable[[Any], Awaitable[Message]],
+) -> Method:
+    """A method with one answer. `answer` is called in any thread, or is a coroutine; it may raise Refused."""
+    called: Callable[[Any], Any] = answer
 
+    def handler(pool: ThreadPoolExecutor) -> Any:
         async def call(request: Any, context: Any) -> Any:
             try:
-                if inspect.iscoroutinefunction(self.answer):
-                    return await self.answer(request)
-                return await asyncio.get_running_loop().run_in_executor(pool, self.answer, request)
+                if inspect.iscoroutinefunction(called):
+                    return await called(request)
+                return await asyncio.get_running_loop().run_in_executor(pool, called, request)
             except Refused as error:
                 await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
                 raise
 
-        return grpc.unary_unary_rpc_method_handler(call, self.request.FromString, _serialized)
+        return grpc.unary_unary_rpc_method_handler(call, request.FromString, _serialized)
+
+    return name, handler
 
 
-class Stream:
-    """One method of a service whose answers go on until the caller has gone."""
+def stream(
+    name: str,
+    request: type[Message],
+    answers: Callable[[Any, threading.Event], Iterator[Message]],
+    wake: Callable[[], None],
+) -> Method:
+    """A method whose answers go on until the caller has gone.
 
-    def __init__(
-        self,
-        name: str,
-        request: type[Message],
-        answers: Callable[[Any, threading.Event], Iterator[Message]],
-        wake: Callable[[], None],
-    ) -> None:
-        """`answers` gets an event that is set as long as the caller listens; `wake` has it look at that."""
-        self.name = name
-        self.request = request
-        self.answers = answers
-        self.wake = wake
+    `answers` gets an event that is set as long as the caller listens; `wake` has it look at that.
+    """
 
-    def handler(self, pool: ThreadPoolExecutor) -> Any:
-        """What gRPC calls."""
-
+    def handler(pool: ThreadPoolExecutor) -> Any:
         async def call(request: Any, _: object) -> AsyncIterator[Message]:
             alive = threading.Event()
             alive.set()
-            messages = self.answers(request, alive)
+            messages = answers(request, alive)
             try:
                 loop = asyncio.get_running_loop()
                 while (message := await loop.run_in_executor(pool, next, messages, None)) is not None:
                     yield message
             finally:
                 alive.clear()
-                self.wake()
+                wake()
 
         made: Any = grpc.unary_stream_rpc_method_handler
-        return made(call, self.request.FromString, _serialized)
+        return made(call, request.FromString, _serialized)
+
+    return name, handler
 
 
 def _serialized(message: Message) -> bytes:
@@ -175,17 +168,17 @@ class SocketPath:
 class Socket:
     """A server at a path."""
 
-    def __init__(self, path: str, services: dict[str, tuple[Method | Stream, ...]]) -> None:
+    def __init__(self, path: str, services: dict[str, tuple[Method, ...]]) -> None:
         """Serves from here on. Raises InitializationError with the path."""
         self._path = SocketPath(path)
         self._pool = ThreadPoolExecutor(THREADS, "grpc")
         in_loop(self._start(services))
 
-    async def _start(self, services: dict[str, tuple[Method | Stream, ...]]) -> None:
+    async def _start(self, services: dict[str, tuple[Method, ...]]) -> None:
         self._server = grpc.aio.server(options=(("grpc.max_send_message_length", -1),))
-        for name, methods in services.items():
-            handlers = {method.name: method.handler(self._pool) for method in methods}
-            self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
+        for service, methods in services.items():
+            handlers = {name: handler(self._pool) for name, handler in methods}
+            self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
         self._path.bind(self._server)
         await self._server.start()
 
