@@ -101,20 +101,18 @@ def test_any_dump_is_survived(raw: bytes) -> None:
         [(0x07, 1, 0, 0, 4), *DENY],  # arithmetic on its address
         [(0xBC, 2, 1, 0, 0), *DENY],  # half of its address
         [(0x5D, 1, 2, 0, 0), *DENY],  # comparing what was never set
-        [(0x55, 1, 0, 0, 0), *DENY],
-        [(0xBF, 2, 3, 0, 0), *DENY],
+        [(0x55, 1, 0, 0, 0), *DENY], [(0xBF, 2, 3, 0, 0), *DENY],
         [(0xBF, 0, 2, 8, 0), *DENY],  # a move that extends a sign
         [(0xDC, 0, 0, 0, 16), *DENY],  # byte order
         [(0x18, 2, 1, 0, 5), (0, 0, 0, 0, 0), *DENY],  # a map
         [(0x18, 2, 0, 0, 5)],  # half a constant
         [(0xB7, 11, 0, 0, 0), *DENY],
         [(0x05, 0, 0, -1, 0), *DENY],  # for ever
-        [(0x05, 0, 0, -9, 0), *DENY],
-        [(0x05, 0, 0, 99, 0), *DENY],
+        [(0x05, 0, 0, -9, 0), *DENY], [(0x05, 0, 0, 99, 0), *DENY],
         [(0xB7, 0, 0, 0, 1)],  # no end
         [(0xBF, 0, 1, 0, 0), (0x95, 0, 0, 0, 0)],  # an address as the answer
     ],
-)
+)  # fmt: skip
 def test_what_is_not_known_counts_as_denying(code: list[Instruction]) -> None:
     assert answer_to(code, 6 << 16 | 2, 195, 0)[0] in (None, 0)
     assert not allows(code, ((195, 0),))
@@ -130,12 +128,10 @@ def test_steps_are_counted_over_all_questions() -> None:
 @pytest.mark.parametrize(
     "instruction",
     [
-        (0x85, 0, 0, 0, 1),
-        (0x8D, 0, 0, 0, 1),
+        (0x85, 0, 0, 0, 1), (0x8D, 0, 0, 0, 1),
         (0x85, 0, 1, 0, 7),  # into another function
         (0xE5, 0, 0, 1, 0),  # may_goto
-        (0x9D, 0, 0, 0, 0),
-        (0x18, 1, 1, 0, 5),
+        (0x9D, 0, 0, 0, 0), (0x18, 1, 1, 0, 5),
         (0x18, 1, 0, 0, 5),  # without its second half
         (0xBF, 1, 2, 1, 0),  # of an arena
         (0xBF, 1, 2, -1, 0),  # of this CPU
@@ -143,11 +139,9 @@ def test_steps_are_counted_over_all_questions() -> None:
         (0xDB, 10, 1, -8, 0),  # atomic
         (0x20, 0, 0, 0, 0),  # of a packet
         (0xC0, 0, 0, 0, 0),  # speculation barrier
-        (0xE7, 1, 0, 0, 0),
-        (0xB7, 11, 0, 0, 0),
-        (0xBF, 1, 12, 0, 0),
+        (0xE7, 1, 0, 0, 0), (0xB7, 11, 0, 0, 0), (0xBF, 1, 12, 0, 0),
     ],
-)
+)  # fmt: skip
 def test_what_a_dump_does_not_preserve_is_not_loaded_again(instruction: Instruction) -> None:
     assert not reloadable([instruction, *DENY])
 
@@ -155,17 +149,11 @@ def test_what_a_dump_does_not_preserve_is_not_loaded_again(instruction: Instruct
 @pytest.mark.parametrize(
     "instructions",
     [
-        [(0x18, 1, 0, 0, 5), (0, 0, 0, 0, 7)],
-        [(0x7B, 10, 1, -8, 0)],
-        [(0x62, 10, 0, -8, 3)],
-        [(0x79, 1, 10, -8, 0)],
-        [(0xDC, 1, 0, 0, 32)],
-        [(0xD7, 1, 0, 0, 32)],
-        [(0xBF, 1, 2, 32, 0)],
-        [(0x06, 0, 0, 0, 0)],
-        [(0x1E, 1, 2, 0, 0)],
+        [(0x18, 1, 0, 0, 5), (0, 0, 0, 0, 7)], [(0x7B, 10, 1, -8, 0)], [(0x62, 10, 0, -8, 3)],
+        [(0x79, 1, 10, -8, 0)], [(0xDC, 1, 0, 0, 32)], [(0xD7, 1, 0, 0, 32)], [(0xBF, 1, 2, 32, 0)],
+        [(0x06, 0, 0, 0, 0)], [(0x1E, 1, 2, 0, 0)],
     ],
-)
+)  # fmt: skip
 def test_plain_instructions_are_loaded_again(instructions: list[Instruction]) -> None:
     assert reloadable(instructions + DENY)
 

@@ -119,16 +119,11 @@ def test_rootfs() -> None:
 @pytest.mark.parametrize(
     ("spec", "wanted"),
     [
-        (OMITTED, (os.geteuid(), os.getegid())),
-        ("1000:2000", (1000, 2000)),
-        ("4294967294:0", (4294967294, 0)),
-        ("0", (0, ROOT.pw_gid)),
-        ("0:", (0, ROOT.pw_gid)),
-        (ROOT.pw_name, (0, ROOT.pw_gid)),
-        (f"{ROOT.pw_name}:7", (0, 7)),
-        (f"7:{ROOT.pw_name}", (7, 0)),
+        (OMITTED, (os.geteuid(), os.getegid())), ("1000:2000", (1000, 2000)),
+        ("4294967294:0", (4294967294, 0)), ("0", (0, ROOT.pw_gid)), ("0:", (0, ROOT.pw_gid)),
+        (ROOT.pw_name, (0, ROOT.pw_gid)), (f"{ROOT.pw_name}:7", (0, 7)), (f"7:{ROOT.pw_name}", (7, 0)),
     ],
-)
+)  # fmt: skip
 def test_user(spec: str, wanted: tuple[int, int]) -> None:
     assert arguments.user(spec) == wanted
 

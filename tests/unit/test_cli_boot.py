@@ -88,10 +88,7 @@ def test_misuse_shows_the_cause_and_the_usage(call: Call, words: list[str], caus
         (["--debug=/dev/full/x", "info"], "input error: open the debug log: /dev/full/x: not a directory"),
         (["completion", "tcsh"], "input error: Invalid value for '{bash|zsh|fish}': 'tcsh' is not one of"),
         (["help", "nothing"], "input error: unknown command: nothing; see `nvc-cli --help` [NVC-1002]"),
-        (
-            ["sim", "create", "--frob"],
-            "input error: unrecognized option '--frob'; see `nvc-cli sim create --help`",
-        ),
+        (["sim", "create", "--frob"], "input error: unrecognized option '--frob'; see `nvc-cli sim create --help`"),
     ],
 )
 def test_a_wrong_call_is_one_line(call: Call, words: list[str], line: str) -> None:

@@ -60,14 +60,10 @@ def test_every_option_that_nvidia_ctk_refuses() -> None:
 @pytest.mark.parametrize(
     "module",
     [
-        "slices/store/status",
-        "slices/admin/device_policy",
-        "slices/show/history",
-        "slices/admin/coverage",
-        "slices/make/calibration",
-        "doctor/codes",
+        "slices/store/status", "slices/admin/device_policy", "slices/show/history", "slices/admin/coverage",
+        "slices/make/calibration", "doctor/codes",
     ],
-)
+)  # fmt: skip
 def test_every_key_of_what_is_made_for_programs(module: str) -> None:
     """Keys of dictionaries in functions called `document`; of values that are printed as they are, the fields."""
     with open(os.path.join(REPO, "nvc", f"{module}.py"), encoding="utf-8") as file:

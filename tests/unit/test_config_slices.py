@@ -17,14 +17,8 @@ PATH = "/etc/nvc/config.toml"
         ("vgpu-cores = 20\nvgpu-cores-max = 20\nvgpu-policy = 'fixed'", ""),
         ("vgpu-weight = 9\nvgpu-weight-max = 4", "vgpu-weight: 9 is more than vgpu-weight-max, 4"),
         ("vgpu-weight = 9", ""),
-        (
-            "vgpu-memory = '2g'\nvgpu-memory-max = '1500m'",
-            "vgpu-memory: 2g is more than vgpu-memory-max, 1500m",
-        ),
-        (
-            "vgpu-memory = '50%'\nvgpu-memory-max = '10%'",
-            "vgpu-memory: 50% is more than vgpu-memory-max, 10%",
-        ),
+        ("vgpu-memory = '2g'\nvgpu-memory-max = '1500m'", "vgpu-memory: 2g is more than vgpu-memory-max, 1500m"),
+        ("vgpu-memory = '50%'\nvgpu-memory-max = '10%'", "vgpu-memory: 50% is more than vgpu-memory-max, 10%"),
         ("vgpu-memory = '1g'\nvgpu-memory-max = '10%'", ""),
         ("vgpu-memory = '90%'\nvgpu-memory-max = '1g'", ""),
         ("vgpu-policy = 'fixed'", "vgpu-policy: fixed: each device has no cap for the policy fixed"),

@@ -148,7 +148,6 @@ def test_of_no_engine(engines: Engines) -> None:
         (f"/docker/{ID}", ID),
         (f"/system.slice/docker-{ID}.scope", ID),
         (f"/kubepods.slice/kubepods-pod1.slice/cri-containerd-{ID}.scope", ID),
-        (f"/kubepods/besteffort/pod1/{ID}", ID),
         (f"kubepods-pod1.slice:cri-containerd:{ID}", ID),
         (f"/machine.slice/libpod-{ID}.scope/container", ID),
         (f"/docker/{ID}/nested", "nested"),  # its own id, not that of the container around it

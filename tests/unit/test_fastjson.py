@@ -65,23 +65,13 @@ def test_brackets_in_strings_are_no_levels() -> None:
 @pytest.mark.parametrize(
     ("data", "cause"),
     [
-        (b"", "empty"),
-        (b" \n\t", "empty"),
-        (b"[1", "truncated"),
-        (b'{"a"\n:\n x}', "line 3 column 2"),
-        (b"  nul", "line 1 column 3"),
-        (b"[1] 2", "line 1 column 4"),
-        (b"[NaN]", "NaN"),
-        (b"[-Infinity]", "Infinity"),
-        (b"[" + b"9" * 21 + b"]", "20 digits"),
-        (b'["\x01"]', "line 1"),
-        (b'"\xff"', "not UTF-8 at byte 1"),
-        (b"\xef\xbb\xbf{}", "line 1 column 1"),
-        (b"[}", "line 1 column 2"),
-        (b'"' * (4 << 20), "strings"),
-        (b"[" * (4 << 20), "arrays and objects"),
+        (b"", "empty"), (b" \n\t", "empty"), (b"[1", "truncated"), (b'{"a"\n:\n x}', "line 3 column 2"),
+        (b"  nul", "line 1 column 3"), (b"[1] 2", "line 1 column 4"), (b"[NaN]", "NaN"),
+        (b"[-Infinity]", "Infinity"), (b"[" + b"9" * 21 + b"]", "20 digits"), (b'["\x01"]', "line 1"),
+        (b'"\xff"', "not UTF-8 at byte 1"), (b"\xef\xbb\xbf{}", "line 1 column 1"),
+        (b"[}", "line 1 column 2"), (b'"' * (4 << 20), "strings"), (b"[" * (4 << 20), "arrays and objects"),
     ],
-)
+)  # fmt: skip
 def test_what_is_wrong_is_said(data: bytes, cause: str) -> None:
     with pytest.raises(JsonError, match=cause):
         parse(data, LIMIT)
@@ -106,14 +96,11 @@ def test_size_is_bounded() -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        b"[" * LIMIT,
-        b"[" * (1 << 20) + b"]" * (1 << 20),
-        b'\\"' * (LIMIT // 2),
-        b"9" * LIMIT,
+        b"[" * LIMIT, b"[" * (1 << 20) + b"]" * (1 << 20), b'\\"' * (LIMIT // 2), b"9" * LIMIT,
         b'"' + b"\\\\" * (LIMIT // 2 - 1) + b'"',
     ],
-    ids=["open", "nested", "escapes", "digits", "backslashes"],
-)
+    ids=['open', 'nested', 'escapes', 'digits', 'backslashes'],
+)  # fmt: skip
 def test_16_mib_of_malice_takes_a_moment(data: bytes) -> None:
     start = time.process_time()
     try:

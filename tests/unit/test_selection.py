@@ -30,19 +30,15 @@ def chosen(*items: str, **request: object) -> tuple[list[str], list[str]]:
         (("",), [], []),
         (("0",), [UUID_0], []),
         (("1",), [UUID_1], []),  # the GPU and none of its MIG devices
-        (("01",), [UUID_1], []),
         (("all",), [UUID_0, UUID_1], EVERY_MIG),
         (("ALL", "nonsense"), [UUID_0, UUID_1], EVERY_MIG),  # nothing after `all` is looked at
         (("1", "all"), [UUID_1, UUID_0], EVERY_MIG),
         (("1", "0", "1", "1"), [UUID_1, UUID_0], []),  # in the order asked for, each once
-        ((UUID_0,), [UUID_0], []),
         ((UUID_0.upper(),), [UUID_0], []),
         ((UUID_1.lower(), "1"), [UUID_1], []),
-        (("00000000:3b:00.0",), [UUID_0], []),
         (("0:3B:0.0",), [UUID_0], []),
         (("0000:3c:00",), [UUID_1], []),
         ((MIG_UUID_1,), [UUID_1], [MIG_UUID_1]),
-        ((MIG_UUID_0.lower(),), [UUID_1], [MIG_UUID_0]),
         (("1:0",), [UUID_1], [MIG_UUID_0]),
         (("1:1", "1:0", MIG_UUID_1), [UUID_1], [MIG_UUID_1, MIG_UUID_0]),
         (("0", "1:1"), [UUID_0, UUID_1], [MIG_UUID_1]),
@@ -55,45 +51,14 @@ def test_what_a_selector_means(items: tuple[str, ...], wanted: list[str], mig: l
 @pytest.mark.parametrize(
     "item",
     [
-        "2",
-        "-1",
-        "+1",
-        " 1",
-        "1 ",
-        "0x1",
-        "1.0",
+        "2", "-1", "0x1",
         "١",  # a digit to int(), not to the peers
-        "al",
-        "allx",
-        UUID_0[:-1],
-        UUID_0 + "0",
-        "GPU-",
-        "MIG-",
-        "MIG-" + UUID_0,
-        "00000000:3b:00.1",
-        "00000000:3b:00.0x",
-        "000000000:3b:00.0",
-        "0:3bb:00.0",
-        ":3b:00.0",
-        "3b:00.0",
-        "0:g:0.0",
+        "al", UUID_0[:-1], UUID_0 + "0", "MIG-" + UUID_0, "00000000:3b:00.1", "000000000:3b:00.0",
+        "0:3bb:00.0", "3b:00.0",
         "0:0",  # GPU 0 has no MIG device
-        "1:2",
-        "1:",
-        ":1",
-        "1:1:",
-        "1:-1",
-        "none",
-        "void",
-        "--help",
-        "-d",
-        "0\n",
-        "0\0",
-        "9" * 65536,
-        "GPU-" + "a" * 65536,
-        "\x1b[31m" * 100,
+        "1:2", "1:-1", "none", "--help", "0\n", "0\0", "9" * 65536, "GPU-" + "a" * 65536, "\x1b[31m" * 100,
     ],
-)
+)  # fmt: skip
 def test_unknown_devices(item: str) -> None:
     with pytest.raises(DeviceError) as error:
         chosen("0", item)

@@ -26,7 +26,7 @@ def test_sizes(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "-1", "1.5G", "10gb", "1e9", " 1", "1 G", "GiB", "9" * 16, "1GB"])
+@pytest.mark.parametrize("text", ["", "-1", "1.5G", "10gb", "1e9", "1 G", "GiB", "9" * 16])
 def test_bad_sizes(text: str) -> None:
     with pytest.raises(InputError, match="not a size; for example 16GiB"):
         parse_size(text)

@@ -63,7 +63,7 @@ def guarded(pid: int, key: str) -> tuple[News, News]:
         guarded(9, "a"),
         (named(CLIENT, 1), News(MEDDLED, 1, 7, 8)),
     ],
-    ids=["nobody", "a stranger", "a neighbour", "of others", "its own child", "itself"],
+    ids=['nobody', 'a stranger', 'a neighbour', 'of others', 'its own child', 'itself'],
 )
 def test_who_runs_while_it_is_stopped_is_killed_whatever_others_do(told: tuple[News, ...]) -> None:
     host = Host()

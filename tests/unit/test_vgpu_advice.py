@@ -37,13 +37,7 @@ def situation(*loads: Load, policy: str = "weight", **more: Any) -> Situation:
         ((CHAT, CHAT), "weight", False, "weight", ()),
         ((CHAT, CHAT), "first", False, "weight", ("nvc-cli vgpu policy 0 weight",)),
         ((CHAT, CHAT), "weight", True, "concurrent", ("nvc-cli vgpu policy 0 concurrent",)),
-        (
-            (CHAT, CHAT.replace(weight=2)),
-            "weight",
-            True,
-            "concurrent",
-            ("nvc-cli vgpu policy 0 concurrent",),
-        ),
+        ((CHAT, CHAT.replace(weight=2)), "weight", True, "concurrent", ("nvc-cli vgpu policy 0 concurrent",)),
         (
             (CHAT, TRAIN),
             "weight",

@@ -100,14 +100,10 @@ def test_a_reader_never_sees_a_mixture(scratch: str) -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda data: b"",
-        lambda data: data[:-1],
-        lambda data: data + b"\0",
-        lambda data: b"X" + data[1:],
-        lambda data: data[:8] + b"\x63" + data[9:],
-        lambda data: data[:24] + b"\x41" + data[25:],
+        lambda data: b"", lambda data: data[:-1], lambda data: data + b"\0", lambda data: b"X" + data[1:],
+        lambda data: data[:8] + b"\x63" + data[9:], lambda data: data[:24] + b"\x41" + data[25:],
     ],
-)
+)  # fmt: skip
 def test_a_foreign_quota_is_refused(damage: object) -> None:
     with pytest.raises(quota.QuotaError):
         quota.unpack(damage(quota.pack(DEVICES, 2)))  # type: ignore[operator]

@@ -54,7 +54,7 @@ def test_what_is_no_uuid_is_no_path(uuid: str) -> None:
         read(uuid)
 
 
-@pytest.mark.parametrize("text", ["", "10", "ms", "-1ms", "1.5ms", "2s", "999us", "10m", "1 ms", "١ms"])
+@pytest.mark.parametrize("text", ["", "10", "-1ms", "1.5ms", "2s", "999us", "10m", "١ms"])
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(InputError, match="want 1ms to 1s"):
         parse_duration("--quantum", text, *QUANTUM_US)

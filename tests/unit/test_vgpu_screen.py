@@ -71,15 +71,11 @@ def order(shown: Picture, view: View) -> list[str]:
 @pytest.mark.parametrize(
     ("part", "mark", "shown"),
     [
-        (0.5, None, "#####....."),
-        (0.26, 0.25, "##|......."),
-        (0.5, 0.25, "##|##....."),
-        (9.99, 0.999, "#########|"),
-        (-1.0, 1.0, ".........."),
-        (None, None, ".........."),
+        (0.5, None, "#####....."), (0.26, 0.25, "##|......."), (0.5, 0.25, "##|##....."),
+        (9.99, 0.999, "#########|"), (-1.0, 1.0, ".........."), (None, None, ".........."),
         (0.0, 0.01, "|........."),
     ],
-)
+)  # fmt: skip
 def test_bars(part: float | None, mark: float | None, shown: str) -> None:
     assert text_of(bar(part, mark, 10, "good", ASCII)) == shown
 

@@ -192,10 +192,7 @@ def test_bad_policies(value: str) -> None:
         ({"NVIDIA_GPU_MEMORY_REQUEST": "-1"}, "NVIDIA_GPU_MEMORY_REQUEST: -1: not a whole number of MiB"),
         ({"NVIDIA_GPU_MEMORY_LIMIT": "04096"}, "NVIDIA_GPU_MEMORY_LIMIT: 04096: begins with 0"),
         ({"NVIDIA_GPU_MEMORY_LIMIT": "4294967296"}, "is it a number of bytes?; write MiB: 4096"),
-        (
-            {"NVIDIA_GPU_MEMORY_REQUEST": "10485760"},
-            "NVIDIA_GPU_MEMORY_REQUEST: 10485760: 10485760 MiB is more",
-        ),
+        ({"NVIDIA_GPU_MEMORY_REQUEST": "10485760"}, "NVIDIA_GPU_MEMORY_REQUEST: 10485760: 10485760 MiB is more"),
         (
             {"NVIDIA_GPU_MEMORY_REQUEST": "4097", "NVIDIA_GPU_MEMORY_LIMIT": "4096"},
             "NVIDIA_GPU_MEMORY_REQUEST: 4097: more than NVIDIA_GPU_MEMORY_LIMIT, which is 4096",

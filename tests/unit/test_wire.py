@@ -210,7 +210,7 @@ def test_counts_and_sizes() -> None:
         ({"major": -1}, "compute capability"),
         ({"low": 100}, "compute capability"),
     ],
-)  # fmt: skip
+)
 def test_a_gpu_that_lies(changes: dict[str, Any], match: str) -> None:
     refused(frame(gpu_record(**changes)), match)
 
