@@ -35,3 +35,13 @@ def read(name: str) -> str:
 def tree(name: str) -> ast.Module:
     """What Python makes of one of them. Tests share it and do not change it."""
     return ast.parse(read(name))
+
+
+def circles(parts: dict[str, set[str]]) -> str:
+    """The parts that import one another, directly or not."""
+    while True:
+        kept = {part for part in parts if parts[part] & parts.keys()}
+        kept &= {part for others in parts.values() for part in others}
+        if kept == parts.keys():
+            return " ".join(sorted(kept))
+        parts = {part: others for part, others in parts.items() if part in kept}

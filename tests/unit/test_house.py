@@ -10,7 +10,7 @@ import os
 import re
 
 from support import REPO
-from support.sources import read, sources, tree
+from support.sources import circles, read, sources, tree
 
 #: Lower layers first; a module imports only from layers below its own, and from its own group.
 LAYERS: tuple[tuple[str, ...], ...] = (
@@ -147,27 +147,12 @@ def parts_of(folder: str) -> dict[str, set[str]]:
     return found
 
 
-def circles(parts: dict[str, set[str]]) -> str:
-    """The parts that import one another, directly or not."""
-    while True:
-        kept = {part for part in parts if parts[part] & parts.keys()}
-        kept &= {part for others in parts.values() for part in others}
-        if kept == parts.keys():
-            return " ".join(sorted(kept))
-        parts = {part: others for part, others in parts.items() if part in kept}
-
-
 FOLDERS_OF_PYTHON = sorted({os.path.dirname(name) for name in PYTHON})
 
 
 def test_no_circle_of_imports() -> None:
     for folder in FOLDERS_OF_PYTHON:
         assert circles(parts_of(folder)) == CIRCLES.get(folder, ""), folder
-
-
-def test_what_a_circle_is() -> None:
-    assert circles({"a": {"b"}, "b": {"c"}, "c": set()}) == ""
-    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set()}) == "b c"
 
 
 def test_no_file_is_too_long() -> None:

@@ -13,7 +13,7 @@ from support.hook import Hook, ask
 #: What a start may import beside nvc itself: compiled into the interpreter, frozen, or a single shared library.
 PERMITTED = "_cffi_backend _json _struct errno fcntl gc marshal os posix select stat struct time"
 
-#: Runs a `boot` module as the launcher does, and prints the loaded modules when it ends.
+#: Runs a module as the launcher does, and prints the loaded modules when it ends.
 RECORD = """
 import sys
 sys.path += {path!r}
@@ -25,7 +25,7 @@ def record(code):
         posix.write({out}, text.encode())
     leave(code)
 posix._exit = record
-from {package}.boot import main
+from {module} import main
 try:
     main("{name}")
 except SystemExit as end:
@@ -33,13 +33,13 @@ except SystemExit as end:
 """
 
 
-def loaded(stage: str, package: str, name: str, *argv: str, **options: object) -> set[str]:
+def loaded(stage: str, module: str, name: str, *argv: str, **options: object) -> set[str]:
     """The modules that a run of one program has loaded at its end; the run must succeed."""
     with open(os.path.join(stage, "lib/nvc/launch.conf"), encoding="ascii") as conf:
         interpreter, site = (line.rstrip("\n").partition(" ")[2] for line in conf)
     read, write = os.pipe()
     path = [os.path.join(stage, "lib/nvc/python"), site]
-    code = RECORD.format(path=path, out=write, package=package, name=name)
+    code = RECORD.format(path=path, out=write, module=module, name=name)
     command = [interpreter, "-I", "-S", "-B", "-c", code, *argv]
     run(*command, pass_fds=[write], env=CLEAN_ENV, **options)  # type: ignore[arg-type]
     os.close(write)
@@ -75,12 +75,12 @@ def test_configure_loads_nothing_heavy(
     with runc_bundle().created("runc") as container:
         wanted = ["--pid", str(container.pid), "--device", "all", "--compute", "--utility"]
         command = ["--root", root, "configure", *wanted, container.bundle.rootfs]
-        first, again = (loaded(stage, "nvc_cli", "nvc-cli", *command) for _ in range(2))
+        first, again = (loaded(stage, "nvc_cli.boot", "nvc-cli", *command) for _ in range(2))
     for modules in (first, again):
         assert foreign(stage, modules) == set()
         assert "nvc.apply.executor" in modules
     for command in ("list", "info"):
-        assert unarchived(loaded(stage, "nvc_cli", "nvc-cli", "--root", root, command)) == set()
+        assert unarchived(loaded(stage, "nvc_cli.boot", "nvc-cli", "--root", root, command)) == set()
     # The first start looks at everything; the second one has the inventory, and does without `os` and `struct`.
     assert unarchived(again) == set() and not {"os", "struct"} & again
     assert {"nvc.discovery.full", "nvc.kernel.probe"} <= first
@@ -94,8 +94,8 @@ def test_a_slice_loads_nothing_heavy(
     with runc_bundle().created("runc") as container:
         wanted = ["--pid", str(container.pid), "--device", "all", "--compute", "--vgpu-memory", "1g,25%"]
         command = ["--root", root, "configure", *wanted, container.bundle.rootfs]
-        loaded(stage, "nvc_cli", "nvc-cli", *command)
-        modules = loaded(stage, "nvc_cli", "nvc-cli", *command)
+        loaded(stage, "nvc_cli.boot", "nvc-cli", *command)
+        modules = loaded(stage, "nvc_cli.boot", "nvc-cli", *command)
     assert foreign(stage, modules) == set() and "nvc.slices.store.registry" in modules
     assert (
         not {"nvc.slices.store.liveness", "nvc.slices.store.status", "nvc.discovery.driver.libraries", "os"}
@@ -120,7 +120,7 @@ def test_a_hook_that_injects_loads_nothing_heavy(
             config.seek(0)
             config.truncate()
             config.write(text)
-        runs = [loaded(stage, "nvc_hooks", "nvc-hook", *words, stdin=None, input=state) for _ in range(2)]
+        runs = [loaded(stage, "nvc_hooks.boot", "nvc-hook", *words, stdin=None, input=state) for _ in range(2)]
     assert foreign(stage, runs[1]) == set()
     assert "tomllib" in runs[0] or "tomli" in runs[0]
     assert "nvc.apply.executor" in runs[1] and "nvc.request.config.file" not in runs[1]
@@ -132,8 +132,23 @@ def test_a_hook_loads_nothing_heavy(stage: str, runc_bundle: Callable[..., Bundl
     """A container that asks for no GPU pays as little as can be."""
     with runc_bundle().created("runc") as container:
         state = json.dumps({**container.state, "status": "creating"})
-        modules = loaded(stage, "nvc_hooks", "nvc-hook", "prestart", stdin=None, input=state)
+        modules = loaded(stage, "nvc_hooks.boot", "nvc-hook", "prestart", stdin=None, input=state)
     assert foreign(stage, modules) == set()
     stages = {name for name in modules if name.startswith(("nvc.plan", "nvc.apply", "nvc.discovery."))}
     assert stages <= {"nvc.discovery.inventory"}  # keeps what was parsed of the configuration, too
     assert unarchived(modules) == set() and "os" not in modules
+
+
+def test_a_bundle_that_asks_for_nothing(stage: str, scratch: str) -> None:
+    """Its start waits for no module that others need; the archive has these, and those for GPUs."""
+    path = os.path.join(scratch, "config.json")
+    with open(path, "w", encoding="utf-8") as out:
+        json.dump({"ociVersion": "1.0.2", "process": {"env": ["A=1"]}, "root": {"path": "rootfs"}}, out)
+    modules = loaded(stage, "nvc_hooks.runtime", "nvc-runtime", scratch, path)
+    heavy = "json re typing dataclasses enum collections contextlib subprocess ctypes nvc.kernel"
+    assert not {*heavy.split()} & modules
+    stages = {name for name in modules if name.startswith(("nvc.plan", "nvc.apply", "nvc.discovery."))}
+    assert stages <= {"nvc.discovery.inventory"}  # keeps what was parsed of the configuration, too
+    files = os.listdir(os.path.join(REPO, "nvc/frontends/runtime"))
+    more = {f"nvc.frontends.runtime.{name[:-3]}" for name in files if name[0] != "_"}
+    assert unarchived(modules | more) == set()
