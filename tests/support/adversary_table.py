@@ -2,8 +2,9 @@
 
     PYTHONPATH=.:tests python3 -m support.adversary_table
 
-writes the table of tests/adversary/catalogue.md anew. With paths of reports of `gpu-tests -k adversary` it prints
-what they say of the programs, as one table: a later report wins, and reports of shards complete each other.
+writes the first table of tests/adversary/catalogue.md anew, of memory and time. With paths of reports of
+`gpu-tests -k adversary` it prints what they say of the programs, as one table: a later report wins, and reports of
+shards complete each other.
 """
 
 from __future__ import annotations
@@ -22,8 +23,6 @@ from . import (
     adversary_memory_moved,
     adversary_memory_race,
 )
-from .adversary_rights import CONTAINERS
-from .adversary_rights_nvcd import NVCD
 from .adversary_time import WAYS
 
 _FAMILIES = (
@@ -34,7 +33,6 @@ _FAMILIES = (
     adversary_memory_held,
 )
 TAKERS = tuple(taker for family in _FAMILIES for taker in family.TAKERS)
-RIGHTS = (*CONTAINERS, *NVCD)
 PAGE = os.path.join(REPO, "tests/adversary/catalogue.md")
 BEGIN, END = (
     "<!-- the catalogue: made by tests/support/adversary_table.py -->",
@@ -83,13 +81,12 @@ def chosen(names: Collection[str]) -> list[tuple[str, int]]:
 
 
 def catalogue() -> list[str]:
-    """The table of tests/adversary/catalogue.md: what is tried, what must hold, and the test."""
+    """The first table of tests/adversary/catalogue.md: what is tried, what must hold, and the test."""
     lines = ["| program | what it tries | what must hold | by |", "| --- | --- | --- | --- |"]
     where = {True: "", False: ", simulated GPUs alone"}
     lines += [f"| `{way.name}` | {way.tries} | its cap | time{where[way.gpu]} |" for way in WAYS]
     for one in TAKERS:
         lines.append(f"| {one.name} | {one.tries} | {one.limit >> 30} GiB | memory{where[one.gpu]} |")
-    lines += [f"| {one.name} | {one.tries} | {one.holds} | `{one.test}` |" for one in RIGHTS]
     return lines
 
 
