@@ -191,19 +191,6 @@ static CUresult kernels(char **word)
     return -1;
 }
 
-/* Events that are destroyed, and whose handles the driver may give to the shim; `again`: they are once more. */
-static CUresult destroy_events(bool again)
-{
-    enum { EVENTS = 128 };
-    static CUevent events[EVENTS];
-    CUresult result = 0;
-    for (int i = 0; i < EVENTS && !again && !result; i++)
-        result = CU(cuEventCreate)(&events[i], CU_EVENT_DISABLE_TIMING);
-    for (int i = 0; i < EVENTS && !result; i++)
-        CU(cuEventDestroy_v2)(events[i]);
-    return result;
-}
-
 CUresult beyond(char **word)
 {
     if (IS("dup")) {
@@ -212,8 +199,6 @@ CUresult beyond(char **word)
     }
     if (IS("rlimit")) /* number, value */
         return setrlimit((unsigned int)number(word[1]), &(struct rlimit){number(word[2]), number(word[2])});
-    if (IS("destroyevents") || IS("destroyagain"))
-        return destroy_events(IS("destroyagain"));
     int value = -1;
     if (IS("dmabuf"))
         return CU(cuMemGetHandleForAddressRange)(&value, *kept_number(word[1]), 8 << 20, 1, 0);

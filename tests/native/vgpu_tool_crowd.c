@@ -1,7 +1,6 @@
 /* The commands of vgpu_tool that change the process, and that keep many threads busy. */
 #include "vgpu_tool.h"
 
-#include <dirent.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,74 +8,9 @@
 #include <time.h>
 #include <unistd.h>
 
-static int tasks(void)
-{
-    int count = 0;
-    DIR *directory = opendir("/proc/self/task");
-    for (struct dirent *at; directory && (at = readdir(directory));)
-        count += at->d_name[0] != '.';
-    if (directory)
-        closedir(directory);
-    return count;
-}
-
-static int tasks_then;
-
-/* One thread less than when it was said: the shim's ends before the driver does, which began before. */
-static void must_be_fewer(void)
-{
-    for (int tries = 0; tasks() >= tasks_then; tries++)
-        if (usleep(100), tries > 20000)
-            _exit(9);
-}
-
-struct launcher {
-    CUfunction function;
-    uint64_t count;
-    bool cancelled; /* before it launches */
-    CUresult result;
-};
-
-static void *launch_many(void *argument)
-{
-    typedef CUresult (*set_current)(CUcontext);
-    struct launcher *self = argument;
-    int before;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
-    self->result = ((set_current)entry("cuCtxSetCurrent"))(primary_context());
-    type_cuLaunchKernel_ptsz launch = CU(cuLaunchKernel_ptsz);
-    if (self->cancelled)
-        pthread_cancel(pthread_self());
-    pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &before);
-    for (uint64_t i = 0; !self->result && i < self->count; i++)
-        self->result = launch(self->function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
-    return NULL;
-}
-
-/* Launches of a module's kernel by a thread that ends with them, in its own default stream. */
-static CUresult launch_aside(char **word)
-{
-    typedef CUresult (*get)(CUfunction *, CUmodule, const char *);
-    struct launcher made = {.count = word[2] ? number(word[2]) : 1, .cancelled = IS("cancelaside")};
-    pthread_t thread;
-    CUresult result = ((get)entry("cuModuleGetFunction"))(&made.function, *kept_object(word[1]), "work");
-    if (result || pthread_create(&thread, NULL, launch_many, &made) != 0)
-        return result ? result : -2;
-    pthread_join(thread, NULL);
-    return made.result;
-}
-
 /* How the process changes under the shim. */
 CUresult processes(char **word)
 {
-    if (IS("endfewer"))
-        return atexit(must_be_fewer);
-    if (IS("thannow")) {
-        tasks_then = tasks();
-        return 0;
-    }
-    if (IS("aside") || IS("cancelaside"))
-        return launch_aside(word);
     if (IS("closefrom")) {
         for (int fd = 3; fd < 4096; fd++)
             close(fd);

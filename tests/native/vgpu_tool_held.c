@@ -22,34 +22,16 @@ static void *entered(void *data)
     return data;
 }
 
-/* The tool's stream waits for a word of the host's, until it is let go. */
-static CUresult hold(char **word)
+/* The tool's stream waits for a word of the host's, for ever. */
+static CUresult hold(void)
 {
     static _Atomic uint32_t *place;
     typedef CUresult (*host_memory)(void **, size_t, unsigned int);
-    if (IS("letgo")) {
-        *place = 1;
-        return 0;
-    }
     CUresult result = ((host_memory)entry("cuMemHostAlloc"))((void **)&place, 4096, 3);
     if (result)
         return result;
     *place = 0;
     return CU(cuStreamWaitValue32_v2)(*tool_stream(), (CUdeviceptr)(uintptr_t)place, 1, 1);
-}
-
-/* A kernel of 5 ms. */
-static CUresult launch_long(void)
-{
-    static const char text[] = ".version 8.0\n.target sm_90\n.address_size 64\n"
-                               ".visible .entry work_5ms()\n{\nret;\n}\n";
-    typedef CUresult (*get)(CUfunction *, CUmodule, const char *);
-    static CUfunction function;
-    CUmodule module;
-    CUresult result = function ? 0 : CU(cuModuleLoadData)(&module, text);
-    if (!function && !result)
-        result = ((get)entry("cuModuleGetFunction"))(&function, module, "work_5ms");
-    return result ? result : CU(cuLaunchKernel)(function, 1, 1, 1, 1, 1, 1, 0, *tool_stream(), NULL, NULL);
 }
 
 /* Count, size: blocks, all of which are freed behind what the stream waits for. */
@@ -357,10 +339,8 @@ CUresult held(char **word)
                                     ".global .align 4 .b8 data[314572800];\n"
                                     ".visible .entry work()\n{\nret;\n}\n";
     struct race race = {.text = text};
-    if (IS("hold") || IS("letgo"))
-        return hold(word);
-    if (IS("launchlong"))
-        return launch_long();
+    if (IS("hold"))
+        return hold();
     if (IS("freemany"))
         return free_many(word);
     if (IS("roomyheap"))

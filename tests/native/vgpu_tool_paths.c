@@ -134,17 +134,6 @@ static CUresult odd(char **word)
         CUresult left = CU(cuMemGetInfo_v2)(&bytes, NULL), total = CU(cuMemGetInfo_v2)(NULL, &bytes);
         return left ? left : total;
     }
-    if (IS("mapdense")) { /* array or mipmap of word 1, memory of word 2: the first tiles */
-        CUarrayMapInfo info = {.resourceType = 0,
-                               .resource = OBJECT,
-                               .subresourceType = 0,
-                               .subresource = {.all = {0, 0, 0, 0, 0, 256, 256, 1}},
-                               .memOperationType = 1,
-                               .memHandleType = 0,
-                               .memHandle = *kept_number(word[2]),
-                               .deviceBitMask = 1};
-        return CU(cuMemMapArrayAsync)(&info, 1, *tool_stream());
-    }
     return -1;
 }
 
