@@ -1,9 +1,8 @@
 /* A process that uses the simulated driver as it is told: one command a line, one answer a line.
  *
- *   init | context DEVICE | another DEVICE (a context beside that) | alloc BYTES | free ADDRESS | async BYTES | managed BYTES | info | sync
+ *   init | context DEVICE | another DEVICE (a context beside that) | alloc BYTES | free ADDRESS | managed BYTES | info | sync
  *   launch NAME COUNT | time NAME COUNT   the second answers with milliseconds, by events
  *   ipc-get ADDRESS | ipc-open HANDLE | ipc-close ADDRESS | write ADDRESS WORD | read ADDRESS
- *   export BYTES SOCKET | import SOCKET   a descriptor of shareable memory over an inherited socket
  *   fork                                  a child that only holds what it inherited; answers with its pid
  *   close-all                             closes every descriptor above 2, as careless programs do
  *
@@ -13,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -113,64 +111,6 @@ static CUresult read_word(CUdeviceptr address)
     return CUDA_SUCCESS;
 }
 
-/* Maps shareable memory for this process. */
-static CUresult map_handle(CUmemGenericAllocationHandle handle, size_t size, CUdeviceptr *address)
-{
-    CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_READWRITE};
-    TRY(cuMemAddressReserve(address, size, 0, 0, 0));
-    TRY(cuMemMap(*address, size, 0, handle, 0));
-    TRY(cuMemSetAccess(*address, size, &access, 1));
-    snprintf(answer, sizeof(answer), "%llu", (unsigned long long)*address);
-    return CUDA_SUCCESS;
-}
-
-static union {
-    struct cmsghdr header;
-    char space[CMSG_SPACE(sizeof(int))];
-} control;
-
-static CUresult export_memory(size_t size, int socket)
-{
-    CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                      .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-                                      .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
-    CUmemGenericAllocationHandle handle;
-    CUdeviceptr address;
-    int fd;
-    TRY(cuMemCreate(&handle, size, &properties, 0));
-    TRY(cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-    TRY(map_handle(handle, size, &address));
-    struct iovec bytes = {&size, sizeof(size)};
-    struct msghdr message = {
-        .msg_iov = &bytes, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
-    control.header = (struct cmsghdr){
-        .cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
-    memcpy(CMSG_DATA(&control.header), &fd, sizeof(fd));
-    if (sendmsg(socket, &message, 0) != sizeof(size))
-        return CUDA_ERROR_UNKNOWN;
-    close(fd);
-    return cuMemRelease(handle);
-}
-
-static CUresult import_memory(int socket)
-{
-    CUmemGenericAllocationHandle handle;
-    CUdeviceptr address;
-    size_t size;
-    int fd;
-    struct iovec bytes = {&size, sizeof(size)};
-    struct msghdr message = {
-        .msg_iov = &bytes, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
-    if (recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != sizeof(size))
-        return CUDA_ERROR_UNKNOWN;
-    memcpy(&fd, CMSG_DATA(&control.header), sizeof(fd));
-    TRY(cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd,
-                                       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
-    close(fd);
-    TRY(map_handle(handle, size, &address));
-    return cuMemRelease(handle);
-}
-
 static CUresult make_child(void)
 {
     pid_t child = fork();
@@ -218,18 +158,12 @@ static CUresult obey(const char *command, const char *one, const char *other)
         return cuMemcpyHtoD_v2(address, &word, sizeof(word));
     if (strcmp(command, "read") == 0)
         return read_word(address);
-    if (strcmp(command, "export") == 0)
-        return export_memory(number, (int)word);
-    if (strcmp(command, "import") == 0)
-        return import_memory((int)number);
     if (strcmp(command, "fork") == 0)
         return make_child();
     if (strcmp(command, "close-all") == 0)
         return syscall(SYS_close_range, 3u, ~0u, 0) == 0 ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
     if (strcmp(command, "alloc") == 0)
         result = cuMemAlloc_v2(&address, number);
-    else if (strcmp(command, "async") == 0)
-        result = cuMemAllocAsync(&address, number, NULL);
     else if (strcmp(command, "managed") == 0)
         result = cuMemAllocManaged(&address, number, CU_MEM_ATTACH_GLOBAL);
     else

@@ -169,28 +169,6 @@ static void arrays_keep_elements(void)
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuArrayCreate_v2(&array, &(CUDA_ARRAY_DESCRIPTOR){0, 64, 0x20, 1}));
 }
 
-static void arrays_are_charged(void)
-{
-    CUDA_ARRAY3D_DESCRIPTOR block = {
-        .Width = 1024, .Height = 1024, .Depth = 64, .Format = 0x20, .NumChannels = 4};
-    CUarray array, level;
-    CUmipmappedArray mipmap;
-    use_device();
-    OK(cuArray3DCreate_v2(&array, &block));
-    CHECK(used_bytes() == (518 + 1024) * MIB);
-    OK(cuArrayDestroy(array));
-    block.Depth = 0;
-    OK(cuMipmappedArrayCreate(&mipmap, &block, 3));
-    CHECK(used_bytes() > (518 + 20) * MIB);
-    OK(cuMipmappedArrayGetLevel(&level, mipmap, 2));
-    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMipmappedArrayGetLevel(&level, mipmap, 3));
-    EXPECT(CUDA_ERROR_INVALID_HANDLE, cuArrayDestroy(level));
-    OK(cuMipmappedArrayDestroy(mipmap));
-    CHECK(used_bytes() == 518 * MIB);
-    block.Depth = 1 << 15;
-    EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cuArray3DCreate_v2(&array, &block));
-}
-
 static void batches_and_views(void)
 {
     uint32_t words[2] = {1, 2}, back[2] = {0};
@@ -225,7 +203,6 @@ const struct test copy_tests[] = {
     {"long_settings_are_whole", long_settings_are_whole},
     {"planes_are_copied_row_by_row", planes_are_copied_row_by_row},
     {"arrays_keep_elements", arrays_keep_elements},
-    {"arrays_are_charged", arrays_are_charged},
     {"batches_and_views", batches_and_views},
     {NULL, NULL},
 };

@@ -87,47 +87,6 @@ static void contexts_stack(void)
     EXPECT(CUDA_ERROR_INVALID_CONTEXT, cuCtxDestroy_v2(other));
 }
 
-static void the_primary_context_is_counted(void)
-{
-    CUcontext first, second;
-    unsigned int flags;
-    int active;
-    size_t before;
-    OK(cuInit(0));
-    OK(cuCtxCreate_v2(&first, 0, 0));
-    before = used_bytes();
-    CHECK(before == 518 * MIB);
-    OK(cuDevicePrimaryCtxRetain(&first, 0));
-    OK(cuDevicePrimaryCtxRetain(&second, 0));
-    CHECK(first == second);
-    CHECK(used_bytes() == before + 518 * MIB);
-    OK(cuDevicePrimaryCtxRelease_v2(0));
-    OK(cuDevicePrimaryCtxGetState(0, &flags, &active));
-    CHECK(active && used_bytes() == before + 518 * MIB);
-    OK(cuDevicePrimaryCtxRelease_v2(0));
-    OK(cuDevicePrimaryCtxGetState(0, &flags, &active));
-    CHECK(!active && used_bytes() == before);
-    EXPECT(CUDA_ERROR_INVALID_CONTEXT, cuDevicePrimaryCtxRelease_v2(0));
-    OK(cuDevicePrimaryCtxReset_v2(0));
-}
-
-static void limits_take_memory(void)
-{
-    size_t value, before;
-    use_device();
-    before = used_bytes();
-    OK(cuCtxGetLimit(&value, CU_LIMIT_STACK_SIZE));
-    CHECK(value == 1024);
-    OK(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 1024 * MIB));
-    CHECK(used_bytes() == before + 1016 * MIB);
-    OK(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 8 * MIB));
-    CHECK(used_bytes() == before);
-    OK(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 16384));
-    CHECK(used_bytes() == before + (size_t)132 * 2048 * (16384 - 1024));
-    EXPECT(CUDA_ERROR_UNSUPPORTED_LIMIT, cuCtxSetLimit(99, 1));
-    EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 512 * 1024));
-}
-
 static void functions_are_found_by_version(void)
 {
     void *address, *other;
@@ -226,8 +185,6 @@ const struct test device_tests[] = {
     {"nothing_works_before_init", nothing_works_before_init},
     {"devices_are_described", devices_are_described},
     {"contexts_stack", contexts_stack},
-    {"the_primary_context_is_counted", the_primary_context_is_counted},
-    {"limits_take_memory", limits_take_memory},
     {"functions_are_found_by_version", functions_are_found_by_version},
     {"functions_that_are_not_there", functions_that_are_not_there},
     {"every_entry_point_is_found", every_entry_point_is_found},

@@ -219,30 +219,6 @@ static void loops_without_an_end_end_with_their_context(void)
     OK(cuCtxDestroy_v2(context));
 }
 
-static void graphs_own_memory(void)
-{
-    CUgraph graph;
-    CUgraphNode node;
-    CUgraphExec exec;
-    CUDA_MEM_ALLOC_NODE_PARAMS params = {.bytesize = 100 * MIB};
-    params.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-    params.poolProps.location = (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, 0};
-    use_device();
-    OK(cuGraphCreate(&graph, 0));
-    OK(cuGraphAddMemAllocNode(&node, graph, NULL, 0, &params));
-    CHECK(params.dptr && used_bytes() == 518 * MIB);
-    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
-    OK(cuGraphDestroy(graph));
-    OK(cuGraphLaunch(exec, NULL));
-    OK(cuCtxSynchronize());
-    CHECK(used_bytes() == (518 + 128) * MIB);
-    OK(cuGraphExecDestroy(exec));
-    OK(cuCtxSynchronize());
-    CHECK(used_bytes() == (518 + 128) * MIB); /* for the next graph */
-    OK(cuDeviceGraphMemTrim(0));
-    CHECK(used_bytes() == 518 * MIB);
-}
-
 /* A fork and a join by events end up in one graph. */
 static void streams_are_captured(void)
 {
@@ -324,7 +300,6 @@ const struct test graph_tests[] = {
     {"graphs_loop", graphs_loop},
     {"graphs_choose", graphs_choose},
     {"loops_without_an_end_end_with_their_context", loops_without_an_end_end_with_their_context},
-    {"graphs_own_memory", graphs_own_memory},
     {"streams_are_captured", streams_are_captured},
     {"captures_are_protected", captures_are_protected},
     {NULL, NULL},

@@ -50,20 +50,6 @@ static void text_images_are_read(void)
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuModuleLoadData(&module, NULL));
 }
 
-/* 16 KiB a thread on an H100: 132 multiprocessors of 2048 threads, of which the context has 1 KiB. */
-static void local_memory_is_taken_at_the_first_launch(void)
-{
-    use_device();
-    size_t before = used_bytes();
-    CUfunction function = kernel("deep_local16384");
-    CHECK(used_bytes() == before);
-    launch_small(function, NULL, NULL);
-    CHECK(used_bytes() == before + 3960 * MIB);
-    launch_small(function, NULL, NULL);
-    CHECK(used_bytes() == before + 3960 * MIB);
-    OK(cuCtxSynchronize());
-}
-
 static void vectors_are_added(void)
 {
     enum { COUNT = 1000 };
@@ -173,7 +159,6 @@ static void the_linker_joins_texts(void)
 
 const struct test module_tests[] = {
     {"text_images_are_read", text_images_are_read},
-    {"local_memory_is_taken_at_the_first_launch", local_memory_is_taken_at_the_first_launch},
     {"vectors_are_added", vectors_are_added},
     {"a_bad_address_breaks_the_context", a_bad_address_breaks_the_context},
     {"bad_launches_are_refused", bad_launches_are_refused},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -14,11 +13,10 @@ from support.memorylimits import (
     NO_LIMIT,
     NO_PERMISSION,
     NOT_FOUND,
-    NOT_SUPPORTED,
     get_limits,
     set_limits,
 )
-from support.simdriver import Client, library_directory
+from support.simdriver import Client
 
 from nvc.testing.sim.report import report
 
@@ -74,42 +72,6 @@ def test_allocations_of_all_processes_count(
     assert get_limits(root, uuid, group.path) == (0, 2048 * MIB, 2048 * MIB)
     two.end()
     assert one.code("alloc", left * MIB) == 0
-
-
-def test_others_are_not_held(
-    root: str, uuid: str, group: Group, client: Start, inside: Callable[[Group], Client]
-) -> None:
-    assert set_limits(root, uuid, group.path, 0, 1024 * MIB) == 0
-    inside(group).call("alloc", 400 * MIB)
-    outside = client(root).start()
-    outside.call("alloc", 8192 * MIB)
-    assert outside.call("info")[1] == str((81559 - 551) * MIB)
-    other = client(root)
-    group.enter(other.pid)
-    other.start(1)  # the limit is the first GPU's
-    other.call("alloc", 8192 * MIB)
-
-
-def test_a_copy_of_the_library_is_held(
-    root: str, uuid: str, group: Group, client: Start, scratch: str
-) -> None:
-    """Nor does it help to be in a cgroup below, or in a cgroup namespace."""
-    copies = f"{root}/copies"
-    shutil.copytree(library_directory(root), copies, symlinks=True)
-    assert set_limits(root, uuid, group.path, 0, 1024 * MIB) == 0
-    one = client(root, LD_LIBRARY_PATH=copies)
-    group.enter(one.pid)
-    one.start()
-    assert one.code("alloc", 600 * MIB) == OUT_OF_MEMORY
-    assert one.call("info")[1] == str(1024 * MIB)
-    one.end()
-    two = client(root)
-    group.child("below").enter(two.pid)
-    two.start()
-    assert two.code("alloc", 600 * MIB) == OUT_OF_MEMORY
-    # The limit of a cgroup above is kept, and not shown.
-    assert int(two.call("info")[1]) > 80000 * MIB
-    two.end()
 
 
 def test_managed_memory_is_not_held(
@@ -175,10 +137,3 @@ def test_what_is_refused(root: str, uuid: str, group: Group) -> None:
 def test_an_older_driver_lacks_them(sim_root: Callable[..., str], group: Group, version: str) -> None:
     old = sim_root(driver_version=version)
     assert set_limits(old, report(old).gpus[0].uuid, group.path, 0, MIB) == FUNCTION_NOT_FOUND
-
-
-def test_not_on_mig(sim_root: Callable[..., str], group: Group) -> None:
-    mig = sim_root(gpus=1, mig=("7x1g.10gb",), driver_version="615.71.09")
-    gpu = report(mig).gpus[0]
-    for uuid in (gpu.uuid, gpu.mig[0].uuid):
-        assert set_limits(mig, uuid, group.path, 0, MIB) == NOT_SUPPORTED

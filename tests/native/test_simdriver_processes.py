@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import socket
 import struct
 from collections.abc import Callable
 
@@ -25,51 +24,6 @@ Start = Callable[..., Client]
 CONTEXT = 518  # MiB of a context on an H100
 
 
-def test_memory_is_one_account(sim_root: Root, client: Start) -> None:
-    root = sim_root()
-    one, other = client(root).start(), client(root).start()
-    assert one.used() == other.used() == 2 * CONTEXT
-    one.call("alloc", 1024 * MIB)
-    assert other.used() == 2 * CONTEXT + 1024
-    apart = client(root).start(device=1)
-    assert apart.used() == CONTEXT
-
-
-def test_a_killed_process_gives_everything_back(sim_root: Root, client: Start) -> None:
-    root = sim_root()
-    one, other = client(root).start(), client(root).start()
-    one.call("alloc", 60000 * MIB)
-    assert other.code("alloc", 30000 * MIB) == 2
-    one.kill()
-    assert other.used() == CONTEXT
-    other.call("alloc", 30000 * MIB)
-
-
-def test_charges_are_exact_under_a_race(sim_root: Root, client: Start) -> None:
-    """Eight processes ask for more than there is, all at once: what fits is granted, and no more."""
-    root = sim_root(gpus=1, model="t4", memory=8 * 1024 * MIB)
-    clients = [client(root).start() for _ in range(8)]
-    free, _ = clients[0].call("info")
-    size = 64 * MIB
-    for _ in range(40):
-        for one in clients:
-            one.send("alloc", size)
-    granted = 0
-    for _ in range(40):
-        for one in clients:
-            granted += _succeeded(one)
-    assert granted == int(free) // size
-    left, _ = clients[0].call("info")
-    assert int(left) == int(free) - granted * size
-
-
-def _succeeded(one: Client) -> bool:
-    assert one.process.stdout is not None
-    code = one.process.stdout.readline().split()[0]
-    assert code in ("0", "2")
-    return code == "0"
-
-
 def test_deaths_in_the_middle_leave_nothing(sim_root: Root, client: Start) -> None:
     root = sim_root()
     watcher = client(root).start()
@@ -85,16 +39,6 @@ def test_deaths_in_the_middle_leave_nothing(sim_root: Root, client: Start) -> No
     assert len(report(root).processes) == 1
     watcher.kill()
     assert report(root).processes == ()
-
-
-def test_many_processes_use_slots_again(sim_root: Root, client: Start) -> None:
-    root = sim_root()
-    for _ in range(60):
-        one = client(root).start()
-        one.call("alloc", MIB)
-        one.end()
-    last = client(root).start()
-    assert last.used() == CONTEXT
 
 
 def test_memory_lives_as_long_as_what_a_child_inherited(sim_root: Root, client: Start) -> None:
@@ -171,20 +115,6 @@ def test_a_root_in_use_is_not_removed(sim_root: Root, client: Start) -> None:
     assert not os.path.exists(root)
 
 
-def test_two_processes_share_the_time(sim_root: Root, world: World, client: Start) -> None:
-    """Each alone is done in half a second; together both take twice that, by their own events too."""
-    root = sim_root()
-    one, other = (client(root, time=world).start() for _ in range(2))
-    alone = float(one.call("time", "sim_spin_1ms", 500)[0])
-    assert 499 <= alone < 550
-    for each in (one, other):
-        each.send("time", "sim_spin_1ms", 500)
-    times = [float(each.receive()[0]) for each in (one, other)]
-    assert max(times) >= 900 and min(times) >= 700
-    shown = report(root)
-    assert [process.busy_ns // 1_000_000 for process in shown.processes] == [1000, 500]
-
-
 def test_a_dead_holder_gives_the_gpu_free(sim_root: Root, world: World, client: Start) -> None:
     root = sim_root()
     one, other = (client(root, time=world).start() for _ in range(2))
@@ -225,40 +155,3 @@ def test_memory_is_opened_in_another_process(sim_root: Root, client: Start) -> N
     assert other.used() == CONTEXT
     third = client(root).start()
     assert third.code("ipc-open", handle) == 400
-
-
-def test_a_small_block_in_another_process_keeps_its_chunk(sim_root: Root, client: Start) -> None:
-    root = sim_root()
-    one, other = client(root).start(), client(root).start()
-    address = one.number("alloc", 1024)
-    opened = other.number("ipc-open", one.call("ipc-get", address)[0])
-    assert one.used() == 2 * CONTEXT + 2
-    one.call("free", address)
-    assert one.used() == 2 * CONTEXT + 2
-    other.call("ipc-close", opened)
-    assert one.used() == 2 * CONTEXT
-
-
-def test_memory_is_sent_as_a_descriptor(sim_root: Root, client: Start) -> None:
-    root = sim_root()
-    mine, theirs = socket.socketpair()
-    with mine, theirs:
-        one = client(root, pass_fds=(mine.fileno(),)).start()
-        other = client(root, pass_fds=(theirs.fileno(),)).start()
-        address = one.number("export", 8 * MIB, mine.fileno())
-        one.call("write", address, 99)
-        opened = other.number("import", theirs.fileno())
-        assert other.number("read", opened) == 99
-        assert one.used() == 2 * CONTEXT + 8
-        one.kill()
-        assert other.used() == CONTEXT + 8
-        other.kill()
-    assert client(root).start().used() == CONTEXT
-
-
-def test_pool_memory_counts_as_reserved(sim_root: Root, client: Start) -> None:
-    root = sim_root()
-    one, other = client(root).start(), client(root).start()
-    one.call("async", 1000)
-    assert other.used() == 2 * CONTEXT + 32
-    assert {process.used // MIB for process in report(root).processes} == {CONTEXT, CONTEXT + 32}
