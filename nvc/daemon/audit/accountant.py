@@ -7,6 +7,7 @@ Where the truth is more, the difference goes into the quota, so that the shim co
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable
 
 from nvc.base.value import Value
@@ -80,9 +81,7 @@ _NOBODY = "no process shows one"
 
 def cause_of(error: OSError | LedgerError) -> str:
     """Why a ledger cannot be read, for people."""
-    if isinstance(error, LedgerError):
-        return str(error.cause).lower()
-    return str(error.strerror).lower()
+    return str(error.cause if isinstance(error, LedgerError) else error.strerror).lower()
 
 
 class Accountant:
@@ -124,9 +123,7 @@ class Accountant:
         """Take in an answer of NVML: assign processes to slices, make balances, and correct quotas."""
         self.devices, self._now = devices, now
         searched = frozenset(entry.key for entry in self.slices.living())
-        if (
-            not searched <= self._searched
-        ):  # who was in no slice may be in one that could not be read till now
+        if not searched <= self._searched:  # who was in no slice may be in one that could not be read till now
             self._slices = {name: key for name, key in self._slices.items() if key}
         self._searched = searched
         self.users = tuple(
@@ -145,7 +142,7 @@ class Accountant:
         for key in {user.key for user in self.users if self.unread.get(user.key) == _NOBODY}:
             del self.unread[key]  # somebody shows it now: the first process of a claim's slice
             self._unopened.pop(key, None)
-        after = {key: self._model(known) for key, known in self.slices.by_key.items() if known.alive}
+        after = {key: self._model(self.slices.by_key[key]) for key in self._short()}
         # Asked last: whose account is not in the ledgers any more has begun to end by now.
         self.users = tuple(user for user in self.users if not self._ends(user))
         self.balances = self._balances(after)
@@ -153,6 +150,26 @@ class Accountant:
             (one.key, one.uuid): max(one.used, self.peaks.get((one.key, one.uuid), 0)) for one in self.balances
         }
         self._correct()
+
+    def _short(self) -> set[str]:
+        """The living slices whose ledger knows of less than NVML shows: it is read again."""
+        users = Counter(user.key for user in self.users)
+        found = {key for key, count in users.items() if count > len(self.accounts.get(key, ()))}
+        for (key, uuid), truth in self._truths().items():
+            known = self.slices.by_key.get(key)
+            for model, device in zip(self._before.get(key, ()), known.devices if known else ()):
+                if device.uuid.lower() == uuid and not 0 <= truth <= model:
+                    found.add(key)
+        return {key for key in found if key in self.slices.by_key and self.slices.by_key[key].alive}
+
+    def _truths(self) -> dict[tuple[str, str], int]:
+        """What NVML shows for slices on each of their devices, by key and UUID in lower case; -1: not told."""
+        truths: dict[tuple[str, str], int] = {}
+        for user in self.users:
+            place = user.key, user.uuid.lower()
+            before = truths.get(place, 0)
+            truths[place] = -1 if user.used < 0 or before < 0 else before + user.used
+        return truths
 
     def _take_use(self, devices: tuple[DeviceSeen, ...]) -> None:
         """Keep the time that processes had, if NVML was asked for it."""
@@ -169,14 +186,10 @@ class Accountant:
 
     def _balances(self, models_now: dict[str, tuple[int, ...]]) -> tuple[Balance, ...]:
         """What living slices have on each of their devices, by their ledgers and by NVML."""
-        truths: dict[tuple[str, str], int] = {}
+        truths = self._truths()
         pids: dict[tuple[str, str], list[int]] = {}
         for user in self.users:
-            place = user.key, user.uuid.lower()
-            pids.setdefault(place, []).append(user.pid)
-            truths[place] = (
-                -1 if user.used < 0 or truths.get(place, 0) < 0 else truths.get(place, 0) + user.used
-            )
+            pids.setdefault((user.key, user.uuid.lower()), []).append(user.pid)
         balances = []
         for key, known in self.slices.by_key.items():
             if not known.alive:
@@ -186,17 +199,9 @@ class Accountant:
                 # The larger of two looks: what was taken or freed between them is in one of them.
                 model = max([models[number] for models in (before, after) if number < len(models)] or [0])
                 name = key, device.uuid.lower()
-                balances.append(
-                    Balance(
-                        key,
-                        device.uuid,
-                        known.entry.devices[number].index,
-                        device.memory_limit,
-                        model,
-                        truths.get(name, 0),
-                        tuple(pids.get(name, ())),
-                    )  # fmt: skip
-                )
+                index, own = known.entry.devices[number].index, tuple(pids.get(name, ()))
+                truth = truths.get(name, 0)
+                balances.append(Balance(key, device.uuid, index, device.memory_limit, model, truth, own))
         return tuple(balances)
 
     def _user(self, uuid: str, pid: int, used: int) -> User | None:
@@ -255,9 +260,7 @@ class Accountant:
     def refused(self, key: str) -> dict[str, int]:
         """Requests for memory that the slice's ledger says did not fit, by UUID; {} if unknown."""
         known = self.slices.by_key.get(key)
-        if known is None:
-            return {}
-        return {device.uuid: one.refused for device, one in zip(known.devices, self.budgets(key))}
+        return {device.uuid: one.refused for device, one in zip(known.devices if known else (), self.budgets(key))}
 
     def _model(self, known: IndexedSlice) -> tuple[int, ...]:
         """The bytes that the slice's ledger records, by position of the device; zeros if it cannot be read."""
@@ -354,9 +357,8 @@ class Accountant:
             if balance.truth < 0:
                 continue
             correction = max(0, balance.truth - balance.model)
-            now = next(
-                d.correction for d in self.slices.by_key[balance.key].devices if d.uuid == balance.uuid
-            )
+            devices = self.slices.by_key[balance.key].devices
+            now = next(one.correction for one in devices if one.uuid == balance.uuid)
             if abs(correction - now) > STEP or (now and not correction):
                 wanted.setdefault(balance.key, {})[balance.uuid] = correction
         for key, corrections in wanted.items():
