@@ -75,22 +75,9 @@ class _Slice:
     """What the timekeeper knows of one slice."""
 
     __slots__ = (
-        "plan",
-        "cap",
-        "pids",
-        "made",
-        "since",
-        "had",
-        "doubtful",
-        "stopped",
-        "broke",
-        "refused",
-        "retimed",
-        "seen",
-        "off",
-        "tried",
-        "fresh",
-    )
+        "plan", "cap", "pids", "made", "since", "had", "doubtful", "stopped", "broke", "refused", "retimed", "seen",
+        "off", "tried", "fresh",
+    )  # fmt: skip
 
     def __init__(self, plan: SlicePlan) -> None:
         self.plan = plan
@@ -129,6 +116,8 @@ class DeviceKeeper:
         self.looked, self.time, self.apart = self._moment()
         self.reopen = self.tidied = self.checked = now = self.looked
         self.credited: dict[int, int] = {}  # what of each process's time its slice was charged with
+        self.uncharged = 0  # of all that was had
+        self.is_odd = False  # at the last look: somebody had the device and was not charged, or broke a stop
         self.accounts = Accounts(self.time)
         self._open(now)
 
@@ -323,11 +312,15 @@ class DeviceKeeper:
             doubtful = accounts.take(records, lost, max(time, accounts.now, min(last, time + JUMP)))
         for record in records:
             self.trace.append((self.uuid, record.time_ns, record.kind, record.pid))
+        self.is_odd = False
         for known in self.slices.values():
             broke = sum(known.broke.values())
             self._charge(known, doubtful, before, now)
             if sum(known.broke.values()) > broke:
+                self.is_odd = True
                 self.executor.stop(known.plan.groups, again=True)
+        uncharged, self.uncharged = self.uncharged, sum(accounts.had.values()) - sum(self.credited.values())
+        self.is_odd |= self.uncharged > uncharged
         if now >= self.checked + SECOND:
             self.checked = now
             self._read_back()

@@ -24,6 +24,7 @@ from nvc.daemon.keeper.executor import Driver
 from nvc.daemon.keeper.plan import DevicePlan, Plan, phases
 from nvc.model.slices.layout import KEPT_FOR
 
+TELL = 200_000_000  # nanoseconds between two accounts; ACCOUNT, if nvcd may have to act on one
 AGAIN = SECOND  # until a device that could not be opened is tried again
 TRACED = 65536  # records of the log that are kept for a trace
 PACKET_MAX = 1 << 17
@@ -110,6 +111,11 @@ class Keeper:
         found = tuple(device.report() for device in self.devices.values())
         return wire.Account(self.began, self.clock(), processor, (*found, *closed))
 
+    @property
+    def is_odd(self) -> bool:
+        """Whether nvcd may have to act on what a process had of some device."""
+        return any(device.is_odd for device in self.devices.values())
+
     def records(self, seconds: int) -> list[tuple[str, int, int, int]]:
         """The records of the last seconds, the oldest first."""
         since = {uuid: device.accounts.now - seconds * SECOND for uuid, device in self.devices.items()}
@@ -168,7 +174,7 @@ class Service:
     def turn(self) -> bool:
         """Wait for what comes first, and do it. False: nvcd's end has closed."""
         self.beat()
-        left = (min(self.due, self.told + ACCOUNT) - self.clock()) / SECOND
+        left = (min(self.due, self.telling) - self.clock()) / SECOND
         full = [self.channel] if self.outbox else []
         readable, writable, _ = select.select([self.channel], full, [], max(left, 0))
         if writable:
@@ -188,11 +194,16 @@ class Service:
         now = self.clock()
         if now >= self.due:
             self.due = self.keeper.step(now)
-        if now >= self.told + ACCOUNT:
+        if now >= self.telling:
             self.told = now
             if not self.outbox:  # while nvcd takes nothing, accounts are left out: the next one tells all
                 self.send(wire.account_message(self.keeper.account(time.process_time_ns())))
         return True
+
+    @property
+    def telling(self) -> int:
+        """When the next account is due."""
+        return self.told + (ACCOUNT if self.keeper.is_odd else TELL)
 
     def _take(self, packet: bytes) -> None:
         try:
