@@ -6,11 +6,12 @@ import socket
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 
 from nvc.base.errors import NvcError, one_line
 from nvc.daemon.audit.accountant import Accountant
 from nvc.daemon.audit.nvml_client import DeviceSeen, NvmlClient
-from nvc.daemon.audit.verify import BYPASS, EXCESS, Verifier
+from nvc.daemon.audit.verify import BYPASS, EXCESS, FAULT, Verifier
 from nvc.daemon.io.loop import SECOND, Loop
 from nvc.daemon.io.watch import Watcher
 from nvc.daemon.mps.records import MpsServer
@@ -59,7 +60,7 @@ class Daemon:
         self.nvml = NvmlClient(self.loop, self._told, log)
         self.mps = Servers(self.loop, kernel, log)
         self.held = HeldFiles(kernel)
-        self.shared = SharedServers(self.mps, self.slices, self.verifier.fault)
+        self.shared = SharedServers(self.mps, self.slices, partial(self.verifier.note, FAULT))
         self.suspender = Suspender(
             self.loop, kernel, self.slices, self.accountant, self.look, lambda: self.nvml.libraries, log
         )
@@ -70,8 +71,7 @@ class Daemon:
         self._census = now
         self._searched = 0
         self._soon = False
-        self._problem = ""
-        self._unheld = ""
+        self._problem = self._unheld = ""
         self.closing: list[Callable[[], None]] = []  # what else is to be ended with it
         self.page: dict[str, str] = {}  # where the live page is, and the file of its token
         self.driver = ""  # its version, "" while it was not found
@@ -95,9 +95,7 @@ class Daemon:
             self._census = now
             self.accountant.open_again()
             self._say_of_files(self.held.look())
-        if (
-            census or self.polls or self.slices.broken
-        ):  # the kernel does not tell when a lease on a file ends
+        if census or self.polls or self.slices.broken:  # the kernel does not tell when a file's lease ends
             self._guarded(lambda: self._refresh(now, census))
         self._guarded(lambda: self.timing.second(now))
         reap(0)

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.core import CounterMetricFamily as Counter
+from prometheus_client.core import GaugeMetricFamily as Gauge
+from prometheus_client.core import Metric
+from prometheus_client.core import SummaryMetricFamily as Summary
 from prometheus_client.exposition import generate_latest
 
 from nvc.base.errors import NvcError, one_line
@@ -23,8 +27,52 @@ from nvc.slices.policy.entitlement import entitlements
 PATHS = (b"/", b"/metrics")
 HOST = ("device_index", "device_uuid", "device_type")
 VGPU = ("namespace", "pod", "container", "vdevice_index", "device_uuid")
-SLICE = ("slice", "namespace", "pod", "container", "device_uuid")
+WHOSE = ("slice", "namespace", "pod", "container")
+SLICE = (*WHOSE, "device_uuid")
+DEVICE = ("device_uuid",)
 TYPE = b"text/plain; version=0.0.4; charset=utf-8"
+Kind = type[Gauge] | type[Counter] | type[Summary]
+#: By name: what it is, for people, and its labels.
+METRICS: dict[str, tuple[Kind, str, tuple[str, ...]]] = {
+    "hami_host_gpu_memory_used_bytes": (Gauge, "Memory in use of a device", HOST),
+    "hami_host_gpu_utilization_ratio": (Gauge, "Share of the last second with kernels", HOST),
+    "hami_host_gpu_memory_controller_utilization_ratio":
+        (Gauge, "Share of the last second with memory in motion", HOST),
+    "nvc_slice_memory_bytes":
+        (Gauge, "Memory that a slice has, by NVML or by its ledger", (*SLICE, "source")),
+    "nvc_slice_memory_peak_bytes": (Gauge, "The most that it was seen to have", SLICE),
+    "nvc_slice_refused": (Counter, "Requests for memory that did not fit", SLICE),
+    "nvc_slice_memory_limit_bytes": (Gauge, "Memory that it may have", SLICE),
+    "hami_vgpu_memory_used_bytes": (Gauge, "Memory that a slice has", VGPU),
+    "hami_vgpu_memory_limit_bytes": (Gauge, "Memory that a slice may have", VGPU),
+    "hami_container_device_memory_bytes": (Gauge, "Memory that a slice has", VGPU),
+    "nvc_slice_use_ratio": (Gauge, "Part of the time with kernels of a slice, by NVML", SLICE),
+    "hami_container_device_utilization_ratio": (Gauge, "Part of the time with kernels of a slice", VGPU),
+    "nvc_slice_entitlement_ratio": (Gauge, "Entitlement of a slice", SLICE),
+    "nvc_slice_pace_ratio": (Gauge, "Part of the time for which a slice may have work beside others", SLICE),
+    "nvc_device_policy": (Gauge, "1 for the policy of a device", (*DEVICE, "policy")),
+    "nvc_device_time_by_driver":
+        (Gauge, "1 where nvcd keeps time by the driver's scheduler, 0 where the shim does", DEVICE),
+    "nvc_slice_time_seconds": (Counter, "Time that a slice had, by the driver's log", SLICE),
+    "nvc_slice_stopped_seconds": (Counter, "Time in which nvcd had stopped it", SLICE),
+    "nvc_slice_saved_bytes": (Gauge, "Memory of its devices that is kept in the host's", SLICE),
+    "nvc_slice_wake_seconds": (Summary, "Time that its programs waited until it was resumed", WHOSE),
+    "nvc_slice_wake_longest_seconds": (Gauge, "The longest of these", WHOSE),
+    "nvc_slice_suspends": (Counter, "Times that it was suspended", WHOSE),
+    "nvc_slice_resumes": (Counter, "Times that it was resumed", WHOSE),
+    "nvc_slice_suspend_failures": (Counter, "Times that it could not be suspended or resumed", WHOSE),
+    "nvc_slice_hook_failures": (Counter, "Times that its programs could not be told", WHOSE),
+    "nvc_mps_clients": (Gauge, "Processes of slices that share an MPS server", DEVICE),
+    "nvc_mps_restarts": (Counter, "Times that such a server was started again", DEVICE),
+    "nvc_found": (Counter, "Violations that were detected", ("kind",)),
+    "nvc_slice_denied": (Gauge, "1 while a slice has no more of a device", (*SLICE, "kind")),
+    "nvc_slice_violation":
+        (Gauge, "1 while something goes on that verification found", (*SLICE, "kind", "action")),
+    "nvcd_processor_seconds": (Counter, "Processor time of nvcd", ()),
+    "nvcd_nvml_failures": (Counter, "Times that NVML failed", ()),
+}  # fmt: skip
+#: The name of a metric, its labels and its value; of a summary, how often and the sum.
+Sample = tuple[str, tuple[str, ...], Any]
 
 
 class Exporter:
@@ -61,36 +109,26 @@ class Exporter:
             yield metric
 
     def _all(self) -> Iterator[Metric]:
-        yield from self._hosts()
-        yield from self._memory()
-        yield from self._use()
-        yield from self._time()
-        yield from self._suspensions()
-        yield from self._own()
+        families = {name: kind(name, text, labels=labels) for name, (kind, text, labels) in METRICS.items()}
+        for part in (self._hosts, self._memory, self._use, self._time, self._suspensions, self._own):
+            for name, labels, value in part():
+                families[name].add_metric(labels, *(value if isinstance(value, tuple) else (value,)))
+        yield from families.values()
 
-    def _hosts(self) -> Iterator[Metric]:
-        index = self._indices()
-        used = GaugeMetricFamily("hami_host_gpu_memory_used_bytes", "Memory in use of a device", labels=HOST)
-        busy = GaugeMetricFamily("hami_host_gpu_utilization_ratio", "Share of the last second with kernels",
-                                 labels=HOST)  # fmt: skip
-        moving = GaugeMetricFamily("hami_host_gpu_memory_controller_utilization_ratio",
-                                   "Share of the last second with memory in motion", labels=HOST)  # fmt: skip
-        for device in self.daemon.accountant.devices:
-            place, name = index.get(device.uuid.lower(), ("", ""))
-            labels = (place, device.uuid, name)
-            if device.used >= 0:
-                used.add_metric(labels, device.used)
-            if device.busy >= 0:
-                busy.add_metric(labels, device.busy / 100)
-                moving.add_metric(labels, device.memory_busy / 100)
-        yield from (used, busy, moving)
-
-    def _indices(self) -> dict[str, tuple[str, str]]:
-        return {
+    def _hosts(self) -> Iterator[Sample]:
+        index = {
             device.uuid.lower(): (device.index, device.name)
             for known in self.daemon.slices.by_key.values()
             for device in known.entry.devices
         }
+        for device in self.daemon.accountant.devices:
+            place, name = index.get(device.uuid.lower(), ("", ""))
+            labels = (place, device.uuid, name)
+            if device.used >= 0:
+                yield "hami_host_gpu_memory_used_bytes", labels, device.used
+            if device.busy >= 0:
+                yield "hami_host_gpu_utilization_ratio", labels, device.busy / 100
+                yield "hami_host_gpu_memory_controller_utilization_ratio", labels, device.memory_busy / 100
 
     def _seen(self) -> Iterator[Balance]:
         """Without devices that are hidden from a slice and that nobody in it uses."""
@@ -98,138 +136,81 @@ class Exporter:
             if one.limit or one.model or one.truth > 0:
                 yield one
 
-    def _named(self, key: str) -> tuple[str, str, str]:
-        return self.daemon.names.labels(key, self.now)
+    def _named(self, key: str, *more: str) -> tuple[str, ...]:
+        """The labels of a slice, with more behind them."""
+        return (key, *self.daemon.names.labels(key, self.now), *more)
 
-    def _memory(self) -> Iterator[Metric]:
-        used = GaugeMetricFamily("nvc_slice_memory_bytes", "Memory that a slice has, by NVML or by its ledger",
-                                 labels=(*SLICE, "source"))  # fmt: skip
-        peak = GaugeMetricFamily("nvc_slice_memory_peak_bytes", "The most that it was seen to have", labels=SLICE)
-        refused = CounterMetricFamily("nvc_slice_refused", "Requests for memory that did not fit", labels=SLICE)
-        limit = GaugeMetricFamily("nvc_slice_memory_limit_bytes", "Memory that it may have", labels=SLICE)
-        theirs = {
-            name: GaugeMetricFamily(name, text, labels=VGPU)
-            for name, text in (
-                ("hami_vgpu_memory_used_bytes", "Memory that a slice has"),
-                ("hami_vgpu_memory_limit_bytes", "Memory that a slice may have"),
-                ("hami_container_device_memory_bytes", "Memory that a slice has"),
-            )
-        }
+    def _memory(self) -> Iterator[Sample]:
         for balance in self._seen():
-            named = self._named(balance.key)
-            labels = (balance.key, *named, balance.uuid)
-            vgpu = (*named, balance.index, balance.uuid)
+            labels = self._named(balance.key, balance.uuid)
+            vgpu = (*labels[1:-1], balance.index, balance.uuid)
             most = balance.on_device(self.daemon.suspender.records.get(balance.key))
-            used.add_metric((*labels, "ledger"), min(balance.model, most))
+            yield "nvc_slice_memory_bytes", (*labels, "ledger"), min(balance.model, most)
             if balance.truth >= 0:
-                used.add_metric((*labels, "nvml"), balance.truth)
-            peak.add_metric(labels, self.daemon.accountant.peaks[balance.key, balance.uuid])
+                yield "nvc_slice_memory_bytes", (*labels, "nvml"), balance.truth
+            peak = self.daemon.accountant.peaks[balance.key, balance.uuid]
+            yield "nvc_slice_memory_peak_bytes", labels, peak
             told = self.daemon.accountant.refused(balance.key).get(balance.uuid)
             if told is not None:
-                refused.add_metric(labels, told)
-            theirs["hami_vgpu_memory_used_bytes"].add_metric(vgpu, most)
-            theirs["hami_container_device_memory_bytes"].add_metric(vgpu, most)
+                yield "nvc_slice_refused", labels, told
+            yield "hami_vgpu_memory_used_bytes", vgpu, most
+            yield "hami_container_device_memory_bytes", vgpu, most
             if balance.limit != NO_LIMIT:
-                limit.add_metric(labels, balance.limit)
-                theirs["hami_vgpu_memory_limit_bytes"].add_metric(vgpu, balance.limit)
-        yield from (used, peak, refused, limit, *theirs.values())
+                yield "nvc_slice_memory_limit_bytes", labels, balance.limit
+                yield "hami_vgpu_memory_limit_bytes", vgpu, balance.limit
 
-    def _use(self) -> Iterator[Metric]:
-        ours = GaugeMetricFamily("nvc_slice_use_ratio", "Part of the time with kernels of a slice, by NVML",
-                                 labels=SLICE)  # fmt: skip
-        theirs = GaugeMetricFamily("hami_container_device_utilization_ratio",
-                                   "Part of the time with kernels of a slice", labels=VGPU)  # fmt: skip
+    def _use(self) -> Iterator[Sample]:
         use: dict[tuple[str, str], int] = {}
         for one in self.daemon.accountant.use:
             use[one.key, one.uuid] = use.get((one.key, one.uuid), 0) + one.percent
         for balance in self._seen():
             if self.daemon.accountant.sampled.get(balance.uuid.lower()) == 0:
                 ratio = use.get((balance.key, balance.uuid.lower()), 0) / 100
-                named = self._named(balance.key)
-                ours.add_metric((balance.key, *named, balance.uuid), ratio)
-                theirs.add_metric((*named, balance.index, balance.uuid), ratio)
-        yield from (ours, theirs)
+                labels = self._named(balance.key, balance.uuid)
+                yield "nvc_slice_use_ratio", labels, ratio
+                vgpu = (*labels[1:-1], balance.index, balance.uuid)
+                yield "hami_container_device_utilization_ratio", vgpu, ratio
 
-    def _time(self) -> Iterator[Metric]:
-        entitlement = GaugeMetricFamily("nvc_slice_entitlement_ratio", "Entitlement of a slice",
-                                        labels=SLICE)  # fmt: skip
-        pace = GaugeMetricFamily("nvc_slice_pace_ratio", "Part of the time for which a slice may have work"
-                                 " beside others", labels=SLICE)  # fmt: skip
-        policy = GaugeMetricFamily("nvc_device_policy", "1 for the policy of a device",
-                                   labels=("device_uuid", "policy"))  # fmt: skip
-        kept = GaugeMetricFamily("nvc_device_time_by_driver", "1 where nvcd keeps time by the driver's scheduler, 0"
-                                 " where the shim does", labels=("device_uuid",))  # fmt: skip
-        had = CounterMetricFamily("nvc_slice_time_seconds", "Time that a slice had, by the driver's log",
-                                  labels=SLICE)  # fmt: skip
-        stopped = CounterMetricFamily("nvc_slice_stopped_seconds", "Time in which nvcd had stopped it",
-                                      labels=SLICE)  # fmt: skip
+    def _time(self) -> Iterator[Sample]:
+        timing, paces = self.daemon.timing, self.daemon.pacer.paces
         for raw, force in self.daemon.slices.force.items():
             uuid = self.daemon.slices.names.get(raw, "")
-            policy.add_metric((uuid, force.policy.name), 1)
-            kept.add_metric((uuid,), 0 if self.daemon.timing.keeper_of(uuid, self.now) else 1)
-            for key, time_had, time_stopped in self.daemon.timing.books.slices(uuid):
-                had.add_metric((key, *self._named(key), uuid), time_had / 1e9)
-                stopped.add_metric((key, *self._named(key), uuid), time_stopped / 1e9)
+            yield "nvc_device_policy", (uuid, force.policy.name), 1
+            yield "nvc_device_time_by_driver", (uuid,), 0 if timing.keeper_of(uuid, self.now) else 1
+            for key, had, stopped in timing.books.slices(uuid):
+                yield "nvc_slice_time_seconds", self._named(key, uuid), had / 1e9
+                yield "nvc_slice_stopped_seconds", self._named(key, uuid), stopped / 1e9
             for key, part in entitlements(force).items():
-                entitlement.add_metric((key, *self._named(key), uuid), part)
+                yield "nvc_slice_entitlement_ratio", self._named(key, uuid), part
             for terms in force.weighed:
-                labels = (terms.key, *self._named(terms.key), uuid)
-                if (raw, terms.key) in self.daemon.pacer.paces:
-                    pace.add_metric(labels, self.daemon.pacer.paces[raw, terms.key] / 100)
-        yield from (entitlement, pace, policy, kept, had, stopped)
+                if (raw, terms.key) in paces:
+                    yield "nvc_slice_pace_ratio", self._named(terms.key, uuid), paces[raw, terms.key] / 100
 
-    def _suspensions(self) -> Iterator[Metric]:
+    def _suspensions(self) -> Iterator[Sample]:
         """What came of suspending slices, of each for which that was asked since nvcd started."""
-        labels = SLICE[:-1]
-        saved = GaugeMetricFamily("nvc_slice_saved_bytes", "Memory of its devices that is kept in the host's",
-                                  labels=SLICE)  # fmt: skip
-        woke = SummaryMetricFamily("nvc_slice_wake_seconds", "Time that its programs waited until it was resumed",
-                                   labels=labels)  # fmt: skip
-        longest = GaugeMetricFamily("nvc_slice_wake_longest_seconds", "The longest of these", labels=labels)
-        numbers = {
-            name: CounterMetricFamily(f"nvc_slice_{name}", text, labels=labels)
-            for name, text in (
-                ("suspends", "Times that it was suspended"),
-                ("resumes", "Times that it was resumed"),
-                ("suspend_failures", "Times that it could not be suspended or resumed"),
-                ("hook_failures", "Times that its programs could not be told"),
-            )
-        }
         for key, one in self.daemon.suspender.counts.items():
-            named = (key, *self._named(key))
-            for name, metric in numbers.items():
-                metric.add_metric(named, getattr(one, name))
-            woke.add_metric(named, one.wakes, one.waited / 1e9)
-            longest.add_metric(named, one.longest / 1e9)
+            for name in ("suspends", "resumes", "suspend_failures", "hook_failures"):
+                yield f"nvc_slice_{name}", self._named(key), getattr(one, name)
+            yield "nvc_slice_wake_seconds", self._named(key), (one.wakes, one.waited / 1e9)
+            yield "nvc_slice_wake_longest_seconds", self._named(key), one.longest / 1e9
         for key, record in self.daemon.suspender.records.items():
             for uuid in sorted({each.uuid for each in record.saved}) if record.is_away else ():
-                saved.add_metric((key, *self._named(key), uuid), record.moved(uuid))
-        yield from (saved, woke, longest, *numbers.values())
+                yield "nvc_slice_saved_bytes", self._named(key, uuid), record.moved(uuid)
 
-    def _own(self) -> Iterator[Metric]:
-        found = CounterMetricFamily("nvc_found", "Violations that were detected", labels=("kind",))
-        for kind, count in self.daemon.verifier.counts.items():
-            found.add_metric((kind,), count)
-        denied = GaugeMetricFamily("nvc_slice_denied", "1 while a slice has no more of a device",
-                                   labels=(*SLICE, "kind"))  # fmt: skip
-        for one in self.daemon.verifier.denied.values():
-            denied.add_metric((one.key, *self._named(one.key), one.uuid, one.kind), 1)
-        going = GaugeMetricFamily("nvc_slice_violation", "1 while something goes on that verification found",
-                                  labels=(*SLICE, "kind", "action"))  # fmt: skip
-        for one in self.daemon.verifier.ongoing.values():
-            action = self.daemon.verifier.actions.get(one.kind, REPORT)
-            going.add_metric((one.key, *self._named(one.key), one.uuid, one.kind, action), 1)
-        clients = GaugeMetricFamily("nvc_mps_clients", "Processes of slices that share an MPS server",
-                                    labels=("device_uuid",))  # fmt: skip
-        restarts = CounterMetricFamily("nvc_mps_restarts", "Times that such a server was started again",
-                                       labels=("device_uuid",))  # fmt: skip
+    def _own(self) -> Iterator[Sample]:
+        verifier = self.daemon.verifier
+        for kind, count in verifier.counts.items():
+            yield "nvc_found", (kind,), count
+        for one in verifier.denied.values():
+            yield "nvc_slice_denied", self._named(one.key, one.uuid, one.kind), 1
+        for one in verifier.ongoing.values():
+            action = verifier.actions.get(one.kind, REPORT)
+            yield "nvc_slice_violation", self._named(one.key, one.uuid, one.kind, action), 1
         for uuid, watched in self.daemon.shared.watched.items():
-            clients.add_metric((uuid,), len(watched.clients))
-            restarts.add_metric((uuid,), watched.restarts)
-        yield from (clients, restarts)
-        yield from (found, denied, going)
-        yield CounterMetricFamily("nvcd_processor_seconds", "Processor time of nvcd", time.process_time())
-        yield CounterMetricFamily("nvcd_nvml_failures", "Times that NVML failed", self.daemon.nvml.failures)
+            yield "nvc_mps_clients", (uuid,), len(watched.clients)
+            yield "nvc_mps_restarts", (uuid,), watched.restarts
+        yield "nvcd_processor_seconds", (), time.process_time()
+        yield "nvcd_nvml_failures", (), self.daemon.nvml.failures
 
 
 def _reply(status: bytes, body: bytes) -> bytes:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 
 from nvc.base.value import Value
 from nvc.daemon.audit.accountant import Accountant
@@ -44,9 +45,7 @@ REPORT, DENY, STOP = "report", "deny", "stop"
 PERSIST = {BYPASS: SECOND, EXCESS: 0, STRANGER: SECOND, OVERCOUNT: 10 * SECOND}
 #: Likewise for a ledger that cannot be read: a busy host may keep nvcd from it for a moment.
 UNREAD = 10 * SECOND
-AGAIN = (
-    6 * SECOND
-)  # after a process was killed: so long the driver has to take its memory back, and a little more
+AGAIN = 6 * SECOND  # after a process was killed: so long the driver may take its memory back, and a little more
 EVENTS = 256
 TOLERANCE = 64 << 20  # bytes above a limit that an estimate may be wrong by; 1 % where that is more
 
@@ -80,25 +79,20 @@ class Violation(Value):
     acted: int  # when it was acted on last, nanoseconds
 
 
+@dataclass(eq=False)
 class Verifier:
     """Detects violations after each answer of NVML, and acts on them."""
 
-    def __init__(
-        self,
-        accountant: Accountant,
-        actions: dict[str, str],
-        log: Callable[[str], None],
-        label: Callable[[str], str],
-    ) -> None:
-        """`label` is what people call the slice with a key; "" where nobody knows."""
-        self.accountant = accountant
-        self.actions = actions
-        self.log = log
-        self.label = label
+    accountant: Accountant
+    actions: dict[str, str]
+    log: Callable[[str], None]
+    label: Callable[[str], str]  # what people call the slice with a key; "" where nobody knows
+
+    def __post_init__(self) -> None:
         self.events: list[Event] = []
         self.counts = dict.fromkeys((BYPASS, EXCESS, STRANGER, OVERCOUNT, FAULT), 0)
-        self.stale = StaleAccountFinder(accountant)
-        self.holders = HolderFinder(accountant.slices)
+        self.stale = StaleAccountFinder(self.accountant)
+        self.holders = HolderFinder(self.accountant.slices)
         #: What goes on of that which was acted on.
         self.ongoing: dict[Offence, Violation] = {}
         self._since: dict[Offence, int] = {}  # when each was first seen, of those that go on
@@ -112,13 +106,7 @@ class Verifier:
                 found.setdefault((one.key, one.uuid.lower()), one)
         return found
 
-    def fault(self, key: str, uuid: str, pid: int, text: str, action: str) -> None:
-        """Note that the MPS server of a device has ended; by which process, where that is known."""
-        self._note(FAULT, key, uuid, pid, text, action)
-
-    def look(
-        self, servers: Mapping[tuple[str, str], MpsServer], away: Collection[str], now: int
-    ) -> None:  # fmt: skip
+    def look(self, servers: Mapping[tuple[str, str], MpsServer], away: Collection[str], now: int) -> None:
         """After each answer of NVML. Kernels of slices and devices in `servers` run in a process of MPS.
 
         `away` has the keys of slices that are suspended, or on the way there or back.
@@ -161,19 +149,12 @@ class Verifier:
                     settle(self.accountant, balance)
         return found
 
-    # Others
-
     def _overcounts(self, now: int) -> dict[Offence, str]:
-        return {
-            (
-                OVERCOUNT,
-                key,
-                uuid,
-                0,
-                0,
-            ): f"has {size_text(left.bytes)} of processes that have ended in its ledger: {left.owners}"
-            for (key, uuid), left in self.stale.look(now).items()
-        }
+        found = {}
+        for (key, uuid), left in self.stale.look(now).items():
+            text = f"has {size_text(left.bytes)} of processes that have ended in its ledger: {left.owners}"
+            found[OVERCOUNT, key, uuid, 0, 0] = text
+        return found
 
     def _strangers(self, servers: set[int]) -> dict[Offence, str]:
         """Processes on shared devices that are in no slice, nor children of an MPS server of `servers`."""
@@ -201,7 +182,7 @@ class Verifier:
             action = self._stop(key, uuid, pid, start)
         since = self.ongoing[offence].since if offence in self.ongoing else time.time()
         self.ongoing[offence] = Violation(key, uuid, kind, pid, text, action, since, now)
-        self._note(kind, key, uuid, pid, text, action)
+        self.note(kind, key, uuid, pid, text, action)
 
     def _go_on(self, offence: Offence, text: str, now: int) -> None:
         """Update a violation that was acted on before; act again where a killed process was not enough."""
@@ -211,7 +192,8 @@ class Verifier:
         else:
             self.ongoing[offence] = one.replace(text=text)
 
-    def _note(self, kind: str, key: str, uuid: str, pid: int, text: str, action: str) -> None:
+    def note(self, kind: str, key: str, uuid: str, pid: int, text: str, action: str) -> None:
+        """Count a violation, and log it. `pid` of a fault of an MPS server: whose it was, if that is known."""
         self.counts[kind] += 1
         self._tell(kind, key, uuid, pid, text, action)
 
@@ -257,9 +239,8 @@ class Verifier:
             allowed = one.action == DENY and (one.key, one.uuid.lower()) not in denied
             here = not one.key or one.key in self.accountant.slices.by_key
             text = "is within its limits again" if here else "is gone"
-            self._tell(
-                one.kind, one.key, one.uuid, one.pid, text, "no longer denied" if allowed and here else "over"
-            )
+            end = "no longer denied" if allowed and here else "over"
+            self._tell(one.kind, one.key, one.uuid, one.pid, text, end)
 
     def _mark(self) -> None:
         """Set the flag DENIED in the quotas of the slices that are denied a device, and clear it in others."""

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from nvc.daemon.io.lineage import slice_by_lineage
 from nvc.kernel import Kernel
 from nvc.kernel.processes import start_of
+from nvc.slices.store.liveness import living_of
 from nvc.slices.store.process_info import mount_namespace, status_number
 from nvc.slices.store.process_view import ProcessView
 from nvc.slices.store.registry import Entry
@@ -30,15 +31,9 @@ def slice_of(kernel: Kernel, pid: int, entries: Iterable[Entry]) -> Entry | None
                 return entry
     # It may have changed its root directory inside.
     own = [entry for entry in candidates if entry.namespace == namespace]
-    if len(own) == 1 and _is_living(kernel, own[0]):
+    if len(own) == 1 and own[0].key in living_of(kernel, (own[0],)):
         return own[0]
     return slice_by_lineage(kernel, pid, candidates)
-
-
-def _is_living(kernel: Kernel, entry: Entry) -> bool:
-    from nvc.slices.store.liveness import living_of
-
-    return entry.key in living_of(kernel, (entry,))
 
 
 def parent_of(pid: int) -> int:

@@ -6,6 +6,7 @@ import select
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 IN = select.EPOLLIN
 SECOND = 1_000_000_000
@@ -22,15 +23,13 @@ def received(channel: socket.socket, size: int) -> bytes | None:
         return b""
 
 
+@dataclass(eq=False)
 class Timed:
     """Something that is done at a time, and again after each period if it has one."""
 
-    __slots__ = ("period", "due", "work")
-
-    def __init__(self, period: int, due: int, work: Callable[[int], None]) -> None:
-        self.period = period  # nanoseconds
-        self.due = due
-        self.work = work
+    period: int  # nanoseconds
+    due: int
+    work: Callable[[int], None]
 
 
 class Loop:

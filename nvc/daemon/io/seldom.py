@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from nvc.daemon.io.loop import SECOND
 
@@ -10,15 +11,13 @@ MINUTE = 60 * SECOND
 MOST = 100  # that are told apart in a minute
 
 
+@dataclass
 class _Said:
     """A line, and what came since."""
 
-    __slots__ = ("text", "since", "left")
-
-    def __init__(self, text: str, since: int, left: int) -> None:
-        self.text = text
-        self.since = since
-        self.left = left  # how often it was not said since
+    text: str
+    since: int
+    left: int  # how often it was not said since
 
 
 class Seldom:

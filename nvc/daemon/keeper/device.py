@@ -74,11 +74,6 @@ def _made(plan: SlicePlan) -> dict[int, tuple[Made, ...]]:
 class _Slice:
     """What the timekeeper knows of one slice."""
 
-    __slots__ = (
-        "plan", "cap", "pids", "made", "since", "had", "doubtful", "stopped", "broke", "refused", "retimed", "seen",
-        "off", "tried", "fresh",
-    )  # fmt: skip
-
     def __init__(self, plan: SlicePlan) -> None:
         self.plan = plan
         self.cap: Cap | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import dataclass
 
 from nvc.base.errors import DeviceError
 from nvc.base.files import closing, replace_file
@@ -22,37 +23,22 @@ SHARED = "shared"  # in the place of a slice's key
 GONE = ".gone-"  # begins the name of a directory that is being removed
 
 
+@dataclass(eq=False)
 class MpsServer:
     """One control daemon."""
 
-    __slots__ = (
-        "key",
-        "uuid",
-        "percent",
-        "memory",
-        "directory",
-        "pid",
-        "start",
-        "state",
-        "problem",
-        "since",
-        "client",
-        "seen",
-    )
-
-    def __init__(self, key: str, uuid: str, percent: int, memory: int, directory: str, now: int) -> None:
-        self.key = key
-        self.uuid = uuid
-        self.percent = percent  # of the GPU's threads
-        self.memory = memory  # bytes; 0: no limit
-        self.directory = directory
-        self.pid = 0
-        self.start = 0  # of that process, in clock ticks since boot
-        self.state = STARTING
-        self.problem = ""
-        self.since = now
-        self.client = 0  # the process that sends commands
-        self.seen = 0  # bytes of its log from before its server
+    key: str
+    uuid: str
+    percent: int  # of the GPU's threads
+    memory: int  # bytes; 0: no limit
+    directory: str
+    since: int
+    pid: int = 0
+    start: int = 0  # of that process, in clock ticks since boot
+    state: str = STARTING
+    problem: str = ""
+    client: int = 0  # the process that sends commands
+    seen: int = 0  # bytes of its log from before its server
 
     @property
     def shared(self) -> bool:

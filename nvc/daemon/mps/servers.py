@@ -122,9 +122,7 @@ class Servers:
         base = _base()
         if not self._said and os.stat(base).st_dev == os.stat(os.path.dirname(base)).st_dev:
             self._said = True
-            self.log(
-                f"{base} has no file system of its own: a container with MPS can fill the host's /run"
-            )
+            self.log(f"{base} has no file system of its own: a container with MPS can fill the host's /run")
 
     def _begin(self, one: MpsServer) -> None:
         for name in ("pipe", "log"):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from nvc.base.files import closing
 from nvc.daemon.io.loop import SECOND, Loop, received
@@ -24,17 +25,15 @@ Then = Callable[[str, int], None]  # why it failed, "" if it did not, and when
 Processes = tuple[tuple[int, int], ...]  # number and start time of each
 
 
+@dataclass(eq=False)
 class Going:
     """A slice that is being told."""
 
-    __slots__ = ("number", "leave", "then", "due", "cause")
-
-    def __init__(self, number: int, leave: bool, then: Then, due: int, cause: str) -> None:
-        self.number = number
-        self.leave = leave
-        self.then = then
-        self.due = due
-        self.cause = cause  # of the end at that time
+    number: int
+    leave: bool
+    then: Then
+    due: int
+    cause: str  # of the end at that time
 
 
 class Hooks:

@@ -13,6 +13,7 @@ import socket
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from nvc.base.errors import one_line
 from nvc.base.value import Value
@@ -49,18 +50,16 @@ class Told(Value):
     refusal: Refusal
 
 
+@dataclass(eq=False)
 class Job:
     """A worker at work."""
 
-    __slots__ = ("key", "leave", "pid", "channel", "due", "step")
-
-    def __init__(self, key: str, leave: bool, pid: int, channel: socket.socket, due: int) -> None:
-        self.key = key
-        self.leave = leave
-        self.pid = pid
-        self.channel = channel
-        self.due = due
-        self.step = ("start", 0)  # and its process
+    key: str
+    leave: bool
+    pid: int
+    channel: socket.socket
+    due: int
+    step: tuple[str, int] = ("start", 0)  # and its process
 
 
 class Suspender:

@@ -7,7 +7,7 @@ claim, so that a query can join them.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -27,16 +27,29 @@ CLAIM = (
 DEVICE = ("device", "device_uuid")
 DCGM = ("gpu", "UUID", "pci_bus_id", "device", "modelName", "Hostname", "namespace", "pod")
 MIB = 1 << 20
-#: Field of Figures, name of dcgm-exporter, what it is, and by what the figure is divided.
-FIGURES = (
-    ("busy", "DCGM_FI_DEV_GPU_UTIL", "GPU utilization (in %).", 1),
-    ("copy", "DCGM_FI_DEV_MEM_COPY_UTIL", "Memory utilization (in %).", 1),
-    ("used", "DCGM_FI_DEV_FB_USED", "Framebuffer memory used (in MiB).", MIB),
-    ("celsius", "DCGM_FI_DEV_GPU_TEMP", "GPU temperature (in C).", 1),
-    ("milliwatt", "DCGM_FI_DEV_POWER_USAGE", "Power draw (in W).", 1000),
-    ("sm_mhz", "DCGM_FI_DEV_SM_CLOCK", "SM clock frequency (in MHz).", 1),
-    ("memory_mhz", "DCGM_FI_DEV_MEM_CLOCK", "Memory clock frequency (in MHz).", 1),
-)
+#: Gauges by name: what each is, and its labels.
+GAUGES = {
+    "nvc_claim_info": ("What a claim has; 1", CLAIM),
+    "nvc_claim_memory_limit_bytes": ("Memory that a claim was given", CLAIM),
+    "nvc_claim_cores_ratio": ("Part of the time that a claim was given", CLAIM),
+    "nvc_device_healthy": ("Whether a device is well", DEVICE),
+    "nvc_device_monitored": ("Whether its health is known", DEVICE),
+    "nvc_device_problem": ("What is wrong with a device; 1", (*DEVICE, "problem", "value")),
+}
+#: Those of dcgm-exporter: what each is, the field of Figures, and by what that is divided.
+FIGURES = {
+    "DCGM_FI_DEV_GPU_UTIL": ("GPU utilization (in %).", "busy", 1),
+    "DCGM_FI_DEV_MEM_COPY_UTIL": ("Memory utilization (in %).", "copy", 1),
+    "DCGM_FI_DEV_FB_USED": ("Framebuffer memory used (in MiB).", "used", MIB),
+    "DCGM_FI_DEV_GPU_TEMP": ("GPU temperature (in C).", "celsius", 1),
+    "DCGM_FI_DEV_POWER_USAGE": ("Power draw (in W).", "milliwatt", 1000),
+    "DCGM_FI_DEV_SM_CLOCK": ("SM clock frequency (in MHz).", "sm_mhz", 1),
+    "DCGM_FI_DEV_MEM_CLOCK": ("Memory clock frequency (in MHz).", "memory_mhz", 1),
+    "DCGM_FI_DEV_FB_FREE": ("Framebuffer memory free (in MiB).", "", MIB),
+    "DCGM_FI_DEV_XID_ERRORS": ("Value of the last XID error encountered.", "", 1),
+}
+#: The name of a gauge, its labels and its value.
+Sample = tuple[str, Sequence[str], float]
 
 
 class Counts:
@@ -91,10 +104,12 @@ class Collector:
         """Called for each scrape."""
         claims = self.claims()
         yield from self._own(len(claims))
-        yield from self._claims(claims)
-        yield from self._health()
-        if self.dcgm:
-            yield from self._dcgm(claims)
+        known = GAUGES | {name: (text, DCGM) for name, (text, _, _) in FIGURES.items() if self.dcgm}
+        families = {name: GaugeMetricFamily(name, text, labels=labels) for name, (text, labels) in known.items()}
+        for part in (self._claims(claims), self._health(), self._dcgm(claims) if self.dcgm else ()):
+            for name, labels, value in part:
+                families[name].add_metric(labels, value)
+        yield from families.values()
 
     def _own(self, prepared: int) -> Iterator[Metric]:
         yield GaugeMetricFamily("nvc_plugin_prepared_claims", "Claims that are prepared", prepared)
@@ -109,14 +124,7 @@ class Collector:
             "nvc_plugin_registrations", "Registrations by kubelet", self.counts.registrations
         )
 
-    def _claims(self, claims: list[Allocation]) -> Iterator[Metric]:
-        info = GaugeMetricFamily("nvc_claim_info", "What a claim has; 1", labels=CLAIM)
-        memory = GaugeMetricFamily(
-            "nvc_claim_memory_limit_bytes", "Memory that a claim was given", labels=CLAIM
-        )
-        cores = GaugeMetricFamily(
-            "nvc_claim_cores_ratio", "Part of the time that a claim was given", labels=CLAIM
-        )
+    def _claims(self, claims: list[Allocation]) -> Iterator[Sample]:
         sizes = {device.uuid: device.memory for device in self.devices()}
         for claim in claims:
             pod = claim.pods[0].name if len(claim.pods) == 1 else ""
@@ -129,28 +137,21 @@ class Collector:
                         key_of(holds) if holds else "", claim.namespace, pod, claim.namespace, claim.name,
                         self.driver, one.pool, one.device, one.request, one.uuid, "whole" if one.whole else "slice",
                     ]  # fmt: skip
-                    info.add_metric(labels, 1)
+                    yield "nvc_claim_info", labels, 1
                     limit = sizes.get(one.uuid, 0) if one.limit == NO_LIMIT else one.limit
-                    memory.add_metric(labels, limit)
-                    cores.add_metric(labels, (one.cores or 100) / 100)
-        yield from (info, memory, cores)
+                    yield "nvc_claim_memory_limit_bytes", labels, limit
+                    yield "nvc_claim_cores_ratio", labels, (one.cores or 100) / 100
 
-    def _health(self) -> Iterator[Metric]:
-        well = GaugeMetricFamily("nvc_device_healthy", "Whether a device is well", labels=DEVICE)
-        known = GaugeMetricFamily("nvc_device_monitored", "Whether its health is known", labels=DEVICE)
-        problems = GaugeMetricFamily(
-            "nvc_device_problem", "What is wrong with a device; 1", labels=(*DEVICE, "problem", "value")
-        )
+    def _health(self) -> Iterator[Sample]:
         for device in self.devices():
             condition = self.board.of(device.parent or device.uuid)
             labels = [device.name, device.uuid]
-            well.add_metric(labels, condition.health == HEALTHY)
-            known.add_metric(labels, condition.health in (HEALTHY, UNHEALTHY))
+            yield "nvc_device_healthy", labels, condition.health == HEALTHY
+            yield "nvc_device_monitored", labels, condition.health in (HEALTHY, UNHEALTHY)
             for problem in condition.problems:
-                problems.add_metric([*labels, problem.kind, problem.value], 1)
-        yield from (well, known, problems)
+                yield "nvc_device_problem", [*labels, problem.kind, problem.value], 1
 
-    def _dcgm(self, claims: list[Allocation]) -> Iterator[Metric]:
+    def _dcgm(self, claims: list[Allocation]) -> Iterator[Sample]:
         """GPUs under the names of dcgm-exporter; of a pod, where one alone has the GPU."""
         owners: dict[str, set[tuple[str, str]]] = {}
         for claim in claims:
@@ -158,31 +159,19 @@ class Collector:
                 pods = {(claim.namespace, pod.name) for pod in claim.pods}
                 owners.setdefault(one.uuid, set()).update(pods)
         figures = self.figures()
-        rows = []
         for device in self.devices():
-            if device.kind == GPU and device.uuid in figures:
-                pods = owners.get(device.uuid, set())
-                namespace, pod = next(iter(pods)) if len(pods) == 1 else ("", "")
-                values = {name: str(value) for name, _, value in device.attributes}
-                labels = [
-                    device.index, device.uuid, device.bus_id, f"nvidia{values.get('minor', '')}",
-                    values.get("productName", ""), self.node, namespace, pod,
-                ]  # fmt: skip
-                rows.append((labels, device.uuid))
-        for field, name, text, divisor in FIGURES:
-            family = GaugeMetricFamily(name, text, labels=DCGM)
-            for labels, uuid in rows:
-                value = getattr(figures[uuid], field)
-                if value >= 0:
-                    family.add_metric(labels, value / divisor)
-            yield family
-        free = GaugeMetricFamily("DCGM_FI_DEV_FB_FREE", "Framebuffer memory free (in MiB).", labels=DCGM)
-        last = GaugeMetricFamily(
-            "DCGM_FI_DEV_XID_ERRORS", "Value of the last XID error encountered.", labels=DCGM
-        )
-        for labels, uuid in rows:
-            now = figures[uuid]
+            if device.kind != GPU or device.uuid not in figures:
+                continue
+            pods, now = owners.get(device.uuid, set()), figures[device.uuid]
+            namespace, pod = next(iter(pods)) if len(pods) == 1 else ("", "")
+            values = {name: str(value) for name, _, value in device.attributes}
+            labels = [
+                device.index, device.uuid, device.bus_id, f"nvidia{values.get('minor', '')}",
+                values.get("productName", ""), self.node, namespace, pod,
+            ]  # fmt: skip
+            for name, (_, field, divisor) in FIGURES.items():
+                if field and (value := getattr(now, field)) >= 0:
+                    yield name, labels, value / divisor
             if now.total >= 0:
-                free.add_metric(labels, (now.total - now.used) / MIB)
-            last.add_metric(labels, self.xids.get(uuid, 0))
-        yield from (free, last)
+                yield "DCGM_FI_DEV_FB_FREE", labels, (now.total - now.used) / MIB
+            yield "DCGM_FI_DEV_XID_ERRORS", labels, self.xids.get(device.uuid, 0)
