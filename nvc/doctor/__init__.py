@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from nvc.base.errors import NvcError
+from nvc.kernel.apart import PATIENCE, apart
 
 if TYPE_CHECKING:
     from nvc.doctor.context import Context
@@ -106,8 +107,19 @@ class Blocked(Exception):
 
 
 def examine(context: Context, checks: tuple[Check, ...]) -> tuple[Result, ...]:
-    """What each check finds. None of them can fail: what keeps one from looking is its finding."""
-    return tuple(Result(check, _findings(context, check)) for check in checks)
+    """What each check finds. None of them can fail: what keeps one from looking is its finding.
+
+    A child makes those of a container. Where a file system there does not answer, it makes no further ones.
+    """
+    made = (_findings(context, check) for check in checks)
+    if context.container is None:
+        return tuple(map(Result, checks, made))
+    found: list[tuple[Finding, ...]] = []
+    try:
+        found += apart(lambda: made, context.options.timeout + PATIENCE)
+    except TimeoutError as error:
+        found += [(_unread(error, "the container"),)] * (len(checks) - len(found))
+    return tuple(map(Result, checks, found))
 
 
 def _findings(context: Context, check: Check) -> tuple[Finding, ...]:
@@ -120,14 +132,18 @@ def _findings(context: Context, check: Check) -> tuple[Finding, ...]:
         text = f"{error.filename or 'this'} cannot be read: permission denied"
         found.append(Finding(UNKNOWN, text, advice=AS_ROOT))
     except OSError as error:
-        cause = (error.strerror or str(error)).lower()
-        found.append(Finding(UNKNOWN, f"cannot be checked: {error.filename or check.title}: {cause}"))
+        found.append(_unread(error, check.title))
     except NvcError as error:
         found.append(Finding(UNKNOWN, f"cannot be checked: {error}", advice=error.hint))
     except Exception as error:  # a check that is wrong must not keep the others from being made
         text = f"this check has a bug: {type(error).__name__}: {error}"
         found.append(Finding(UNKNOWN, text, advice="report it as README.md says, with --bundle"))
     return tuple(found) or (Finding(OK, f"{check.title}: no problem found"),)
+
+
+def _unread(error: OSError, what: str) -> Finding:
+    cause = (error.strerror or str(error)).lower()
+    return Finding(UNKNOWN, f"cannot be checked: {error.filename or what}: {cause}")
 
 
 def with_systemd(*commands: str, without: tuple[str, ...] = ()) -> tuple[str, ...]:

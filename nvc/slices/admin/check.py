@@ -12,6 +12,7 @@ from nvc.base.value import Value
 from nvc.discovery.driver.elf import Elf, read_elf
 from nvc.discovery.driver.library_table import TABLE
 from nvc.kernel import O_PATH, Kernel
+from nvc.kernel.apart import apart
 from nvc.kernel.processes import open_root, read
 from nvc.model.slices.layout import PRIVATE, REAL, VERSION
 from nvc.slices.make.shadow_libraries import SONAMES, find_shadow_libraries
@@ -42,34 +43,39 @@ def check_process(kernel: Kernel, pid: int) -> CheckReport:
     try:
         name = _first_line(f"/proc/{pid}/comm")
         mapped, whole = _mapped(pid)
-        root = open_root(pid)
+        with closing(open_root(pid)) as root:
+            (report,) = apart(lambda: [tuple(_report(kernel, pid, name, mapped, whole, root))])
+        return CheckReport(*report)
     except TimeoutError as error:
         return CheckReport(pid, name, AROUND_IT, (), ((str(error.filename), str(error.strerror)),))
     except OSError as error:
         rights = error.errno in (errno.EACCES, errno.EPERM)
         hint = "run as root of the host, outside of containers" if rights else "name a process that runs"
         raise ContainerError.of("look at process", f"pid {pid}", error, hint) from None
+
+
+def _report(
+    kernel: Kernel, pid: int, name: str, mapped: dict[tuple[int, int], str], whole: bool, root: int
+) -> CheckReport:
+    """The result for a process by what it has mapped; `whole`: these are all of its files."""
     shims: dict[str, list[str]] = {}
     private: list[tuple[str, str]] = []
     uncovered: list[tuple[str, str]] = []
     elsewhere: list[tuple[str, int]] = []
-    with closing(root):
-        for (device, inode), path in mapped.items():
-            elf = _read(kernel, root, path, device, inode)
-            if elf is None:
-                if posixpath.basename(path).startswith(tuple(soname[:-2] for soname in SONAMES)):
-                    elsewhere.append((path, inode))
-            elif elf.layouts:
-                shims.setdefault(elf.soname, []).append(path)
-                if elf.layouts != VERSION:
-                    uncovered.append(
-                        (path, f"a shim for layouts of version {elf.layouts}, not {VERSION}")
-                    )
-            elif elf.soname in SONAMES:
-                private.append((path, elf.soname))
-            elif posixpath.basename(path).startswith(AROUND):
-                uncovered.append((path, "takes memory that is not counted"))
-        beside_shims = _beside(kernel, root, shims)
+    for (device, inode), path in mapped.items():
+        elf = _read(kernel, root, path, device, inode)
+        if elf is None:
+            if posixpath.basename(path).startswith(tuple(soname[:-2] for soname in SONAMES)):
+                elsewhere.append((path, inode))
+        elif elf.layouts:
+            shims.setdefault(elf.soname, []).append(path)
+            if elf.layouts != VERSION:
+                uncovered.append((path, f"a shim for layouts of version {elf.layouts}, not {VERSION}"))
+        elif elf.soname in SONAMES:
+            private.append((path, elf.soname))
+        elif posixpath.basename(path).startswith(AROUND):
+            uncovered.append((path, "takes memory that is not counted"))
+    beside_shims = _beside(kernel, root, shims)
     uncovered += [
         (path, "cannot be looked at: it is not the file at that path any more")
         for path, inode in elsewhere

@@ -8,6 +8,7 @@ from typing import Any
 from nvc.base.errors import ContainerError, MountError
 from nvc.base.value import Value
 from nvc.kernel import Kernel
+from nvc.kernel.apart import apart
 from nvc.kernel.processes import is_over, open_root
 from nvc.slices.admin.check import IDLE, CheckReport, check_files, check_process
 from nvc.slices.store.status import SliceStatus, find
@@ -87,7 +88,9 @@ def _files(kernel: Kernel, tenant: SliceStatus) -> list[str]:
         except (TimeoutError, FileNotFoundError, ProcessLookupError):
             continue  # who does not answer has a report that says so
         try:
-            found = check_files(kernel, root, tenant.entry.libs_dir)
+            (found,) = apart(lambda: [check_files(kernel, root, tenant.entry.libs_dir)])  # noqa: B023
+        except TimeoutError as error:
+            found = (f"{error.filename}: {error.strerror}",)
         except MountError as error:  # by what a tenant has put there; others are still to be looked at
             found = (f"{error.path}: {error.cause}",)
         finally:
