@@ -3,55 +3,16 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 
 import pytest
-from support import CLEAN_ENV, REPO, until
+from support import until
 from support.rmcalls import Log, had
 from support.simdriver import Client as Program
 from support.simrm import serve
 from support.simrm_host import Host
 from support.vgpucap import Capped, end_workers
 from support.virtual import World, device_time
-
-
-def test_two_timeslices_divide_the_gpu(host: Host) -> None:
-    """1 to 3 ms: 25 to 75 percent."""
-    one, other = host.worker(ns=1_000_000, batch=0), host.worker(ns=1_000_000, batch=0)
-    host.world.run(0.5)
-    for worker, us in ((one, 1000), (other, 3000)):
-        group = host.group(worker.process.pid)
-        host.tenants(worker, group).set_timeslice(group.handle, us)
-    host.world.run(0.1)
-    before = device_time(host.slice.root)
-    host.world.run(4)
-    after = device_time(host.slice.root)
-    had_by = [
-        after.of(one.process.pid) - before.of(one.process.pid),
-        after.of(other.process.pid) - before.of(other.process.pid),
-    ]
-    assert had_by == [pytest.approx(1, abs=0.01), pytest.approx(3, abs=0.01)]
-
-
-def test_a_stop_takes_effect_in_the_middle_of_a_kernel(host: Host) -> None:
-    """A kernel of 9 s, stopped for 2 s after 1 s of it: nothing runs meanwhile, and it ends 2 s later."""
-    worker = host.worker(ns=9_000_000_000, batch=1, trace=1)
-    host.world.run(1)
-    pid = worker.process.pid
-    group = host.group(pid)
-    log = Log(host.client, host.subdevice)
-    assert host.stop(group) == 0
-    before = device_time(host.slice.root).of(pid)
-    host.world.run(2)
-    stopped = device_time(host.slice.root).of(pid)
-    assert stopped - before <= 0.003
-    assert host.stop(group, False) == 0
-    host.world.run(1)
-    running = device_time(host.slice.root).of(pid)
-    assert running - stopped == pytest.approx(1, abs=0.003)
-    records = log.read()
-    print(before, stopped, running, records)
 
 
 def test_a_stopped_kernel_ends_right(host: Host, client_program: str) -> None:
@@ -70,27 +31,6 @@ def test_a_stopped_kernel_ends_right(host: Host, client_program: str) -> None:
     assert tenant.number("read", address) == 7
     assert device_time(host.slice.root).of(tenant.pid) == pytest.approx(9, abs=1e-6)
     tenant.kill()
-
-
-def test_a_cap_by_stops_and_starts(host: Host) -> None:
-    """10 of each 100 ms, beside a tenant that always works: it has half of these, and the other one the rest."""
-    capped, other = host.worker(ns=3_000_000_000, batch=0), host.worker(ns=1_000_000, batch=0)
-    host.world.run(0.5)
-    group = host.group(capped.process.pid)
-    host.stop(group)
-    host.world.run(0.1)
-    before = device_time(host.slice.root)
-    for _ in range(20):
-        host.stop(group, False)
-        host.world.run(0.010)
-        host.stop(group)
-        host.world.run(0.090)
-    after = device_time(host.slice.root)
-    pids = capped.process.pid, other.process.pid
-    seconds = [after.of(pid) - before.of(pid) for pid in pids]
-    # Half of 20 times 10.2 ms, and the rest.
-    assert seconds[0] == pytest.approx(0.102, abs=0.02)
-    assert sum(seconds) == pytest.approx(2, abs=0.005)
 
 
 def test_who_is_killed_leaves_nothing(host: Host) -> None:
@@ -197,26 +137,3 @@ def test_the_same_course_each_time(
         return [times.total, *(times.of(worker.process.pid) for worker in workers)]
 
     assert course("first", 0) == course("other", 0.003)
-
-
-def test_calls_take_their_time(host: Host) -> None:
-    """A program in the world that stops another goes on when that is stopped."""
-    worker = host.worker(ns=9_000_000_000, batch=0)
-    host.world.run(0.5)
-    group = host.group(worker.process.pid)
-    code = (
-        "import sys, time; sys.path[:0] = sys.argv[1:3]; from support.rmcalls import Client, SUBDEVICE\n"
-        "client = Client(sys.argv[3])\n"
-        "subdevice = client.alloc(client.device(), SUBDEVICE, bytes(4))\n"
-        "channels = [(int(sys.argv[4]), int(sys.argv[5]) + 1 + i) for i in range(8)]\n"
-        "for on in (True, False):\n"
-        "    begin = time.monotonic_ns()\n"
-        "    assert client.disable(subdevice, channels, on) == 0\n"
-        "    print(time.monotonic_ns() - begin)\n"
-    )
-    words = [sys.executable, "-c", code, REPO, os.path.join(REPO, "tests"), host.served.path]
-    said = host.world.output([*words, str(group.client), str(group.handle)], CLEAN_ENV)
-    assert [int(line) for line in said.split()] == [
-        pytest.approx(500_000, abs=5000),
-        pytest.approx(300_000, abs=5000),
-    ]

@@ -16,11 +16,9 @@ from support.rmcalls import Client, Failed, Log
 from support.simdriver import SANITIZE, compile_program
 from support.simdriver import Client as Program
 from support.simrm import Served, serve
-from support.tracing import Caller, build_calls
 
 from nvc.base.errors import InputError
-from nvc.kernel.rm import Rm, borrow, get_timeslice, set_timeslice
-from nvc.testing.sim import SimSpec, create, destroy, report, state
+from nvc.testing.sim import SimSpec, create, destroy, state
 from nvc.testing.sim.layout import STATE
 
 STOP, START = 0.0005, 0.0003  # seconds
@@ -141,39 +139,6 @@ def test_the_last_descriptor_frees_its_clients(served: Served) -> None:
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     until(lambda: not groups(served), lambda: "the groups stay")
-
-
-def test_programs_of_32_bits(served: Served) -> None:
-    with Caller(build_calls("32"), served.path) as caller:
-        client = caller.ask("alloc plain 0 0 0 65 0")[1:]
-        assert client[0] == "0"
-        assert caller.ask(f"alloc plain {client[1]} {client[1]} 11 128 0") == ["alloc", "0", "11"]
-        assert caller.ask(f"alloc wide {client[1]} 11 12 {0xA06C} 1") == ["alloc", "0", "12"]
-        assert caller.ask(f"timeslice {client[1]} 12") == ["timeslice", "0"]
-        (group,) = groups(served)
-        assert (group.pid, group.timeslice) == (caller.pid, 3000)
-        assert caller.ask(f"free {client[1]} 11") == ["free", "0"]
-
-
-def test_the_librarys_calls(served: Served) -> None:
-    """nvc/kernel/rm.py, which nvcd uses."""
-    path = served.path
-    rm = Rm.open(path, (), os.path.join(served.root, "proc/driver/nvidia"))
-    devices = rm.devices()
-    gpus = report.report(served.root).gpus
-    assert [(one.uuid, one.minor) for one in devices] == [(gpu.uuid, gpu.minor) for gpu in gpus]
-    subdevice, tenant = rm.subdevice(devices[0].instance), Tenant(served)
-    log = subdevice.log()
-    assert subdevice.stop(tenant.channels) == 0
-    assert [group.stopped for group in groups(served)] == [8]
-    assert subdevice.start(tenant.channels) == 0
-    fd = borrow(os.getpid(), tenant.client.fd, path)
-    assert set_timeslice(fd, tenant.client.handle, tenant.group, 4000) == 0
-    assert get_timeslice(fd, tenant.client.handle, tenant.group) == (0, 4000)
-    os.close(fd)
-    assert log.read() == ([], 0)
-    log.close()
-    rm.close()
 
 
 def test_faults(served: Served) -> None:

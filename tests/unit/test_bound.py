@@ -22,44 +22,48 @@ def pytest_configure(config):
     config.pluginmanager.register(Bound(2, 60))
     parallel.register(config)
 """
-TESTS = """
-import signal
-import pytest
-
+#: One file each for those that wait, so that they do at the same time.
+TESTS = {
+    "setup": "@pytest.fixture\ndef stuck(): signal.pause()\ndef test_setup(cleaned, stuck): pass",
+    "call": "def test_call(): signal.pause()",
+    "teardown": """
 @pytest.fixture
-def stuck_before():
-    signal.pause()
-
-@pytest.fixture
-def stuck_after():
+def stuck():
     yield
     signal.pause()
-
-@pytest.fixture
-def cleaned(request):
-    yield
-    open(request.node.name, "w").close()
-
-def test_setup(cleaned, stuck_before): pass
-def test_call(): signal.pause()
-def test_teardown(cleaned, stuck_after): pass
+def test_teardown(cleaned, stuck): pass
+def test_last(): pass
+""",
+    "deaf": """
 @pytest.mark.nightly
 def test_long():
     assert signal.getitimer(signal.ITIMER_REAL)[0] > 50
 def test_deaf():
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
     signal.pause()
-def test_last(): pass
+def test_after(): pass
+""",
+}
+HEAD = """
+import signal
+import pytest
+
+@pytest.fixture
+def cleaned(request):
+    yield
+    open(request.node.name, "w").close()
+
 """
 
 
 def test_no_phase_hangs_a_run(scratch: str) -> None:
-    files = {"conftest.py": CONFTEST, "test_stuck.py": TESTS, "pytest.ini": "[pytest]\nmarkers = nightly\n"}
+    files = {"conftest.py": CONFTEST, "pytest.ini": "[pytest]\nmarkers = nightly\n"}
+    files.update({f"test_{name}.py": HEAD + text for name, text in TESTS.items()})
     for name, text in files.items():
         with open(os.path.join(scratch, name), "w", encoding="utf-8") as file:
             file.write(text)
     env = {**CLEAN_ENV, "PYTHONPATH": os.path.join(REPO, "tests"), "COLUMNS": "200"}
-    command = (sys.executable, "-m", "pytest", "--processes=1", "-rA", "-p", "no:cacheprovider", scratch)
+    command = (sys.executable, "-m", "pytest", "--processes=4", "-rA", "-p", "no:cacheprovider", scratch)
     done = run(*command, check=False, env=env, cwd=scratch)
     said = done.stdout + done.stderr
     assert done.returncode == 1, said
@@ -69,6 +73,7 @@ def test_no_phase_hangs_a_run(scratch: str) -> None:
         ("ERROR", "test_teardown", "Failed: the tear-down took longer than 2 s"),
         ("FAILED", "test_call", "Failed: the call took longer than 2 s"),
         ("FAILED", "test_deaf", "its process ended meanwhile"),
+        ("PASSED", "test_after", ""),
         ("PASSED", "test_last", ""),
         ("PASSED", "test_long", ""),
         ("PASSED", "test_teardown", ""),

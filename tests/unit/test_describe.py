@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import typing
 
 import pytest
 from hypothesis import given
@@ -14,14 +13,7 @@ from nvc.base.errors import InternalError
 from nvc.base.value import Value
 from nvc.plan import ops
 from nvc.plan.describe import describe, document
-from nvc.plan.ops import (
-    BindDevice,
-    BindFile,
-    Ledger,
-    LoaderEntry,
-    Plan,
-    Tmpfs,
-)
+from nvc.plan.ops import BindDevice, BindFile, Ledger, LoaderEntry, Plan, Tmpfs
 
 TEXT = f"""\
 driver   580.159.04  root /run/driver
@@ -102,47 +94,26 @@ def test_names_cannot_forge_lines() -> None:
 def test_document() -> None:
     made = json.loads(json.dumps(document(PLAN)))
     assert list(made) == ["schemaVersion", "driver", "devices", "slice", "operations", "warnings"]
-    assert made["schemaVersion"] == 1
-    assert made["driver"] == {
-        "version": "580.159.04",
-        "root": "/run/driver",
-        "systemRoot": "/",
-        "deviceRoot": "/run/driver",
-    }
+    roots = {"root": "/run/driver", "systemRoot": "/", "deviceRoot": "/run/driver"}
+    assert (made["schemaVersion"], made["driver"]) == (1, {"version": "580.159.04", **roots})
     assert made["devices"] == [UUID_0, UUID_1]
-    by_name: dict[str, dict[str, typing.Any]] = {}
-    for operation in made["operations"]:
-        by_name.setdefault(operation["operation"], operation)
-    assert set(by_name) == {
-        "allowDevice",
-        "bindDevice",
-        "bindDeviceDirectory",
-        "bindFile",
-        "bindHostFile",
-        "bindInside",
-        "bindProc",
-        "bindSocket",
-        "ledger",
-        "symlink",
-        "tmpfs",
-        "updateLoaderCache",
-    }
+    by_name = {operation["operation"]: operation for operation in reversed(made["operations"])}
+    assert by_name.keys() == {
+        "allowDevice", "bindDevice", "bindDeviceDirectory", "bindFile", "bindHostFile", "bindInside", "bindProc",
+        "bindSocket", "ledger", "symlink", "tmpfs", "updateLoaderCache",
+    }  # fmt: skip
     assert by_name["bindFile"] == {
         "operation": "bindFile",
-        "source": "/usr/bin/nvidia-smi",
-        "target": "/usr/bin/nvidia-smi",
+        **dict.fromkeys(("source", "target"), "/usr/bin/nvidia-smi"),
         "options": ["ro", "nosuid", "nodev"],
         "identity": {"device": 1, "inode": 2, "size": 3, "mtimeNs": 4},
     }
     assert by_name["bindDevice"]["major"] == 195
-    assert by_name["tmpfs"]["files"] == [
-        {"name": "params", "text": "ModifyDeviceFiles: 0\n"},
-        {"name": "raw", "base64": "/w=="},
-    ]
+    files = [{"name": "params", "text": "ModifyDeviceFiles: 0\n"}, {"name": "raw", "base64": "/w=="}]
+    assert by_name["tmpfs"]["files"] == files
     assert by_name["symlink"]["fallback"] == f"{LIBS}/libcuda.so.580.159.04"
-    assert by_name["updateLoaderCache"]["entries"] == [
-        {"soname": "libcuda.so.1", "path": f"{LIBS}/libcuda.so.1", "architecture": "x86_64"}
-    ]
+    entry = {"soname": "libcuda.so.1", "path": f"{LIBS}/libcuda.so.1", "architecture": "x86_64"}
+    assert by_name["updateLoaderCache"]["entries"] == [entry]
 
 
 def test_an_unknown_operation_is_our_bug() -> None:
