@@ -37,11 +37,12 @@ def rows() -> dict[str, tuple[str, str]]:
     """Every function of the table: its class, and who says how much memory it takes."""
     text = read("native/abi/cuda.def")
     found: dict[str, tuple[str, str]] = {}
-    row = r"^ENTRY\((\w+),\s+(\w+),\s+\w+,\s+\d+(?:,\s+(\w+))?"
-    other = [("PASS", *words) for words in re.findall(r"^OTHER\((\w+)(?:, (\w+))?", text, re.MULTILINE)]
-    for kind, name, memory in (*re.findall(row, text, re.MULTILINE), *other):
-        assert name not in found, name
-        found[name] = kind, memory or "NONE"
+    row = r"^(?:ENTRY|PAIR)\((\w+),\s+(\w+),(?:\s+(_pt\w+),)?\s+\w+(?:,\s+\d+)+(?:,\s+(\w+))?"
+    other = [("PASS", name, "", how) for name, how in re.findall(r"^OTHER\((\w+)(?:, (\w+))?", text, re.MULTILINE)]
+    for kind, name, suffix, memory in (*re.findall(row, text, re.MULTILINE), *other):
+        for symbol in {name, name + suffix}:
+            assert symbol not in found, symbol
+            found[symbol] = kind, memory or "NONE"
     return found
 
 
@@ -72,7 +73,7 @@ TAKES = re.compile(
     r"|KernelGetFunction|NodeSetParams|GraphAddKernel|GraphAddNode"
 )
 TAKES_NONE = re.compile(
-    r"Event|Stream|HostAlloc|AllocHost|UserObject|Semaphore|LaunchHost|Link|Tensor|Surf|Tex|cudbg|SetMapFlags|MapFlags"
+    r"Event|Stream|HostAlloc|AllocHost|UserObject|Semaphore|LaunchHost|Link|Tensor|Surf|Tex|SetMapFlags|MapFlags"
     r"|GraphCreate|GraphConditional|IsLoaded|FuncLoad|LoadingMode|KernelCount|AllocNode|PoolImportFrom"
     r"|(Host|Memcpy|Memset|BatchMemOp|ChildGraph)NodeSetParams"
 )
