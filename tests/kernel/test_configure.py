@@ -148,7 +148,7 @@ def pad_cache(path: str) -> None:
         keep += [soname, name]
         entries[number].soname, entries[number].path, entries[number].arch_flags = soname, name, 0x0303
     out, size = ffi.new("uint8_t **"), ffi.new("size_t *")
-    assert lib.nvc_ldcache_merge(data, len(data), entries, 25000, ffi.NULL, 0, out, size) == 0
+    assert lib.nvc_ldcache_merge(data, len(data), entries, 25000, out, size) == 0
     with open(path, "wb") as new:
         new.write(bytes(ffi.buffer(out[0], size[0])))
 

@@ -215,9 +215,8 @@ static int by_content(const void *left, const void *right)
     return order ? order : (a->hwcap > b->hwcap) - (a->hwcap < b->hwcap);
 }
 
-/* Leaves out what was added or dropped; what remains must be the same before and after. */
-static void reduce(struct found_cache *cache, const struct nvc_ldcache_entry *add, size_t count,
-                   const char *const *drop, size_t drop_count)
+/* Leaves out what was added; what remains must be the same before and after. */
+static void reduce(struct found_cache *cache, const struct nvc_ldcache_entry *add, size_t count)
 {
     size_t kept = 0;
 
@@ -227,11 +226,6 @@ static void reduce(struct found_cache *cache, const struct nvc_ldcache_entry *ad
         for (size_t j = 0; j < count; j++)
             gone |= entry->flags == add[j].arch_flags && strcmp(entry->name, add[j].soname) == 0 &&
                     strcmp(entry->path, add[j].path) == 0;
-        for (size_t j = 0; j < drop_count; j++) {
-            size_t length = strlen(drop[j]);
-            gone |= strcmp(entry->path, drop[j]) == 0 ||
-                    (length && drop[j][length - 1] == '/' && strncmp(entry->path, drop[j], length) == 0);
-        }
         if (!gone)
             cache->entries[kept++] = *entry;
     }
@@ -284,13 +278,12 @@ static bool all_possible(const struct nvc_ldcache_entry *add, size_t count)
     return true;
 }
 
-int oracle_merge(const uint8_t *old, size_t size, const struct nvc_ldcache_entry *add, size_t count,
-                 const char *const *drop, size_t drop_count)
+int oracle_merge(const uint8_t *old, size_t size, const struct nvc_ldcache_entry *add, size_t count)
 {
     uint8_t *merged, *again;
     size_t merged_size, again_size, room = 2 * size + 256;
     struct found_cache before = oracle_read(old, size), after;
-    int result = nvc_ldcache_merge(old, size, add, count, drop, drop_count, &merged, &merged_size);
+    int result = nvc_ldcache_merge(old, size, add, count, &merged, &merged_size);
 
     if (result != 0) {
         REQUIRE(merged == NULL, "an error and a cache");
@@ -321,12 +314,12 @@ int oracle_merge(const uint8_t *old, size_t size, const struct nvc_ldcache_entry
         room += strlen(add[i].soname) + strlen(add[i].path) + 2 + 48;
     }
     REQUIRE(merged_size <= room, "%zu bytes became %zu", size, merged_size);
-    result = nvc_ldcache_merge(merged, merged_size, add, count, drop, drop_count, &again, &again_size);
+    result = nvc_ldcache_merge(merged, merged_size, add, count, &again, &again_size);
     REQUIRE(after.wraps ||
                 (result == 0 && again_size == merged_size && memcmp(again, merged, again_size) == 0),
             "another merge changes it");
-    reduce(&before, add, count, drop, drop_count);
-    reduce(&after, add, count, NULL, 0);
+    reduce(&before, add, count);
+    reduce(&after, add, count);
     check_kept(&before, &after);
     nvc_ldcache_free(again);
     nvc_ldcache_free(merged);

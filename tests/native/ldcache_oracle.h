@@ -38,7 +38,6 @@ const char *oracle_lookup(const uint8_t *bytes, size_t size, enum loader loader,
 
 /* Merges, and aborts with a message on stderr when the result breaks a promise of ldcache_api.h. Returns what
  * nvc_ldcache_merge does; the result is freed. */
-int oracle_merge(const uint8_t *old, size_t size, const struct nvc_ldcache_entry *add, size_t count,
-                 const char *const *drop, size_t drop_count);
+int oracle_merge(const uint8_t *old, size_t size, const struct nvc_ldcache_entry *add, size_t count);
 
 #endif

@@ -1,7 +1,7 @@
 /* Drives nvc_ldcache_merge for the tests.
  *
- *   ldcache_tool merge OLD OUT [add SONAME PATH FLAGS | drop PATH]...   OLD `-`: none; checks every promise as well
- *   ldcache_tool time OLD ROUNDS [add ... | drop ...]...                prints the fastest round in us of processor time
+ *   ldcache_tool merge OLD OUT [add SONAME PATH FLAGS]...   OLD `-`: none; checks every promise as well
+ *   ldcache_tool time OLD ROUNDS [add ...]...                 prints the fastest round in us of processor time
  *   ldcache_tool mutate ROUNDS SEED OLD...                              merges ROUNDS damaged copies, checks each
  *   ldcache_tool find CACHE SONAME FLAGS                                prints what each generation of loader finds
  *
@@ -19,9 +19,7 @@
 
 struct request {
     struct nvc_ldcache_entry add[ITEMS_MAX];
-    const char *drop[ITEMS_MAX];
     size_t count;
-    size_t drop_count;
 };
 
 static void die(const char *what)
@@ -57,9 +55,6 @@ static const struct request *parse(int argc, char **argv, struct request *reques
             uint32_t flags = (uint32_t)strtoul(argv[i + 3], NULL, 0);
             request->add[request->count++] = (struct nvc_ldcache_entry){argv[i + 1], argv[i + 2], flags};
             i += 4;
-        } else if (strcmp(argv[i], "drop") == 0 && i + 1 < argc && request->drop_count < ITEMS_MAX) {
-            request->drop[request->drop_count++] = argv[i + 1];
-            i += 2;
         } else {
             fprintf(stderr, "ldcache_tool: wrong argument: %s\n", argv[i]);
             exit(1);
@@ -72,15 +67,14 @@ static int merge(const char *old_path, const char *out_path, const struct reques
 {
     size_t size, merged_size;
     uint8_t *merged, *old = read_file(old_path, &size);
-    int result = oracle_merge(old, size, request->add, request->count, request->drop, request->drop_count);
+    int result = oracle_merge(old, size, request->add, request->count);
 
     if (result != 0) {
         puts(strerrorname_np(-result));
         free(old);
         return 2;
     }
-    nvc_ldcache_merge(old, size, request->add, request->count, request->drop, request->drop_count, &merged,
-                      &merged_size);
+    nvc_ldcache_merge(old, size, request->add, request->count, &merged, &merged_size);
     FILE *out = fopen(out_path, "wb");
     if (out == NULL || fwrite(merged, 1, merged_size, out) != merged_size || fclose(out) != 0)
         die(out_path);
@@ -99,8 +93,7 @@ static int measure(const char *old_path, int rounds, const struct request *reque
     while (rounds-- > 0) {
         struct timespec start, end;
         clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &start);
-        result = nvc_ldcache_merge(old, size, request->add, request->count, request->drop,
-                                   request->drop_count, &merged, &merged_size);
+        result = nvc_ldcache_merge(old, size, request->add, request->count, &merged, &merged_size);
         clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);
         nvc_ldcache_free(merged);
         double spent =
@@ -152,7 +145,6 @@ static int mutate(uint64_t rounds, uint64_t state, char **paths, size_t count)
         {"libc.so.6", "/opt/driver/libc.so.6", 0x0303},
         {"libnvctest.so.1", "/opt/driver/libnvctest.so.1", 0x0303},
     };
-    static const char *const drop[] = {"/usr/lib/x86_64-linux-gnu/"};
     uint64_t refused = 0;
 
     for (uint64_t round = 0; round < rounds; round++) {
@@ -163,7 +155,7 @@ static int mutate(uint64_t rounds, uint64_t state, char **paths, size_t count)
         if (old == NULL)
             die("malloc");
         memcpy(old, whole, left);
-        refused += oracle_merge(old, left, add, 4, drop, round % 3 == 0) != 0;
+        refused += oracle_merge(old, left, add, 4) != 0;
         free(old);
         free(whole);
     }

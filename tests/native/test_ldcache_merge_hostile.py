@@ -140,7 +140,7 @@ def test_names_longer_than_any_file_name_are_left_out(ldcache: Tool) -> None:
 def test_overlapping_strings_do_not_grow(ldcache: Tool) -> None:
     length = 6000
     content = table([(length - 1 - i % 200, i) for i in range(length)], b"a" * length + b"\0")
-    merged = read(ldcache.merge(ldcache.path(content), OURS, drop=("/nowhere/",)))
+    merged = read(ldcache.merge(ldcache.path(content), OURS))
     assert len(merged) < len(content) + 200
 
 
@@ -218,7 +218,7 @@ def test_fuzzer_finds_nothing_in_a_short_run(ldcache: Tool, scratch: str) -> Non
     os.mkdir(corpus)
     for flavour in FORMATS:
         with open(os.path.join(corpus, flavour), "wb") as out:
-            out.write(b"\x0f\x01" + make(IMAGE, flavour, ("x86-64-v3",), b"tester"))
+            out.write(b"\x0f" + make(IMAGE, flavour, ("x86-64-v3",), b"tester"))
     fuzzer = os.path.join(scratch, "ldcache_fuzz")
     done = run(fuzzer, "-runs=20000", "-seed=1", "-max_len=4096", corpus, cwd=scratch)
     assert "Done 20000 runs" in done.stderr
@@ -229,7 +229,7 @@ def test_time_grows_with_size_and_no_faster(ldcache: Tool, ldcache_fast: str) ->
     folder = "/usr/lib/x86_64-linux-gnu/a-directory-of-the-image"
     sonames = [f"libnvidia-{i}.so.1" for i in range(60)]
     add = tuple(Entry(soname, f"/usr/lib/x86_64-linux-gnu/{soname}") for soname in sonames)
-    request = ldcache.request(add, drop=tuple(entry.path for entry in add))
+    request = ldcache.request(add)
 
     def microseconds(count: int) -> int:
         names = [f"lib{i:x}-{i * 7919 % 1000}.so.{i % 40}" for i in range(count)]

@@ -115,7 +115,6 @@ def test_image_with_its_own_version(ldcache: Tool, image: Image, flavour: str) -
     assert image.dlopen(merged) == "driver"
     assert image.dlopen(merged, OTHER) == "image"
     assert image.dlopen(ldcache.merge(merged, image.driver())) == "driver"
-    assert image.dlopen(ldcache.merge(merged, drop=(image.path("driver"),))) == theirs
 
 
 def test_hwcaps_variant_of_another_library_stays_the_one_that_is_found(ldcache: Tool, image: Image) -> None:

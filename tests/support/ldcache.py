@@ -154,15 +154,14 @@ class Tool:
         return path
 
     @staticmethod
-    def request(add: tuple[Entry, ...], drop: tuple[str, ...] = ()) -> list[str]:
-        """The arguments that stand for additions and droppings."""
-        added = [word for entry in add for word in ("add", entry.soname, entry.path, hex(entry.flags))]
-        return added + [word for path in drop for word in ("drop", path)]
+    def request(add: tuple[Entry, ...]) -> list[str]:
+        """The arguments that stand for additions."""
+        return [word for entry in add for word in ("add", entry.soname, entry.path, hex(entry.flags))]
 
-    def merge(self, old: str, *add: Entry, drop: tuple[str, ...] = ()) -> str:
+    def merge(self, old: str, *add: Entry) -> str:
         """The path of the merged cache; `old` is the path of a cache, or "-". Raises Refused."""
         out = self.path()
-        done = run(self.program, "merge", old, out, *self.request(add, drop), check=False)
+        done = run(self.program, "merge", old, out, *self.request(add), check=False)
         if done.returncode == 2:
             raise Refused(done.stdout.strip())
         assert done.returncode == 0, done.stderr

@@ -258,10 +258,10 @@ int op_ldcache(struct applier *a, struct op *op)
     }
     int result = old == NULL && old_size
                      ? -EBADMSG
-                     : nvc_ldcache_merge(old, old_size, entries, count, NULL, 0, &merged, &new_size);
+                     : nvc_ldcache_merge(old, old_size, entries, count, &merged, &new_size);
     if (result == -EBADMSG) {
         warn(a, "the image's loader cache is unusable and was replaced", op->target);
-        result = nvc_ldcache_merge(NULL, 0, entries, count, NULL, 0, &merged, &new_size);
+        result = nvc_ldcache_merge(NULL, 0, entries, count, &merged, &new_size);
     }
     if (result < 0)
         result = fail(a, -result, "merge loader cache", op->target);

@@ -107,36 +107,6 @@ static int sort_records(struct ldcache_record *records, size_t count)
     return 0;
 }
 
-/* `lengths` are those of the texts in `drop`: most of many thousand paths are ruled out by them. */
-static bool is_dropped(const char *path, const char *const *drop, const size_t *lengths, size_t count)
-{
-    size_t length = count ? strnlen(path, PATH_BYTES_MAX + 1) : 0; /* hostile paths may overlap */
-
-    for (size_t i = 0; i < count; i++) {
-        bool beneath = length > lengths[i] && lengths[i] > 0 && drop[i][lengths[i] - 1] == '/';
-        if ((beneath || length == lengths[i]) && memcmp(path, drop[i], lengths[i]) == 0)
-            return true;
-    }
-    return false;
-}
-
-/* Leaves out of the image's entries what is to be dropped. */
-static int drop_entries(struct ldcache_view *view, const char *const *drop, size_t count)
-{
-    size_t kept = 0, *lengths = malloc(count * sizeof(*lengths) + 1);
-
-    if (lengths == NULL)
-        return -ENOMEM;
-    for (size_t i = 0; i < count; i++)
-        lengths[i] = strlen(drop[i]);
-    for (size_t i = 0; i < view->count; i++)
-        if (!is_dropped(view->records[i].path, drop, lengths, count))
-            view->records[kept++] = view->records[i];
-    view->count = kept;
-    free(lengths);
-    return 0;
-}
-
 static bool is_same(const struct ldcache_record *a, const struct ldcache_record *b)
 {
     return a->flags == b->flags && strcmp(a->name, b->name) == 0 && strcmp(a->path, b->path) == 0;
@@ -241,7 +211,7 @@ static int merge(struct ldcache_view *view, const struct ldcache_record *ours, s
 }
 
 int nvc_ldcache_merge(const uint8_t *old, size_t old_size, const struct nvc_ldcache_entry *add, size_t count,
-                      const char *const *drop, size_t drop_count, uint8_t **merged, size_t *merged_size)
+                      uint8_t **merged, size_t *merged_size)
 {
     struct ldcache_view view = {.bytes = NULL};
     int result = 0;
@@ -256,8 +226,6 @@ int nvc_ldcache_merge(const uint8_t *old, size_t old_size, const struct nvc_ldca
     result = take_added(add, count, ours);
     if (result == 0 && old_size > 0)
         result = ldcache_read(old, old_size, &view);
-    if (result == 0)
-        result = drop_entries(&view, drop, drop_count);
     if (result == 0)
         result = merge(&view, ours, count, merged, merged_size);
     if (result == -EBADMSG && old_size == 0)

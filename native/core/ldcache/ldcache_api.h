@@ -20,17 +20,13 @@ struct nvc_ldcache_entry {
  * Every entry of `add` is what a dlopen of its SONAME finds: it stands before all entries of that name whose flags are
  * its own or lower, those of glibc-hwcaps directories included, and every loader since glibc 2.2 ends its search at the
  * first entry with its own flags and no hwcaps. Of two additions with one name and flags the first wins. The image's
- * entries of that name stay behind ours, so that nothing is lost when ours are dropped again; only one with the same
- * name, flags and path is replaced. All other entries keep their meaning and order. Merging again gives the same bytes.
- *
- * Entries of `old` whose path is an item of `drop`, or lies beneath one that ends in '/', are left out; `drop` may be
- * NULL when `drop_count` is 0.
+ * entries of that name stay behind ours; only one with the same name, flags and path is replaced. All other entries keep their meaning and order. Merging again gives the same bytes.
  *
  * Returns 0 and a cache to be freed with nvc_ldcache_free (it comes from malloc) in *merged and *merged_size; -ENOMEM;
  * -EINVAL for an entry of `add` that cannot be one; -EBADMSG when `old` is not a cache that this machine's loader
  * would read, or one in which ours could not be found: ask again with size 0. */
 int nvc_ldcache_merge(const uint8_t *old, size_t old_size, const struct nvc_ldcache_entry *add, size_t count,
-                      const char *const *drop, size_t drop_count, uint8_t **merged, size_t *merged_size);
+                      uint8_t **merged, size_t *merged_size);
 
 void nvc_ldcache_free(uint8_t *merged);
 
