@@ -35,19 +35,18 @@ static bool is_called(int argc, char **argv)
 void hook_run(const char *name, int argc, char **argv, void (*settle)(const char *name))
 {
     static struct runtimes settings;
-    char path[PATH_MAX], *state = NULL;
-    size_t size = 0;
+    char path[PATH_MAX];
+    struct buffer state = {.bytes = NULL};
 
     if (!is_called(argc, argv))
         return;
     settle(name);
     bool usual = argc == 2 && !runtimes_load(&settings, path) && settings.usual;
-    if (cdi_read(0, STATE_MAX, &state, &size)) {
-        if (usual && nothing_to_do(state, size))
+    if (buffer_read(&state, 0, STATE_MAX)) {
+        if (usual && nothing_to_do(state.bytes, state.size))
             _exit(0);
         if (strcmp(argv[argc - 1], "createContainer") != 0) /* it runs in the container's own namespaces */
-            replay_hook(name, argc, argv, state, size);
+            replay_hook(name, argc, argv, state.bytes, state.size);
     }
-    if (size)
-        cdi_hand_back(name, state, size);
+    cdi_hand_back(name, &state);
 }

@@ -77,8 +77,6 @@ class ApplyReport(Value):
 
 O_PATH = 0o10000000
 O_NOFOLLOW = 0o400000
-RESOLVE_NO_MAGICLINKS = 0x02
-RESOLVE_IN_ROOT = 0x10
 RESOLVE_CACHED = 0x20
 
 
@@ -144,9 +142,7 @@ class LinuxKernel:
         """
         if not follow:
             flags |= O_NOFOLLOW
-        relative = path.lstrip("/") or "."
-        name = relative.encode("utf-8", "surrogateescape")
-        fd: int = lib.nvc_openat2(root, name, flags, 0, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS)
+        fd: int = lib.nvc_open_below(root, path.encode("utf-8", "surrogateescape"), flags, 0)
         if fd < 0:
             of_host(OSError(-fd, posix.strerror(-fd)), "open", path)
         return checked(fd, path)
@@ -174,9 +170,8 @@ class LinuxKernel:
         No file system is asked: one of the container's own may never answer. Raises OSError; its number is EAGAIN
         where a file system would have to be asked.
         """
-        name = (path.lstrip("/") or ".").encode("utf-8", "surrogateescape")
-        resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS | RESOLVE_CACHED
-        return checked(lib.nvc_openat2(root, name, O_PATH, 0, resolve), path)
+        name = path.encode("utf-8", "surrogateescape")
+        return checked(lib.nvc_open_below(root, name, O_PATH, RESOLVE_CACHED), path)
 
     def identity(self, fd: int) -> DescriptorIdentity:
         """What a descriptor stands for, as the kernel remembers it; its file system is not asked (statx(2))."""

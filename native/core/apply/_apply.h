@@ -1,11 +1,10 @@
 /* Internal to the applier: state of the one child that works inside a container. */
 #ifndef NVC_APPLY_INTERNAL_H
 #define NVC_APPLY_INTERNAL_H
+#include "_files.h"
 #include "apply.h"
 
 #include <limits.h>
-#include <stdbool.h>
-#include <stddef.h>
 #include <sys/types.h>
 
 #define NVC_PATH_MAX 4096
@@ -19,28 +18,18 @@ struct op {
     bool attached;
 };
 
-/* Records of effects, newest last: in memory for undoing an error, and in the journal for the next run. */
-struct records {
-    char *bytes;
-    size_t size, capacity;
-};
-
-struct numbers {
-    uint64_t *at;
-    size_t count, room;
-};
-
 struct applier {
     const struct nvc_apply_target *target;
     struct nvc_report *report;
     struct op *ops;
     size_t count;
-    struct records records;
+    struct buffer
+        records; /* of effects, newest last: for undoing an error; the journal has them for the next run */
     int descriptors; /* the host's /proc/self/fd of this process: the container may have another /proc */
     char *inside;    /* the container's list of mounts, NULL: not read yet (propagation.c) */
-    struct numbers outside; /* groups of mounts of other namespaces, none: not read yet */
-    int tmpfs;              /* directory of the tmpfs being filled */
-    bool tmpfs_is_new;      /* not attached yet */
+    struct buffer outside; /* numbers: groups of mounts of other namespaces, none: not read yet */
+    int tmpfs;             /* directory of the tmpfs being filled */
+    bool tmpfs_is_new;     /* not attached yet */
     const char *tmpfs_path;
     const char *first_tmpfs; /* path of the first one attached, or NULL */
     int old_cache;           /* directory that still holds the old loader cache, -1 */
@@ -78,7 +67,6 @@ int place_rename(struct place *place, const char *from);
 /* mounts.c */
 int clone_sources(struct applier *a);
 int op_bind(struct applier *a, struct op *op);
-bool is_mount_root(int fd);
 int harden(int mount, uint64_t attributes);
 int clone_tree(int fd, uint64_t attributes);
 int open_mountpoint(struct applier *a, struct place *place, mode_t like);

@@ -1,6 +1,7 @@
 /* Lookups inside a container's rootfs. The tree below the root descriptor belongs to somebody hostile who may
  * change it while we look: nothing here ever resolves a path against anything but that descriptor. */
 #include "_apply.h"
+#include "files.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,18 +19,10 @@
 
 int open_in_root(int root, const char *path, uint64_t flags, uint64_t extra_resolve)
 {
-    struct open_how how = {.flags = flags | O_CLOEXEC,
-                           .resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS | extra_resolve};
-    long fd;
-    int tries = 0;
+    int fd = nvc_open_below(root, path, flags, extra_resolve);
 
-    while (*path == '/')
-        path++;
-    /* EAGAIN: a rename raced with the walk (openat2(2)); bounded, since the container may do it on purpose. */
-    do
-        fd = syscall(SYS_openat2, root, *path ? path : ".", &how, sizeof(how));
-    while (fd < 0 && (errno == EINTR || (errno == EAGAIN && ++tries < 1000)));
-    return (int)fd;
+    errno = fd < 0 ? -fd : errno;
+    return fd < 0 ? -1 : fd;
 }
 
 /* Opens a name to read it, if it is a regular file, else EINVAL. It is looked at first, and that very inode is opened
@@ -49,9 +42,7 @@ int open_regular(struct applier *a, int directory, const char *name)
         else
             errno = EINVAL;
     }
-    int saved = errno;
-    close(seen);
-    errno = saved;
+    shut(seen);
     return fd;
 }
 
@@ -92,11 +83,9 @@ static int redirect(char path[NVC_PATH_MAX], const char *directory, const char *
 /* Whether both are on the same mount, not merely in the same file system. */
 static bool same_mount(int one, int other)
 {
-    struct statx a, b;
+    struct nvc_identity a, b;
 
-    return statx(one, "", AT_EMPTY_PATH, STATX_MNT_ID, &a) == 0 &&
-           statx(other, "", AT_EMPTY_PATH, STATX_MNT_ID, &b) == 0 && (a.stx_mask & STATX_MNT_ID) &&
-           (b.stx_mask & STATX_MNT_ID) && a.stx_mnt_id == b.stx_mnt_id;
+    return nvc_identity(one, &a) == 0 && nvc_identity(other, &b) == 0 && a.mount == b.mount;
 }
 
 /* Whether a link of the image leads from the path of the operation to another mount, such as a volume. Of who may start
@@ -179,10 +168,8 @@ int place_find(struct applier *a, const char *path, bool follow, bool create, st
 
 void place_close(struct place *place)
 {
-    if (place->parent >= 0)
-        close(place->parent);
-    if (place->writer >= 0)
-        close(place->writer);
+    shut(place->parent);
+    shut(place->writer);
     place->parent = place->writer = -1;
 }
 
@@ -201,8 +188,7 @@ int place_writer(struct place *place)
         tree = (int)syscall(SYS_open_tree, place->parent, "",
                             OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
     if (tree < 0 || syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH, &attr, sizeof(attr)) < 0) {
-        if (tree >= 0)
-            close(tree);
+        shut(tree);
         errno = EROFS;
         return -1;
     }

@@ -1,6 +1,7 @@
 /* The ledger of a slice: one file that the container's processes write, in a tmpfs with room for it and for nothing
  * else. Whoever writes may also grow, truncate or unlink; no more memory than this mount has can be taken by that. */
 #include "_apply.h"
+#include "files.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -31,25 +32,20 @@ static int make_file(int mount, const char *content, size_t length, uint32_t siz
         if (written >= 0 && result < 0)
             errno = ENOSPC;
     }
-    int saved = errno;
-    close(fd);
-    errno = saved;
+    shut(fd);
     return result;
 }
 
 /* Whether an earlier run has mounted a ledger there: it holds accounts of living processes and stays. */
 static bool is_there(struct applier *a, struct op *op)
 {
-    struct statx sx;
     struct statfs fs;
     int fd = open_in_root(a->target->rootfs, op->target, O_PATH | O_DIRECTORY | O_NOFOLLOW, 0);
-    bool there = fd >= 0 && statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &sx) == 0 &&
-                 (sx.stx_attributes & STATX_ATTR_MOUNT_ROOT) && fstatfs(fd, &fs) == 0 &&
-                 fs.f_type == TMPFS_MAGIC && fs.f_files == INODES &&
+    bool there = nvc_is_mount_root(fd) == 1 && fstatfs(fd, &fs) == 0 && fs.f_type == TMPFS_MAGIC &&
+                 fs.f_files == INODES &&
                  (uint64_t)fs.f_blocks * (uint64_t)fs.f_bsize - op->head.operand < (uint64_t)fs.f_bsize;
 
-    if (fd >= 0)
-        close(fd);
+    shut(fd);
     return there;
 }
 

@@ -85,8 +85,7 @@ static int occupied(struct applier *a, struct op *op, struct place *place, const
         /* An earlier run attached it, so its tree here is a second, detached clone: attach that one. */
         int target = open_mountpoint(a, place, S_IFREG | 0644);
         int result = target < 0 ? -1 : attach(a, bind->tree, place, target);
-        if (target >= 0)
-            close(target);
+        shut(target);
         bind->attached = result == 0;
         return result;
     }

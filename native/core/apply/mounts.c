@@ -1,6 +1,7 @@
 /* Bind mounts by descriptor: a source is cloned and hardened while it is still detached, so there is no moment
  * at which the container sees it writable, and the target is a held descriptor, so there is no path to race. */
 #include "_apply.h"
+#include "files.h"
 
 #include <elf.h>
 #include <errno.h>
@@ -11,6 +12,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #ifndef MOVE_MOUNT_F_EMPTY_PATH
@@ -31,13 +33,10 @@ int clone_tree(int fd, uint64_t attributes)
 {
     int tree = (int)syscall(SYS_open_tree, fd, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
 
-    if (tree >= 0 && harden(tree, attributes) < 0) {
-        int saved = errno;
-        close(tree);
-        errno = saved;
-        return -1;
-    }
-    return tree;
+    if (tree < 0 || harden(tree, attributes) == 0)
+        return tree;
+    shut(tree);
+    return -1;
 }
 
 /* Clones every source, in the host's mount namespace: a mount can be cloned only in its own (open_tree(2)). */
@@ -68,14 +67,6 @@ static bool has_attributes(int fd, uint64_t attributes)
     return (attributes & ~told) == 0 && fstatvfs(fd, &vfs) == 0 && (vfs.f_flag & attributes) == attributes;
 }
 
-bool is_mount_root(int fd)
-{
-    struct statx sx;
-
-    return statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &sx) == 0 &&
-           (sx.stx_attributes & STATX_ATTR_MOUNT_ROOT);
-}
-
 static bool same_file(const struct stat *a, const struct stat *b)
 {
     return a->st_dev == b->st_dev && a->st_ino == b->st_ino &&
@@ -86,16 +77,15 @@ static bool same_file(const struct stat *a, const struct stat *b)
  * its id when it is attached. */
 int mount_identity(int fd, char text[MOUNT_IDENTITY])
 {
-    struct statx sx;
+    struct nvc_identity found = {.is_mount_root = false};
+    int result = nvc_identity(fd, &found);
 
-    if (statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_MNT_ID, &sx) < 0)
-        return -1;
-    if (!(sx.stx_attributes & STATX_ATTR_MOUNT_ROOT)) {
-        errno = EINVAL;
+    if (result < 0 || !found.is_mount_root) {
+        errno = result < 0 ? -result : EINVAL;
         return -1;
     }
-    snprintf(text, MOUNT_IDENTITY, "%x:%x:%llx:%llx", sx.stx_dev_major, sx.stx_dev_minor,
-             (unsigned long long)sx.stx_ino, (unsigned long long)sx.stx_mnt_id);
+    snprintf(text, MOUNT_IDENTITY, "%x:%x:%llx:%llx", major(found.device), minor(found.device),
+             (unsigned long long)found.inode, (unsigned long long)found.mount);
     return 0;
 }
 
@@ -161,18 +151,18 @@ int op_bind(struct applier *a, struct op *op)
     int target = open_mountpoint(a, &place, op->head.flags & NVC_BIND_DIRECTORY ? S_IFDIR : source.st_mode);
     if (target >= 0 && fstat(target, &there) < 0) {
         fail(a, errno, "stat target", op->target);
-    } else if (target >= 0 && same_file(&source, &there) && is_mount_root(target) &&
+    } else if (target >= 0 && same_file(&source, &there) && nvc_is_mount_root(target) == 1 &&
                has_attributes(target, op->head.attributes)) {
         result = 0; /* a run before this one did it */
     } else if (target >= 0) {
         /* What is shorter than the head of an ELF file was only left there to mount on. */
-        if (S_ISREG(there.st_mode) && there.st_size >= (off_t)sizeof(Elf64_Ehdr) && !is_mount_root(target))
+        if (S_ISREG(there.st_mode) && there.st_size >= (off_t)sizeof(Elf64_Ehdr) &&
+            nvc_is_mount_root(target) != 1)
             warn(a, "a file of the image is covered", op->target);
         result = attach(a, op->tree, &place, target);
         op->attached = result == 0;
     }
-    if (target >= 0)
-        close(target);
+    shut(target);
     place_close(&place);
     return result;
 }
@@ -193,7 +183,6 @@ int cover_with_clone(struct applier *a, struct place *place, int tree)
     } else if (target >= 0) {
         fail(a, errno, "clone mount", place->path);
     }
-    if (target >= 0)
-        close(target);
+    shut(target);
     return result;
 }

@@ -1,7 +1,7 @@
 /* Mounts for a plain process that is given a slice: nothing of them is seen by anybody else. */
 #include "private.h"
+#include "_files.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <linux/mount.h>
 #include <sched.h>
@@ -36,11 +36,9 @@ static int receive_only_outside(void)
         else
             errno = saved;
     }
-    int saved = errno, fds[] = {root, here, ns};
-    for (size_t i = 0; i < sizeof(fds) / sizeof(fds[0]); i++)
-        if (fds[i] >= 0)
-            close(fds[i]);
-    errno = saved;
+    shut(root);
+    shut(here);
+    shut(ns);
     return result;
 }
 
@@ -53,54 +51,25 @@ int nvc_private_mounts(void)
     return 0;
 }
 
-static int set(int fs, const char *key, const char *value)
-{
-    return (int)syscall(SYS_fsconfig, fs, FSCONFIG_SET_STRING, key, value, 0);
-}
-
-static int finish(int fs)
-{
-    int mount = -1;
-
-    if (syscall(SYS_fsconfig, fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0) == 0)
-        mount = (int)syscall(SYS_fsmount, fs, FSMOUNT_CLOEXEC, 0);
-    int saved = errno;
-    close(fs);
-    errno = saved;
-    return mount;
-}
-
 /* A tmpfs that is mounted nowhere: the overlay keeps it alive. */
 static int scratch_mount(void)
 {
-    int fs = (int)syscall(SYS_fsopen, "tmpfs", FSOPEN_CLOEXEC);
+    static const char *const options[] = {"source", "nvc", "mode", "0755", "size", "1m", NULL};
 
-    if (fs < 0)
-        return -1;
-    if (set(fs, "source", "nvc") == 0 && set(fs, "mode", "0755") == 0 && set(fs, "size", "1m") == 0)
-        return finish(fs);
-    close(fs);
-    return -1;
+    return new_mount("tmpfs", options);
 }
 
 /* Layers are named by descriptor: a path may have characters that overlay's options cannot. */
 static int overlay(int lower, int upper, int work)
 {
     char path[3][FD_PATH];
-    int fs = (int)syscall(SYS_fsopen, "overlay", FSOPEN_CLOEXEC);
+    const char *const options[] = {"source", "nvc",     "lowerdir", path[0], "upperdir",
+                                   path[1],  "workdir", path[2],    NULL};
 
-    if (fs < 0)
-        return -1;
     snprintf(path[0], FD_PATH, "/proc/self/fd/%d", lower);
     snprintf(path[1], FD_PATH, "/proc/self/fd/%d", upper);
     snprintf(path[2], FD_PATH, "/proc/self/fd/%d", work);
-    if (set(fs, "source", "nvc") == 0 && set(fs, "lowerdir", path[0]) == 0 &&
-        set(fs, "upperdir", path[1]) == 0 && set(fs, "workdir", path[2]) == 0)
-        return finish(fs);
-    int saved = errno;
-    close(fs);
-    errno = saved;
-    return -1;
+    return new_mount("overlay", options);
 }
 
 int nvc_writable_over(const char *directory)
@@ -122,10 +91,11 @@ int nvc_writable_over(const char *directory)
         made >= 0 && syscall(SYS_move_mount, made, "", lower, "", 0x04 | 0x40 /* both by descriptor */) == 0
             ? 0
             : -errno;
-    int fds[] = {lower, scratch, upper, work, made};
-    for (size_t i = 0; i < sizeof(fds) / sizeof(fds[0]); i++)
-        if (fds[i] >= 0)
-            close(fds[i]);
+    shut(lower);
+    shut(scratch);
+    shut(upper);
+    shut(work);
+    shut(made);
     return result;
 }
 

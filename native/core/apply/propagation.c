@@ -2,6 +2,7 @@
  * and to what receives from it (mount_namespaces(7)): below a volume that is shared with the host it would appear on the
  * host, and stay there when the container is gone. */
 #include "_apply.h"
+#include "files.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -15,7 +16,6 @@
 
 #define LIST_MAX                                                                                            \
     (64u << 20) /* bytes of a list of mounts: more than 100,000 mounts (sysctl fs.mount-max) have */
-#define LIST_STEP (1u << 16)
 #define FIRST_PROCESS "1"
 
 /* What one line of a list of mounts says; 0: no such group. */
@@ -26,39 +26,16 @@ struct line {
 /* A list of mounts (proc(5), mountinfo) as text; NULL with errno where it cannot be had. */
 static char *read_list(int directory, const char *path)
 {
-    size_t have = 0, room = 0;
-    char *text = NULL;
-    ssize_t got = -1;
+    struct buffer text = {.bytes = NULL};
     int fd = openat(directory, path, O_RDONLY | O_CLOEXEC);
-
-    while (fd >= 0) {
-        if (room - have < LIST_STEP) {
-            room = room ? room * 2 : 2 * LIST_STEP;
-            char *larger = room > LIST_MAX ? NULL : realloc(text, room);
-            if (larger == NULL) {
-                errno = ENOMEM;
-                break;
-            }
-            text = larger;
-        }
-        got = read(fd, text + have, room - have - 1);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0)
-            break;
-        have += (size_t)got;
-    }
+    bool whole = fd >= 0 && buffer_read(&text, fd, LIST_MAX) && buffer_add(&text, "", 1);
     int saved = errno;
-    if (fd >= 0)
-        close(fd);
-    if (got == 0)
-        text[have] = '\0';
-    else {
-        free(text);
-        text = NULL;
-    }
+
+    shut(fd);
+    if (!whole)
+        free(text.bytes);
     errno = saved;
-    return text;
+    return whole ? text.bytes : NULL;
 }
 
 static uint64_t number_after(const char *from, const char *end, const char *name)
@@ -104,32 +81,23 @@ static bool find_inside(struct applier *a, uint64_t id, struct line *found)
     return find_mount(a->inside, id, found);
 }
 
-static bool has(const struct numbers *set, uint64_t number)
+static bool has(const struct buffer *set, uint64_t number)
 {
-    for (size_t i = 0; i < set->count; i++)
-        if (set->at[i] == number)
+    for (size_t at = 0; at < set->size; at += sizeof(number))
+        if (memcmp(set->bytes + at, &number, sizeof(number)) == 0)
             return true;
     return false;
 }
 
-static int add(struct numbers *set, uint64_t number)
+static int add(struct buffer *set, uint64_t number)
 {
-    if (set->count == set->room) {
-        size_t room = set->room ? set->room * 2 : 64;
-        uint64_t *larger = realloc(set->at, room * sizeof(*larger));
-        if (larger == NULL)
-            return -1;
-        set->at = larger;
-        set->room = room;
-    }
-    set->at[set->count++] = number;
-    return 0;
+    return buffer_add(set, &number, sizeof(number)) ? 0 : -1;
 }
 
 /* Adds the groups of one process's mounts. A list that has `root`, the container's own, is the container's. What only
  * receives is counted on the host: elsewhere it may be a namespace that the container has made itself. */
 static int add_groups(struct applier *a, int proc, const char *name, uint64_t root,
-                      struct numbers *namespaces)
+                      struct buffer *namespaces)
 {
     char path[64];
     struct line line;
@@ -159,12 +127,12 @@ static int add_groups(struct applier *a, int proc, const char *name, uint64_t ro
 /* Collects the groups that mounts of other namespaces are in; once, when they are first needed. */
 static int look_outside(struct applier *a, uint64_t root)
 {
-    struct numbers namespaces = {0};
+    struct buffer namespaces = {.bytes = NULL};
     struct dirent *entry;
-    int fd = a->outside.at ? -1 : openat(a->descriptors, "../..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = a->outside.bytes ? -1 : openat(a->descriptors, "../..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *proc = fd < 0 ? NULL : fdopendir(fd);
 
-    if (a->outside.at != NULL)
+    if (a->outside.bytes != NULL)
         return 0;
     int result = proc == NULL ? -1 : add(&a->outside, 0);
     if (result == 0)
@@ -174,21 +142,11 @@ static int look_outside(struct applier *a, uint64_t root)
             result = add_groups(a, fd, entry->d_name, root, &namespaces);
     result = result == 0 && errno ? -1 : result;
     int saved = errno;
-    free(namespaces.at);
+    free(namespaces.bytes);
     if (proc != NULL)
         closedir(proc);
     errno = saved;
     return result;
-}
-
-static int mount_of(int fd, uint64_t *id)
-{
-    struct statx sx;
-
-    if (statx(fd, "", AT_EMPTY_PATH, STATX_MNT_ID, &sx) < 0)
-        return -1;
-    *id = sx.stx_mnt_id;
-    return 0;
 }
 
 /* Refuses, with EREMOTE, to mount where others would get the mount too. The rootfs's own mount may be shared, and so may
@@ -196,21 +154,24 @@ static int mount_of(int fd, uint64_t *id)
  * takes it. */
 int stays_inside(struct applier *a, const struct place *place, int target)
 {
-    uint64_t here, root;
+    struct nvc_identity here, root;
     struct line line, own;
 
     if (a->target->keep) /* no container: the host's mounts are meant */
         return 0;
-    if (mount_of(target, &here) < 0 || mount_of(a->target->rootfs, &root) < 0)
-        return fail(a, errno, "stat mount", place->path);
-    bool decided = a->target->mount_namespace < 0 || is_mount_root(a->target->rootfs);
-    if (decided && here == root)
+    int result = nvc_identity(target, &here);
+    if (result == 0)
+        result = nvc_identity(a->target->rootfs, &root);
+    if (result < 0)
+        return fail(a, -result, "stat mount", place->path);
+    bool decided = a->target->mount_namespace < 0 || root.is_mount_root;
+    if (decided && here.mount == root.mount)
         return 0;
-    if (!find_inside(a, here, &line))
+    if (!find_inside(a, here.mount, &line))
         return fail(a, errno, "read the container's mounts", place->path);
-    if (!line.shared || (decided && find_inside(a, root, &own) && own.shared == line.shared))
+    if (!line.shared || (decided && find_inside(a, root.mount, &own) && own.shared == line.shared))
         return 0;
-    if (look_outside(a, root) < 0)
+    if (look_outside(a, root.mount) < 0)
         return fail(a, errno, "read the host's mounts", place->path);
     if (!has(&a->outside, line.shared))
         return 0;

@@ -1,16 +1,15 @@
 /* Small tmpfs mounts, filled while nobody else can see them, with plain names only. */
 #include "_apply.h"
+#include "files.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
-#include <linux/mount.h>
 #include <linux/openat2.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -18,30 +17,16 @@
 #define INODES 8192
 #define CONTENT_MAX 65536
 
-static int configure_tmpfs(int fs, const char *key, const char *value)
-{
-    return (int)syscall(SYS_fsconfig, fs, FSCONFIG_SET_STRING, key, value, 0);
-}
-
 int make_tmpfs(const char *source, uint32_t size, uint32_t inodes, const char *label)
 {
     char bytes[16], count[16];
-    int mount = -1;
-    int fs = (int)syscall(SYS_fsopen, "tmpfs", FSOPEN_CLOEXEC);
+    const char *options[] = {
+        "source", source, "mode", "0555", "size", bytes, "nr_inodes", count, *label ? "context" : NULL,
+        label,    NULL};
 
-    if (fs < 0)
-        return -1;
     snprintf(bytes, sizeof(bytes), "%u", size);
     snprintf(count, sizeof(count), "%u", inodes);
-    if (configure_tmpfs(fs, "source", source) == 0 && configure_tmpfs(fs, "mode", "0555") == 0 &&
-        configure_tmpfs(fs, "size", bytes) == 0 && configure_tmpfs(fs, "nr_inodes", count) == 0 &&
-        (!*label || configure_tmpfs(fs, "context", label) == 0) &&
-        syscall(SYS_fsconfig, fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0) == 0)
-        mount = (int)syscall(SYS_fsmount, fs, FSMOUNT_CLOEXEC, 0);
-    int saved = errno;
-    close(fs);
-    errno = saved;
-    return mount;
+    return new_mount("tmpfs", options);
 }
 
 /* Whether `fd` is in a tmpfs made here. Others are volumes, of the host or of other containers. */
@@ -56,14 +41,13 @@ bool in_own_tmpfs(int fd)
 /* The tmpfs of an earlier run that is mounted exactly at `path`, or -1. */
 static int existing_tmpfs(struct applier *a, const char *path)
 {
-    struct statx sx;
+    struct nvc_identity found;
     int fd = open_in_root(a->target->rootfs, path, O_PATH | O_DIRECTORY | O_NOFOLLOW, 0);
 
-    if (fd >= 0 && statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &sx) == 0 &&
-        (sx.stx_attributes & STATX_ATTR_MOUNT_ROOT) && (sx.stx_mode & 07777) == 0555 && in_own_tmpfs(fd))
+    if (fd >= 0 && nvc_identity(fd, &found) == 0 && found.is_mount_root && (found.mode & 07777) == 0555 &&
+        in_own_tmpfs(fd))
         return fd;
-    if (fd >= 0)
-        close(fd);
+    shut(fd);
     return -1;
 }
 
@@ -117,10 +101,9 @@ int op_tmpfs_dir(struct applier *a, struct op *op)
     }
     if (a->tmpfs_is_new || record_inside(a, RECORD_DIRECTORY, op->target, "") == 0)
         made = mkdirat(parent, name, 0555);
-    int saved = errno;
-    close(parent);
+    shut(parent);
     a->report->changes += made == 0 && !a->tmpfs_is_new;
-    return made < 0 ? fail(a, saved, "create in tmpfs", op->target) : 0;
+    return made < 0 ? fail(a, errno, "create in tmpfs", op->target) : 0;
 }
 
 /* What a file of an earlier run holds, as data of a record: `+` and the content, or `-` when there is none. */
@@ -132,8 +115,7 @@ static char *old_content(struct applier *a, int parent, const char *name)
 
     if (data != NULL)
         data[0] = fd < 0 && errno == ENOENT ? '-' : '+';
-    if (fd >= 0)
-        close(fd);
+    shut(fd);
     if (data != NULL && data[0] == '+' &&
         (size < 0 || (size_t)size != strlen(data + 1) || size > CONTENT_MAX)) {
         free(data);
@@ -196,14 +178,13 @@ int op_tmpfs_file(struct applier *a, struct op *op)
         return make;
     }
     int fd = openat(parent, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0444);
-    int saved = errno;
-    close(parent);
+    shut(parent);
     if (fd < 0)
-        return fail(a, saved, "create in tmpfs", op->target);
+        return fail(a, errno, "create in tmpfs", op->target);
     ssize_t written = write(fd, op->first, size);
-    saved = written < 0 ? errno : ENOSPC;
+    int error = written < 0 ? errno : ENOSPC;
     close(fd);
-    return written == (ssize_t)size ? 0 : fail(a, saved, "write in tmpfs", op->target);
+    return written == (ssize_t)size ? 0 : fail(a, error, "write in tmpfs", op->target);
 }
 
 int op_attach(struct applier *a, struct op *op)

@@ -27,25 +27,17 @@ static const char NAMES[] = {RECORD_FILE, RECORD_DIRECTORY, RECORD_LINK, RECORD_
 /* A record is kind, path, NUL, data, NUL. */
 int record(struct applier *a, char kind, const char *path, const char *data)
 {
-    struct records *r = &a->records;
-    size_t path_size = strlen(path) + 1, data_size = strlen(data) + 1, size = 1 + path_size + data_size;
+    struct buffer *r = &a->records;
+    size_t before = r->size;
+    bool kept = buffer_add(r, &kind, 1) && buffer_add(r, path, strlen(path) + 1) &&
+                buffer_add(r, data, strlen(data) + 1);
+    ssize_t size = (ssize_t)(r->size - before);
 
-    if (r->size + size > r->capacity) {
-        size_t capacity = (r->capacity + size) * 2;
-        char *bytes = realloc(r->bytes, capacity);
-        if (bytes == NULL)
-            return fail(a, ENOMEM, "record", path);
-        r->bytes = bytes;
-        r->capacity = capacity;
-    }
-    char *at = r->bytes + r->size;
-    *at = kind;
-    memcpy(at + 1, path, path_size);
-    memcpy(at + 1 + path_size, data, data_size);
-    if (a->target->journal >= 0 && write(a->target->journal, at, size) != (ssize_t)size)
-        return fail(a, errno ? errno : ENOSPC, "write journal", path);
-    r->size += size;
-    return 0;
+    if (kept &&
+        (a->target->journal < 0 || write(a->target->journal, r->bytes + before, (size_t)size) == size))
+        return 0;
+    r->size = before;
+    return kept ? fail(a, errno ? errno : ENOSPC, "write journal", path) : fail(a, ENOMEM, "record", path);
 }
 
 /* Takes back the newest records, down to `size` bytes: what they name was not made here. */
@@ -75,8 +67,7 @@ static bool is_there(struct applier *a, const char *path, const char *data)
     int fd = open_in_root(a->target->rootfs, path, O_PATH | O_NOFOLLOW, 0);
     bool same = fd >= 0 && mount_identity(fd, now) == 0 && strcmp(now, data) == 0;
 
-    if (fd >= 0)
-        close(fd);
+    shut(fd);
     return same;
 }
 
@@ -203,9 +194,7 @@ static int undo_one(struct applier *a, char kind, const char *path, const char *
         errno = EPROTO;
         result = -1;
     }
-    int saved = errno;
     place_close(&place);
-    errno = saved;
     return result;
 }
 

@@ -3,7 +3,8 @@
 #include <stdint.h>
 
 /* Each but the last returns a descriptor (close-on-exec) or 0, or -errno. */
-int nvc_openat2(int dirfd, const char *path, uint64_t flags, uint64_t mode, uint64_t resolve);
+/* What is at a path in a root, which no link leaves. `more` are bits of openat2(2)'s `resolve`. */
+int nvc_open_below(int root, const char *path, uint64_t flags, uint64_t more);
 int nvc_pidfd_open(int pid);
 int nvc_pidfd_send_signal(int pidfd, int sig);
 
@@ -22,6 +23,7 @@ struct nvc_identity {
     uint64_t mount; /* as in /proc/PID/mountinfo */
     uint32_t mode;
     uint64_t node; /* the number of the device that a device node stands for */
+    int is_mount_root;
 };
 int nvc_identity(int fd, struct nvc_identity *out);
 

@@ -48,57 +48,17 @@ static bool is_of_host(int error)
     return error == EIO || error == ENOMEM || error == EMFILE || error == ENFILE;
 }
 
-/* The file's bytes; NULL with size 0 when there is none, NULL with another size when what is there cannot be a
- * cache (a FIFO, too large, a link that appeared meanwhile, cut short while it was read). Never blocks: O_NONBLOCK,
- * and only a regular file is read. Where the host fails *error says so: a good cache must not be given up for that. */
-static uint8_t *read_cache(struct applier *a, struct place *place, size_t *size, int *error)
+/* The old cache; false, with errno, where the host fails. Whatever else cannot be a cache is `unusable`: a container's start
+ * must not be given up for that. */
+static bool read_old(struct applier *a, struct place *place, struct buffer *old, bool *unusable)
 {
-    struct stat st;
-    uint8_t *bytes = NULL;
-    size_t have = 0;
     int fd = open_regular(a, place->parent, place->name);
+    bool whole = fd >= 0 && buffer_read(old, fd, NVC_LDCACHE_MAX);
+    bool failed = fd < 0 ? is_of_host(errno) : !whole && errno != EFBIG;
 
-    *error = fd < 0 && is_of_host(errno) ? errno : 0;
-    *size = fd < 0 && errno == ENOENT ? 0 : 1;
-    if (fd < 0)
-        return NULL;
-    if (fstat(fd, &st) < 0) {
-        *error = errno;
-    } else if (S_ISREG(st.st_mode) && st.st_size <= NVC_LDCACHE_MAX) {
-        *size = (size_t)st.st_size;
-        bytes = malloc(*size ? *size : 1);
-        *error = bytes ? 0 : ENOMEM;
-    }
-    while (bytes != NULL && have < *size) {
-        ssize_t got = read(fd, bytes + have, *size - have);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            *error = errno;
-        if (got <= 0)
-            break;
-        have += (size_t)got;
-    }
-    close(fd);
-    if (have < *size) {
-        free(bytes);
-        bytes = NULL;
-    }
-    return bytes;
-}
-
-static int write_all(int fd, const uint8_t *bytes, size_t size)
-{
-    while (size > 0) {
-        ssize_t written = write(fd, bytes, size);
-        if (written < 0 && errno == EINTR)
-            continue;
-        if (written <= 0)
-            return -1;
-        bytes += written;
-        size -= (size_t)written;
-    }
-    return 0;
+    *unusable = !whole && !failed && (fd >= 0 || errno != ENOENT);
+    shut(fd);
+    return !failed;
 }
 
 static void describe(const struct stat *st, char mark, char text[64])
@@ -183,7 +143,7 @@ static int replace_cache(struct applier *a, struct place *place, const uint8_t *
     int fd = openat(directory, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
     if (fd < 0)
         return fail(a, errno, "write loader cache", path);
-    int failed = write_all(fd, bytes, size) < 0 || fstat(fd, &new) < 0 ? errno : 0;
+    int failed = !write_all(fd, bytes, size) || fstat(fd, &new) < 0 ? errno : 0;
     if (close(fd) < 0 && !failed)
         failed = errno;
     if (failed)
@@ -212,7 +172,7 @@ static int bind_cache(struct applier *a, struct place *place, const uint8_t *byt
         (unlinkat(directory, CACHE_TEMPORARY, 0) < 0 && errno != ENOENT) ||
         (file = openat(directory, CACHE_TEMPORARY, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
                        0444)) < 0 ||
-        write_all(file, bytes, size) < 0) {
+        !write_all(file, bytes, size)) {
         fail(a, directory < 0 ? EROFS : errno, "write loader cache", place->path);
     } else {
         close(file);
@@ -225,11 +185,10 @@ static int bind_cache(struct applier *a, struct place *place, const uint8_t *byt
         if (target >= 0)
             result = attach(a, tree, place, target);
     }
-    for (size_t i = 0; i < 4; i++) {
-        int fd = (int[]){directory, file, tree, target}[i];
-        if (fd >= 0)
-            close(fd);
-    }
+    shut(directory);
+    shut(file);
+    shut(tree);
+    shut(target);
     return result;
 }
 
@@ -243,36 +202,38 @@ int op_ldcache(struct applier *a, struct op *op)
 {
     struct nvc_ldcache_entry entries[ENTRIES_MAX];
     struct place place;
-    size_t count, old_size, new_size;
+    struct buffer old = {.bytes = NULL};
+    size_t count, new_size;
     uint8_t *merged = NULL;
+    bool unusable;
 
     if (decode(op, entries, &count) < 0)
         return fail_as(a, NVC_FAILED_PROGRAM, EPROTO, "decode loader cache entries", op->target);
     if (place_find(a, op->target, true, true, &place) < 0)
         return -1;
-    int error;
-    uint8_t *old = read_cache(a, &place, &old_size, &error);
-    if (error) {
+    if (!read_old(a, &place, &old, &unusable)) {
+        fail(a, errno, "read loader cache", op->target);
+        free(old.bytes);
         place_close(&place);
-        return fail(a, error, "read loader cache", op->target);
+        return -1;
     }
-    int result = old == NULL && old_size
-                     ? -EBADMSG
-                     : nvc_ldcache_merge(old, old_size, entries, count, &merged, &new_size);
+    const uint8_t *bytes = (const uint8_t *)old.bytes;
+    int result =
+        unusable ? -EBADMSG : nvc_ldcache_merge(bytes, old.size, entries, count, &merged, &new_size);
     if (result == -EBADMSG) {
         warn(a, "the image's loader cache is unusable and was replaced", op->target);
         result = nvc_ldcache_merge(NULL, 0, entries, count, &merged, &new_size);
     }
     if (result < 0)
         result = fail(a, -result, "merge loader cache", op->target);
-    else if (old != NULL && new_size == old_size && memcmp(merged, old, new_size) == 0)
+    else if (new_size == old.size && memcmp(merged, bytes, new_size) == 0)
         place_remove(&place, CACHE_TEMPORARY, 0); /* of a run that could not: no reason to fail */
     else if (is_writable(&place))
         result = replace_cache(a, &place, merged, new_size);
     else
         result = bind_cache(a, &place, merged, new_size);
     free(merged);
-    free(old);
+    free(old.bytes);
     place_close(&place);
     return result;
 }

@@ -1,16 +1,10 @@
 /* Internal to the steps. A failure stays: what follows it does no harm, and the caller learns of it in the end. */
 #ifndef NVC_STEPS_INTERNAL_H
 #define NVC_STEPS_INTERNAL_H
+#include "_files.h"
 #include "steps.h"
 
-#include <stdbool.h>
-
 #define NVC_STEPS_PATH 4096
-
-struct buffer {
-    char *bytes;
-    size_t size, room;
-};
 
 /* Up to three strings that belong together. They are copies. */
 struct row {
@@ -43,16 +37,16 @@ struct nvc_steps {
 
 /* text.c; each marks a failure where memory is short. */
 void steps_fail(struct nvc_steps *s, int error, const char *step, const char *path);
-void buffer_add(struct nvc_steps *s, struct buffer *buffer, const void *bytes, size_t size);
+void steps_add(struct nvc_steps *s, struct buffer *buffer, const void *bytes, size_t size);
 void rows_add(struct nvc_steps *s, struct rows *rows, const char *a, const char *b, const char *c);
 void rows_sort(struct rows *rows); /* by `a` */
 void rows_set(struct nvc_steps *s, char **field, const char *text);
 void row_free(const struct row *row);
 void rows_free(struct rows *rows);
+bool rows_have(const struct rows *rows, const char *a);
 void steps_warn(struct nvc_steps *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void steps_record(struct nvc_steps *s, char kind, const char *a, const char *b, const char *c);
 bool steps_join(struct nvc_steps *s, char out[NVC_STEPS_PATH], const char *directory, const char *name);
-bool is_plain(const char *text);
 
 /* look.c: everything in the rootfs is opened here. Where the host fails, that is a failure of the steps. */
 int look(struct nvc_steps *s, int root, const char *path, uint64_t flags);
@@ -67,22 +61,27 @@ bool is_foreign(struct nvc_steps *s, const char *directory);
 void names_in(struct nvc_steps *s, int directory, struct rows *names, size_t most);
 void mounted_in(struct nvc_steps *s, int directory, struct rows *names);
 bool read_some(struct nvc_steps *s, int fd, struct buffer *content, size_t most);
+struct ldcache_view;
+/* The image's loader cache, into which the view looks; false where there is none that a loader can read. */
+bool read_cache(struct nvc_steps *s, struct buffer *content, struct ldcache_view *view);
+/* Whether both are one file or directory. */
+bool is_same_place(struct nvc_steps *s, int root, const char *one, const char *other, uint64_t flags);
 
 /* elf.c */
 const char *elf_arch(const struct nvc_elf *elf); /* NULL: another one */
 /* The JSON of .note.cuda.fwd_compatibility, from malloc; NULL with 0 where there is none. */
 int elf_forward_note(int fd, const struct nvc_elf *elf, char **note, size_t *size);
 
-/* search.c: whether a subdirectory of this name comes before the directory it is in; has a directory searched once; has
- * one of LD_LIBRARY_PATH searched, for each value that its tokens can have. More than anybody has are a failure. */
+/* search.c: an absolute path without empty parts, `.` and `..`, false for any other; whether a subdirectory of this name
+ * comes before the directory it is in; has a directory searched once; has one of LD_LIBRARY_PATH searched, for each value
+ * that its tokens can have. More than anybody has are a failure. */
+bool search_clean(const char *path, char out[NVC_STEPS_PATH]);
 bool search_is_before(const char *name);
 void search_add(struct nvc_steps *s, struct rows *directories, const char *path);
 void search_item(struct nvc_steps *s, struct rows *directories, const char *item);
 
 /* Each takes in steps of one sort. */
 void place_link(struct nvc_steps *s, const char *text, const char *target);
-void find_compat(struct nvc_steps *s, const char *driver, const char *directory, const char *cuda,
-                 const struct nvc_steps_file *shims, size_t shim_count);
 void find_libraries(struct nvc_steps *s, char version[NVC_STEPS_PATH]);
 void place_libraries(struct nvc_steps *s);
 void device_link(struct nvc_steps *s, const char *text, const char *target);

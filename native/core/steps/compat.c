@@ -172,9 +172,8 @@ static bool is_shim(int fd, const struct nvc_steps_file *shims, size_t count)
     return found;
 }
 
-/* See nvc_steps_compat. */
-void find_compat(struct nvc_steps *s, const char *driver, const char *directory, const char *cuda,
-                 const struct nvc_steps_file *shims, size_t shim_count)
+int nvc_steps_compat(struct nvc_steps *s, const char *driver, const char *cuda, const char *directory,
+                     const struct nvc_steps_file *shims, size_t shim_count)
 {
     struct version newest = {0};
     struct rows names = {.at = NULL};
@@ -184,7 +183,7 @@ void find_compat(struct nvc_steps *s, const char *driver, const char *directory,
     int fd = look(s, s->rootfs, directory, O_RDONLY | O_DIRECTORY);
 
     if (fd < 0)
-        return;
+        return s->failed ? -1 : 0;
     names_in(s, fd, &names, ENTRIES_MAX);
     close(fd);
     rows_sort(&names);
@@ -203,14 +202,7 @@ void find_compat(struct nvc_steps *s, const char *driver, const char *directory,
                 add_library(s, directory, names.at[i].a);
         }
     }
-    if (fd >= 0)
-        close(fd);
+    shut(fd);
     rows_free(&names);
-}
-
-int nvc_steps_compat(struct nvc_steps *s, const char *driver, const char *cuda, const char *directory,
-                     const struct nvc_steps_file *shims, size_t shim_count)
-{
-    find_compat(s, driver, directory, cuda, shims, shim_count);
     return s->failed ? -1 : 0;
 }

@@ -34,36 +34,14 @@ bool has_own_dev(struct nvc_steps *s)
     return known && inside.st_dev != host.st_dev;
 }
 
-/* `directory`/`text` without empty parts, `.` and `..`, as the loader and runtimes understand it. */
-static bool clean(struct nvc_steps *s, const char *directory, const char *text, char path[NVC_STEPS_PATH])
-{
-    char whole[NVC_STEPS_PATH], *rest = NULL;
-    size_t length = 0;
-
-    if (!steps_join(s, whole, directory, text))
-        return false;
-    for (char *part = strtok_r(whole, "/", &rest); part; part = strtok_r(NULL, "/", &rest)) {
-        if (strcmp(part, "..") == 0) {
-            while (length > 0 && path[--length] != '/')
-                ;
-        } else if (strcmp(part, ".") != 0) {
-            path[length++] = '/';
-            memcpy(path + length, part, strlen(part));
-            length += strlen(part);
-        }
-    }
-    path[length] = '\0';
-    return length > 0;
-}
-
 /* Takes in a link if what it leads to is there. */
 void device_link(struct nvc_steps *s, const char *text, const char *target)
 {
-    char directory[NVC_STEPS_PATH], path[NVC_STEPS_PATH];
+    char directory[NVC_STEPS_PATH], whole[NVC_STEPS_PATH], path[NVC_STEPS_PATH];
     struct stat st;
 
     snprintf(directory, sizeof(directory), "%.*s", (int)(strrchr(target, '/') - target), target);
-    if (!clean(s, directory, text, path))
+    if (!steps_join(s, whole, directory, text) || !search_clean(whole, path) || !path[1])
         return;
     char *slash = strrchr(path, '/');
     *slash = '\0';
@@ -158,9 +136,8 @@ void make_params(struct nvc_steps *s)
     bool missing = root >= 0 && fd < 0 && (errno == ENOENT || errno == ENOTDIR);
     if (!missing && (fd < 0 || !read_some(s, fd, &params, PARAMS_MAX)))
         steps_fail(s, errno, "read", PROC "/params");
-    if (fd >= 0)
-        close(fd);
-    buffer_add(s, &params, "", 1);
+    shut(fd);
+    steps_add(s, &params, "", 1);
     if (!s->failed && strlen(params.bytes) + 1 != params.size)
         steps_fail(s, EINVAL, "read", PROC "/params");
     for (char *at = params.bytes; !s->failed && (at = strstr(at, MODIFY)) != NULL; changed = true)
@@ -170,6 +147,5 @@ void make_params(struct nvc_steps *s)
         bind_others(s, root);
     }
     free(params.bytes);
-    if (root >= 0)
-        close(root);
+    shut(root);
 }

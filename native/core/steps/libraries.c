@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -56,24 +57,6 @@ static bool examine(struct nvc_steps *s, const struct folder *folder, const char
            strcmp(elf->soname, "..") != 0 && is_plain(elf->soname) && elf_arch(elf) != NULL;
 }
 
-/* Whether `link` in a mounted folder, which stays as it is, leads to the file `name` beside it. */
-static bool leads_to(struct nvc_steps *s, const struct folder *folder, const char *link, const char *name)
-{
-    struct stat one, other;
-    int first = look(s, folder->fd, link, O_PATH), second = look(s, folder->fd, name, O_PATH | O_NOFOLLOW);
-    bool known = first < 0 || second < 0 || (fstat(first, &one) == 0 && fstat(second, &other) == 0);
-    bool same =
-        known && first >= 0 && second >= 0 && one.st_dev == other.st_dev && one.st_ino == other.st_ino;
-
-    if (!known)
-        steps_fail(s, errno, "look at library", name);
-    if (first >= 0)
-        close(first);
-    if (second >= 0)
-        close(second);
-    return same;
-}
-
 static struct row *find(const struct rows *rows, const char *target)
 {
     for (size_t i = 0; i < rows->count; i++)
@@ -109,10 +92,9 @@ static void take_link(struct found *found, const struct folder *folder, const ch
     char link[NVC_STEPS_PATH], target[NVC_STEPS_PATH], text[NVC_STEPS_PATH];
     size_t length = (size_t)(strstr(name, ".so") - name) + 3; /* examine() has looked for it */
 
-    if (name[length] == '\0' || length >= sizeof(link))
+    if (name[length] == '\0')
         return;
-    memcpy(link, name, length);
-    link[length] = '\0';
+    snprintf(link, sizeof(link), "%.*s", (int)length, name);
     if (!steps_join(s, target, folder->path, link))
         return;
     const struct row *planned = find(&s->links, target);
@@ -148,11 +130,11 @@ static void take_library(struct found *found, const struct folder *folder, const
                 rows_set(s, &planned->a, name);
             else
                 rows_add(s, &found->planned, name, entry, NULL);
-        } else if (!leads_to(s, folder, soname, name)) {
+        } else if (!is_same_place(s, folder->fd, soname, name, 0)) {
             steps_warn(s, "%s of the image stays; the loader cache names %s beside it", entry, name);
             path = own;
         }
-    } else if (other && !leads_to(s, folder, soname, name)) {
+    } else if (other && !is_same_place(s, folder->fd, soname, name, 0)) {
         path = own;
     }
     set_entry(found, soname, path, elf_arch(elf));
@@ -199,14 +181,6 @@ static void look_into(struct found *found, const char *path)
     rows_free(&names);
 }
 
-static bool is_hidden(const struct nvc_steps *s, const char *name)
-{
-    for (size_t i = 0; i < s->hidden.count; i++)
-        if (strcmp(s->hidden.at[i].a, name) == 0)
-            return true;
-    return false;
-}
-
 static void forget_entries(struct nvc_steps *s, const char *path)
 {
     size_t kept = 0;
@@ -227,10 +201,8 @@ void find_libraries(struct nvc_steps *s, char version[NVC_STEPS_PATH])
     struct found found = {.s = s};
 
     for (size_t i = 0, looked = 0; i < s->folders.count && looked < FOLDERS_MAX && !s->failed; i++) {
-        bool again = false;
-        for (size_t j = 0; j < i && !again; j++)
-            again = strcmp(s->folders.at[i].a, s->folders.at[j].a) == 0;
-        if (!again) {
+        const struct rows before = {.at = s->folders.at, .count = i};
+        if (!rows_have(&before, s->folders.at[i].a)) {
             look_into(&found, s->folders.at[i].a);
             looked++;
         }
@@ -240,7 +212,7 @@ void find_libraries(struct nvc_steps *s, char version[NVC_STEPS_PATH])
                    ENTRIES_MAX);
     for (size_t i = 0; i < found.planned.count; i++) {
         const struct row *planned = &found.planned.at[i];
-        if (is_hidden(s, planned->a))
+        if (rows_have(&s->hidden, planned->a))
             forget_entries(s, planned->b);
         else
             place_link(s, planned->a, planned->b);

@@ -1,11 +1,11 @@
 /* Looking at a container's rootfs, through its descriptor alone. */
+#include "_ldcache.h"
 #include "_steps.h"
 #include "files.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/openat2.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +13,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#define CACHE "/etc/ld.so.cache"
 #define MOUNTS_MAX (64u << 20) /* bytes of mountinfo */
 enum { PARTS_MAX = 128 };      /* of a path and of the links in it; Linux follows 40 links */
 
@@ -37,9 +38,7 @@ bool tells_nothing(int error)
 /* A descriptor of `path` below `root`, links resolved inside it; -1 with errno. `flags` are open(2)'s. */
 int look(struct nvc_steps *s, int root, const char *path, uint64_t flags)
 {
-    while (*path == '/')
-        path++;
-    int fd = nvc_openat2(root, *path ? path : ".", flags, 0, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS);
+    int fd = nvc_open_below(root, path, flags, 0);
     if (fd >= 0)
         return fd;
     errno = -fd;
@@ -118,6 +117,19 @@ int look_regular(struct nvc_steps *s, int root, const char *path)
     return fd;
 }
 
+bool is_same_place(struct nvc_steps *s, int root, const char *one, const char *other, uint64_t flags)
+{
+    struct stat first, second;
+    int a = look(s, root, one, O_PATH | flags), b = look(s, root, other, O_PATH | flags);
+    bool found = a >= 0 && b >= 0, known = found && fstat(a, &first) == 0 && fstat(b, &second) == 0;
+
+    if (found && !known)
+        steps_fail(s, errno, "look into container", other);
+    shut(a);
+    shut(b);
+    return known && first.st_dev == second.st_dev && first.st_ino == second.st_ino;
+}
+
 /* What is at `path`, links at its end not followed. What can be neither seen nor missed is a failure. */
 enum kind kind_at(struct nvc_steps *s, int root, const char *path)
 {
@@ -159,8 +171,7 @@ bool is_foreign(struct nvc_steps *s, const char *directory)
     if (fd >= 0 && fstatvfs(fd, &vfs) < 0)
         steps_fail(s, errno, "stat mount", path);
     bool foreign = fd >= 0 && (vfs.f_flag & ST_RDONLY) && mount_of(s, fd) != s->root_mount;
-    if (fd >= 0)
-        close(fd);
+    shut(fd);
     rows_add(s, &s->foreign, path, foreign ? "y" : "n", NULL);
     return foreign;
 }
@@ -179,27 +190,33 @@ void names_in(struct nvc_steps *s, int directory, struct rows *names, size_t mos
         steps_fail(s, errno, "list directory", "");
     if (entries != NULL)
         closedir(entries);
-    else if (copy >= 0)
-        close(copy);
+    else
+        shut(copy);
 }
 
 /* Appends all of `fd`; false where there is more than `most` bytes, or it cannot be read. */
 bool read_some(struct nvc_steps *s, int fd, struct buffer *content, size_t most)
 {
-    char part[16384];
+    bool whole = buffer_read(content, fd, most);
 
-    for (;;) {
-        ssize_t got = read(fd, part, sizeof(part));
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got == 0)
-            return true;
-        if (got > 0 && content->size + (size_t)got > most)
-            errno = EFBIG;
-        if (got < 0 || content->size + (size_t)got > most)
-            return false;
-        buffer_add(s, content, part, (size_t)got);
-    }
+    if (!whole && errno == ENOMEM)
+        steps_fail(s, ENOMEM, "look into container", "");
+    return whole;
+}
+
+bool read_cache(struct nvc_steps *s, struct buffer *content, struct ldcache_view *view)
+{
+    int fd = look_regular(s, s->rootfs, CACHE);
+    bool whole = fd >= 0 && read_some(s, fd, content, NVC_LDCACHE_MAX);
+
+    if (fd >= 0 && !whole && tells_nothing(errno))
+        steps_fail(s, errno, "read loader cache of the image", CACHE);
+    shut(fd);
+    int result = whole && content->size ? ldcache_read((const uint8_t *)content->bytes, content->size, view)
+                                        : -EBADMSG;
+    if (result == -ENOMEM)
+        steps_fail(s, ENOMEM, "read loader cache of the image", CACHE);
+    return result == 0;
 }
 
 /* A field of mountinfo as it was: the kernel writes blanks and backslashes in octal. */
@@ -227,9 +244,8 @@ static void read_mounts(struct nvc_steps *s)
 
     if (fd < 0 || !read_some(s, fd, &text, MOUNTS_MAX))
         steps_fail(s, errno, "read the container's mounts", "/proc/self/mountinfo");
-    if (fd >= 0)
-        close(fd);
-    buffer_add(s, &text, "", 1);
+    shut(fd);
+    steps_add(s, &text, "", 1);
     for (char *line = text.bytes, *next; !s->failed && *line; line = next) {
         char *end = strchr(line, '\n');
         next = end ? end + 1 : line + strlen(line);
@@ -242,9 +258,9 @@ static void read_mounts(struct nvc_steps *s)
             continue;
         *blank = '\0';
         unescape(line);
-        buffer_add(s, &s->mountinfo, line, strlen(line) + 1);
+        steps_add(s, &s->mountinfo, line, strlen(line) + 1);
     }
-    buffer_add(s, &s->mountinfo, "", 1);
+    steps_add(s, &s->mountinfo, "", 1);
     free(text.bytes);
 }
 

@@ -34,8 +34,7 @@ static bool is_there(struct nvc_steps *s, const char *path, uint64_t flags)
 {
     int fd = look(s, s->rootfs, path, O_PATH | flags);
 
-    if (fd >= 0)
-        close(fd);
+    shut(fd);
     return fd >= 0;
 }
 
@@ -62,7 +61,7 @@ static void musl_directory(struct nvc_steps *s, char out[NVC_STEPS_PATH])
     }
     bool whole = read_some(s, fd, &list, PATH_FILE_MAX);
     close(fd);
-    buffer_add(s, &list, "", 1);
+    steps_add(s, &list, "", 1);
     for (char *at = list.bytes, *rest = NULL; whole && !s->failed; at = NULL) {
         const char *item = strtok_r(at, ":\n", &rest);
         if (item == NULL)
@@ -79,16 +78,7 @@ static void musl_directory(struct nvc_steps *s, char out[NVC_STEPS_PATH])
 
 static bool same_directory(struct nvc_steps *s, const char *one, const char *other)
 {
-    struct stat first = {0}, second = {0};
-    int a = look(s, s->rootfs, one, O_PATH | O_DIRECTORY),
-        b = look(s, s->rootfs, other, O_PATH | O_DIRECTORY);
-    bool known = a >= 0 && b >= 0 && fstat(a, &first) == 0 && fstat(b, &second) == 0;
-
-    if (a >= 0)
-        close(a);
-    if (b >= 0)
-        close(b);
-    return known && first.st_dev == second.st_dev && first.st_ino == second.st_ino;
+    return is_same_place(s, s->rootfs, one, other, O_DIRECTORY);
 }
 
 /* What `path` is called in `directory`, if one of the `bases` has it, the innermost; false: none has. */
@@ -111,8 +101,7 @@ static bool is_of_image(struct nvc_steps *s, const char *directory)
     int fd = look(s, s->rootfs, directory, O_PATH | O_DIRECTORY);
     bool own = fd < 0 || mount_of(s, fd) == s->root_mount;
 
-    if (fd >= 0)
-        close(fd);
+    shut(fd);
     return own;
 }
 

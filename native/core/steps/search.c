@@ -37,9 +37,8 @@ bool search_is_before(const char *name)
 
 void search_add(struct nvc_steps *s, struct rows *directories, const char *path)
 {
-    for (size_t i = 0; i < directories->count; i++)
-        if (strcmp(directories->at[i].a, path) == 0)
-            return;
+    if (rows_have(directories, path))
+        return;
     if (directories->count == NVC_STEPS_SEARCHED_MAX)
         steps_fail(s, EOVERFLOW, "make a slice", path);
     else
@@ -47,7 +46,7 @@ void search_add(struct nvc_steps *s, struct rows *directories, const char *path)
 }
 
 /* An absolute path without empty parts, `.` and `..`, as loaders understand it; false for any other. */
-static bool clean(const char *path, char out[NVC_STEPS_PATH])
+bool search_clean(const char *path, char out[NVC_STEPS_PATH])
 {
     size_t length = 0;
 
@@ -118,7 +117,7 @@ void search_item(struct nvc_steps *s, struct rows *directories, const char *item
     for (size_t i = 0; i < (plain ? 1 : COUNT(LIB) * COUNT(PLATFORM)) && !s->failed; i++) {
         /* CUDA's stubs are for linking only: they have no code, and programs are linked against them. */
         if (!substitute(item, LIB[i / COUNT(PLATFORM)], PLATFORM[i % COUNT(PLATFORM)], text) ||
-            !clean(text, path) || strcmp(strrchr(path, '/'), "/stubs") == 0)
+            !search_clean(text, path) || strcmp(strrchr(path, '/'), "/stubs") == 0)
             continue;
         search_add(s, directories, path);
         if (up && follow(s, text, path))

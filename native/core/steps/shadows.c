@@ -14,7 +14,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define CACHE "/etc/ld.so.cache"
 #define COMPAT_PARENT "/usr/local" /* CUDA's directories are below it, one for each version */
 enum { COMPAT_MAX = 256, DEPTH = 5 };
 
@@ -32,43 +31,29 @@ struct file {
     uint64_t device, inode, mount;
 };
 
-struct files {
-    struct file *at;
-    size_t count, room;
-};
-
 struct search {
     struct nvc_steps *s;
-    struct files known; /* the shims */
-    struct files seen;  /* directories */
+    struct buffer known; /* files: the shims */
+    struct buffer seen;  /* and directories */
     struct rows
         covered; /* libraries, by the path that links to them lead to: hard links are covered one by one */
     struct rows directories;
     size_t shadows;
 };
 
-static bool has_file(const struct files *files, const struct stat *st, uint64_t mount)
+static bool has_file(const struct buffer *files, const struct stat *st, uint64_t mount)
 {
-    for (size_t i = 0; i < files->count; i++)
-        if (files->at[i].device == st->st_dev && files->at[i].inode == st->st_ino &&
-            files->at[i].mount == mount)
+    const struct file file = {st->st_dev, st->st_ino, mount};
+
+    for (size_t at = 0; at < files->size; at += sizeof(file))
+        if (memcmp(files->bytes + at, &file, sizeof(file)) == 0)
             return true;
     return false;
 }
 
-static void add_file(struct nvc_steps *s, struct files *files, const struct stat *st, uint64_t mount)
+static void add_file(struct nvc_steps *s, struct buffer *files, const struct stat *st, uint64_t mount)
 {
-    if (files->count == files->room) {
-        size_t room = files->room ? 2 * files->room : 32;
-        struct file *larger = realloc(files->at, room * sizeof(*larger));
-        if (larger == NULL) {
-            steps_fail(s, ENOMEM, "look into container", "");
-            return;
-        }
-        files->at = larger;
-        files->room = room;
-    }
-    files->at[files->count++] = (struct file){st->st_dev, st->st_ino, mount};
+    steps_add(s, files, &(struct file){st->st_dev, st->st_ino, mount}, sizeof(struct file));
 }
 
 /* The shim that programs would miss for a file of this name; -1: none. */
@@ -101,8 +86,8 @@ static void names_of(struct nvc_steps *s, int directory, const char *path, bool 
         steps_fail(s, errno, "read directory of the image", path);
     if (entries != NULL)
         closedir(entries);
-    else if (copy >= 0)
-        close(copy);
+    else
+        shut(copy);
     rows_sort(names);
 }
 
@@ -134,23 +119,6 @@ static bool library_at(struct nvc_steps *s, const char *path, struct stat *st, c
     return got == (ssize_t)sizeof(magic) && memcmp(magic, "\177ELF", 4) == 0;
 }
 
-static bool is_covered(const struct search *in, const char *name)
-{
-    for (size_t i = 0; i < in->covered.count && *name; i++)
-        if (strcmp(in->covered.at[i].a, name) == 0)
-            return true;
-    return false;
-}
-
-/* What the kernel says of an open directory; where it does not, that is a failure. */
-static bool status_of(struct nvc_steps *s, int fd, const char *path, struct stat *st)
-{
-    if (fstat(fd, st) == 0)
-        return true;
-    steps_fail(s, errno, "look into directory of the image", path);
-    return false;
-}
-
 /* Opens a directory that has not been seen by another name; -1: it has, or there is none. `flags` are open(2)'s. */
 static int open_unseen(struct search *in, const char *path, int flags)
 {
@@ -160,8 +128,11 @@ static int open_unseen(struct search *in, const char *path, int flags)
     if (fd < 0)
         return -1;
     uint64_t mount = mount_of(in->s, fd);
-    if (status_of(in->s, fd, path, &st) && !has_file(&in->seen, &st, mount)) {
-        if (in->seen.count == NVC_STEPS_SEARCHED_MAX)
+    bool known = fstat(fd, &st) == 0;
+    if (!known)
+        steps_fail(in->s, errno, "look into directory of the image", path);
+    if (known && !has_file(&in->seen, &st, mount)) {
+        if (in->seen.size == NVC_STEPS_SEARCHED_MAX * sizeof(struct file))
             steps_fail(in->s, EOVERFLOW, "make a slice", path);
         else
             add_file(in->s, &in->seen, &st, mount);
@@ -195,7 +166,7 @@ static size_t look_into(struct search *in, const char *directory, int flags, boo
         if (shim < 0 || !library_at(s, path, &st, name))
             continue;
         found++;
-        if (!cover || has_file(&in->known, &st, 0) || is_covered(in, name))
+        if (!cover || has_file(&in->known, &st, 0) || (*name && rows_have(&in->covered, name)))
             continue;
         rows_add(s, &in->covered, name, NULL, NULL);
         steps_record(s, NVC_STEPS_SHADOW, path, SHIMS[shim].soname, NULL);
@@ -215,19 +186,9 @@ static void add_cached(struct search *in)
     struct buffer content = {.bytes = NULL};
     struct ldcache_view view = {.bytes = NULL};
     char directory[NVC_STEPS_PATH];
-    int fd = look_regular(s, s->rootfs, CACHE);
+    bool found = read_cache(s, &content, &view);
 
-    if (fd < 0)
-        return;
-    bool whole = read_some(s, fd, &content, NVC_LDCACHE_MAX);
-    if (!whole && tells_nothing(errno))
-        steps_fail(s, errno, "read loader cache of the image", CACHE);
-    close(fd);
-    int result =
-        whole && content.size ? ldcache_read((const uint8_t *)content.bytes, content.size, &view) : -EBADMSG;
-    if (result == -ENOMEM)
-        steps_fail(s, ENOMEM, "read loader cache of the image", CACHE);
-    for (size_t i = 0; result == 0 && i < view.count && !s->failed; i++) {
+    for (size_t i = 0; found && i < view.count && !s->failed; i++) {
         const char *path = view.records[i].path, *slash = strrchr(path, '/');
         bool named = false;
         for (size_t j = 0; j < COUNT(SHIMS); j++)
@@ -249,13 +210,8 @@ static void hide_compat(struct search *in, const char *compat)
     struct nvc_steps *s = in->s;
     struct rows names = {.at = NULL};
     char base[NVC_STEPS_PATH], path[NVC_STEPS_PATH + 16];
-    struct stat chosen, own;
-    int used = *compat ? look(s, s->rootfs, compat, O_PATH | O_DIRECTORY) : -1;
     int fd = look(s, s->rootfs, COMPAT_PARENT, O_RDONLY | O_DIRECTORY);
 
-    bool known = used >= 0 && status_of(s, used, compat, &chosen);
-    if (used >= 0)
-        close(used);
     if (fd < 0)
         return;
     names_of(s, fd, COMPAT_PARENT, is_of_cuda, &names);
@@ -263,12 +219,7 @@ static void hide_compat(struct search *in, const char *compat)
     for (size_t i = 0; i < names.count && i < COMPAT_MAX && !s->failed; i++) {
         size_t found = 0;
         snprintf(base, sizeof(base), "%s/%.255s/compat", COMPAT_PARENT, names.at[i].a);
-        fd = look(s, s->rootfs, base, O_PATH | O_DIRECTORY);
-        if (fd < 0)
-            continue;
-        bool same = known && status_of(s, fd, base, &own) && own.st_dev == chosen.st_dev &&
-                    own.st_ino == chosen.st_ino;
-        close(fd);
+        bool same = *compat && is_same_place(s, s->rootfs, base, compat, O_DIRECTORY);
         for (size_t j = 0; !same && j < COUNT(BELOW); j++) {
             snprintf(path, sizeof(path), "%s%s", base, BELOW[j]);
             found += look_into(in, path, j > 0 ? O_NOFOLLOW : 0, false, DEPTH);
@@ -301,8 +252,8 @@ int nvc_steps_shadows(struct nvc_steps *s, const char *libraries, const char *co
     for (size_t i = 0; i < in.directories.count && !s->failed; i++)
         look_into(&in, in.directories.at[i].a, 0, true, DEPTH);
     rows_free(&in.directories);
-    free(in.known.at);
-    free(in.seen.at);
+    free(in.known.bytes);
+    free(in.seen.bytes);
     rows_free(&in.covered);
     return s->failed ? -1 : 0;
 }

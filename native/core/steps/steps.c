@@ -5,13 +5,17 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/utsname.h>
-#include <unistd.h>
 
-#define CACHE "/etc/ld.so.cache"
+/* The flags of this machine's entries in a loader cache, without the kind of library. */
+#ifdef __x86_64__
+#define OWN_FLAGS 0x0300
+#else
+#define OWN_FLAGS 0x0a00
+#endif
 #define COMPAT "/usr/local/cuda/compat"
 #define ENTRIES_MAX 1000 /* the applier takes 1024 in one program */
 #define VERSION_MAX 64
@@ -93,31 +97,17 @@ static bool container_path(struct nvc_steps *s, const char *path, char out[NVC_S
 static bool is_same_file(struct nvc_steps *s, const char *directory, const char *text, const char *target)
 {
     char path[NVC_STEPS_PATH];
-    struct stat one = {0}, other = {0};
 
-    if (text[0] == '/')
-        directory = "";
-    if (!steps_join(s, path, directory, text))
-        return false;
-    int first = look(s, s->rootfs, path, O_PATH), second = look(s, s->rootfs, target, O_PATH);
-    bool same = first >= 0 && second >= 0 && fstat(first, &one) == 0 && fstat(second, &other) == 0 &&
-                one.st_dev == other.st_dev && one.st_ino == other.st_ino;
-
-    if (first >= 0)
-        close(first);
-    if (second >= 0)
-        close(second);
-    return same;
+    return steps_join(s, path, text[0] == '/' ? "" : directory, text) &&
+           is_same_place(s, s->rootfs, path, target, 0);
 }
 
 /* Takes in a link if its place is free or has a link. */
 void place_link(struct nvc_steps *s, const char *text, const char *target)
 {
     char directory[NVC_STEPS_PATH];
-    size_t length = (size_t)(strrchr(target, '/') - target);
 
-    memcpy(directory, target, length);
-    directory[length] = '\0';
+    snprintf(directory, sizeof(directory), "%.*s", (int)(strrchr(target, '/') - target), target);
     if (is_foreign(s, directory)) {
         steps_warn(s, "%s: not made, it is on a read-only mount of the host", target);
         return;
@@ -150,8 +140,7 @@ static void take_link(struct nvc_steps *s, const char *value,
         steps_fail(s, EINVAL, "read option", value);
         return;
     }
-    memcpy(text, value, length);
-    text[length] = '\0';
+    snprintf(text, sizeof(text), "%.*s", (int)length, value);
     if (container_path(s, colons + 2, path))
         take(s, text, path);
 }
@@ -185,7 +174,7 @@ static void enable_compat(struct nvc_steps *s, const struct nvc_steps_option *op
         return;
     s->compat_asked = true;
     if (!s->sliced && !s->failed)
-        find_compat(s, version, directory, last(options, count, "host-cuda-version"), NULL, 0);
+        nvc_steps_compat(s, version, last(options, count, "host-cuda-version"), directory, NULL, 0);
 }
 
 int nvc_steps_add(struct nvc_steps *s, const char *name, const struct nvc_steps_option *options,
@@ -216,52 +205,26 @@ int nvc_steps_add(struct nvc_steps *s, const char *name, const struct nvc_steps_
     return s->failed ? -1 : 0;
 }
 
-/* The flags of this machine's entries in a loader cache, without the kind of library. */
-static uint32_t own_flags(void)
-{
-#if defined(__x86_64__)
-    return 0x0300;
-#else
-    return 0x0a00;
-#endif
-}
-
 /* The directory named `compat` from which the loader takes libcuda now, or "". */
 static void first_compat(struct nvc_steps *s, char directory[NVC_STEPS_PATH])
 {
     struct buffer content = {.bytes = NULL};
     struct ldcache_view view = {.bytes = NULL};
-    int fd = look_regular(s, s->rootfs, CACHE);
+    bool found = read_cache(s, &content, &view);
 
     directory[0] = '\0';
-    if (fd < 0)
-        return;
-    bool whole = read_some(s, fd, &content, NVC_LDCACHE_MAX);
-    close(fd);
-    if (whole && content.size && ldcache_read((const uint8_t *)content.bytes, content.size, &view) == 0) {
-        for (size_t i = 0; i < view.count; i++) {
-            const struct ldcache_record *record = &view.records[i];
-            if (strcmp(record->name, "libcuda.so.1") != 0 || (record->flags & 0xff00) != own_flags())
-                continue;
-            const char *slash = strrchr(record->path, '/');
-            size_t length = slash ? (size_t)(slash - record->path) : 0;
-            if (length >= 7 && length < NVC_STEPS_PATH && memcmp(slash - 7, "/compat", 7) == 0) {
-                memcpy(directory, record->path, length);
-                directory[length] = '\0';
-            }
-            break;
-        }
+    for (size_t i = 0; found && i < view.count; i++) {
+        const struct ldcache_record *record = &view.records[i];
+        if (strcmp(record->name, "libcuda.so.1") != 0 || (record->flags & 0xff00) != OWN_FLAGS)
+            continue;
+        const char *slash = strrchr(record->path, '/');
+        size_t length = slash ? (size_t)(slash - record->path) : 0;
+        if (length >= 7 && length < NVC_STEPS_PATH && memcmp(slash - 7, "/compat", 7) == 0)
+            snprintf(directory, NVC_STEPS_PATH, "%.*s", (int)length, record->path);
+        break;
     }
     free(view.records);
     free(content.bytes);
-}
-
-static bool has_entry(const struct nvc_steps *s, const char *soname)
-{
-    for (size_t i = 0; i < s->compat.count; i++)
-        if (strcmp(s->compat.at[i].a, soname) == 0)
-            return true;
-    return false;
 }
 
 /* The image's own first; of two of a SONAME the last, in the place of the first. */
@@ -271,13 +234,11 @@ static void record_entries(struct nvc_steps *s)
 
     for (size_t i = 0; i < s->compat.count && written < ENTRIES_MAX; i++) {
         const char *soname = s->compat.at[i].a, *path = s->compat.at[i].b;
-        bool again = false;
-        for (size_t j = 0; j < i && !again; j++)
-            again = strcmp(s->compat.at[j].a, soname) == 0;
+        const struct rows before = {.at = s->compat.at, .count = i};
         for (size_t j = i + 1; j < s->compat.count; j++)
             if (strcmp(s->compat.at[j].a, soname) == 0)
                 path = s->compat.at[j].b;
-        if (!again) {
+        if (!rows_have(&before, soname)) {
             steps_record(s, NVC_STEPS_ENTRY, soname, path, s->machine);
             written++;
         }
@@ -285,7 +246,7 @@ static void record_entries(struct nvc_steps *s)
     size_t own = s->entries.count < ENTRIES_MAX ? s->entries.count : ENTRIES_MAX;
     for (size_t i = 0; i < own && written < ENTRIES_MAX; i++) {
         const struct row *row = &s->entries.at[i];
-        if (strcmp(row->c, s->machine) == 0 && has_entry(s, row->a))
+        if (strcmp(row->c, s->machine) == 0 && rows_have(&s->compat, row->a))
             continue;
         steps_record(s, NVC_STEPS_ENTRY, row->a, row->b, row->c);
         written++;
@@ -304,7 +265,7 @@ int nvc_steps_finish(struct nvc_steps *s)
         /* In a call of its own, enable-cuda-compat has put its entries first already: there they stay. */
         first_compat(s, directory);
         if (directory[0])
-            find_compat(s, version, directory, "", NULL, 0);
+            nvc_steps_compat(s, version, "", directory, NULL, 0);
     }
     for (size_t i = 0; i < s->links.count; i++)
         steps_record(s, NVC_STEPS_LINK, s->links.at[i].a, s->links.at[i].b, NULL);

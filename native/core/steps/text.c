@@ -25,20 +25,10 @@ static void no_memory(struct nvc_steps *s)
     steps_fail(s, ENOMEM, "look into container", "");
 }
 
-void buffer_add(struct nvc_steps *s, struct buffer *buffer, const void *bytes, size_t size)
+void steps_add(struct nvc_steps *s, struct buffer *buffer, const void *bytes, size_t size)
 {
-    if (buffer->room - buffer->size < size) {
-        size_t room = 2 * buffer->room + size + 256;
-        char *larger = realloc(buffer->bytes, room);
-        if (larger == NULL) {
-            no_memory(s);
-            return;
-        }
-        buffer->bytes = larger;
-        buffer->room = room;
-    }
-    memcpy(buffer->bytes + buffer->size, bytes, size);
-    buffer->size += size;
+    if (!buffer_add(buffer, bytes, size))
+        no_memory(s);
 }
 
 static char *copied(struct nvc_steps *s, const char *text)
@@ -106,6 +96,14 @@ void rows_free(struct rows *rows)
     *rows = (struct rows){.at = NULL};
 }
 
+bool rows_have(const struct rows *rows, const char *a)
+{
+    for (size_t i = 0; i < rows->count; i++)
+        if (strcmp(rows->at[i].a, a) == 0)
+            return true;
+    return false;
+}
+
 void steps_warn(struct nvc_steps *s, const char *format, ...)
 {
     char text[3 * NVC_STEPS_PATH];
@@ -120,11 +118,11 @@ void steps_warn(struct nvc_steps *s, const char *format, ...)
 /* Adds a record of what is to be done. */
 void steps_record(struct nvc_steps *s, char kind, const char *a, const char *b, const char *c)
 {
-    buffer_add(s, &s->records, &kind, 1);
+    steps_add(s, &s->records, &kind, 1);
     for (size_t i = 0; i < 3; i++) {
         const char *text = (const char *[]){a, b, c}[i];
         if (text != NULL)
-            buffer_add(s, &s->records, text, strlen(text) + 1);
+            steps_add(s, &s->records, text, strlen(text) + 1);
     }
 }
 
@@ -137,14 +135,5 @@ bool steps_join(struct nvc_steps *s, char out[NVC_STEPS_PATH], const char *direc
         steps_fail(s, ENAMETOOLONG, "look into container", directory);
         return false;
     }
-    return true;
-}
-
-/* Printable ASCII. */
-bool is_plain(const char *text)
-{
-    for (; *text; text++)
-        if (*text < ' ' || *text > '~')
-            return false;
     return true;
 }

@@ -22,32 +22,6 @@ struct reading {
     bool odd; /* something is not what it should be */
 };
 
-bool cdi_read(int fd, size_t most, char **text, size_t *size)
-{
-    size_t room = 0;
-
-    *text = NULL;
-    *size = 0;
-    for (;;) {
-        if (*size == room) {
-            room = room ? 2 * room : 16384;
-            char *larger = realloc(*text, room);
-            if (!larger)
-                return false;
-            *text = larger;
-        }
-        size_t free_room = room - *size, left = most + 1 - *size;
-        ssize_t got = read(fd, *text + *size, free_room < left ? free_room : left);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0)
-            return got == 0;
-        *size += (size_t)got;
-        if (*size > most)
-            return false;
-    }
-}
-
 /* The value of a key, 0 where it is absent or null; odd where it is of another kind. */
 static uint32_t typed(struct reading *in, uint32_t at, const char *key, char kind)
 {
@@ -258,18 +232,18 @@ bool cdi_config(const char *text, size_t size, struct cdi_container *container)
 
 bool cdi_bundle(struct cdi_container *container)
 {
-    char path[PATH_MAX], *text = NULL;
+    char path[PATH_MAX];
+    struct buffer text = {.bytes = NULL};
     struct stat st;
-    size_t size;
 
     if (snprintf(path, sizeof(path), "%s/config.json", container->bundle) >= PATH_MAX)
         return false;
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     if (fd < 0)
         return false;
-    bool read = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && cdi_read(fd, CONFIG_MAX, &text, &size) &&
-                cdi_config(text, size, container);
+    bool read = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && buffer_read(&text, fd, CONFIG_MAX) &&
+                cdi_config(text.bytes, text.size, container);
     close(fd);
-    free(text);
+    free(text.bytes);
     return read;
 }

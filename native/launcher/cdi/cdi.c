@@ -90,7 +90,7 @@ static bool run(const struct cdi_call *call, const char *state, size_t size)
 {
     struct cdi_container container = {.rootfs = -1};
     struct nvc_report report = {.error = 0};
-    struct cdi_program program = {.size = 0};
+    struct cdi_program program = {.warning_count = 0};
 
     if (!cdi_state(state, size, &container) || !cdi_bundle(&container))
         return false;
@@ -100,9 +100,9 @@ static bool run(const struct cdi_call *call, const char *state, size_t size)
         return false;
     struct nvc_apply_target target = {
         .mount_namespace = -1, .rootfs = container.rootfs, .timeout_ms = APPLY_MS};
-    if (program.size) {
+    if (program.code.size) {
         cdi_begin();
-        if (!cdi_apply(program.bytes, program.size, target, false, &report))
+        if (!cdi_apply((uint8_t *)program.code.bytes, program.code.size, target, false, &report))
             return false;
     }
     for (size_t i = 0; !call->quiet && i < program.warning_count; i++)
@@ -112,28 +112,26 @@ static bool run(const struct cdi_call *call, const char *state, size_t size)
     return true;
 }
 
-void cdi_hand_back(const char *name, const char *state, size_t size)
+void cdi_hand_back(const char *name, const struct buffer *state)
 {
+    if (!state->size)
+        return;
     int fd = memfd_create("state", MFD_CLOEXEC);
-
-    if (fd < 0 || write(fd, state, size) != (ssize_t)size || lseek(fd, 0, SEEK_SET) < 0 || dup2(fd, 0) < 0)
+    if (fd < 0 || !write_all(fd, state->bytes, state->size) || lseek(fd, 0, SEEK_SET) < 0 || dup2(fd, 0) < 0)
         refuse(name, "standard input", "cannot be handed on");
 }
 
 void cdi_run(const char *name, int argc, char **argv, void (*settle)(const char *name))
 {
     struct cdi_call call;
-    char *state = NULL;
-    size_t size = 0;
+    struct buffer state = {.bytes = NULL};
 
     if (!cdi_words(argc - 1, argv + 1, &call))
         return;
     settle(name);
     cdi_set_deadline(CDI_DEADLINE_S);
-    bool whole = cdi_read(0, STATE_MAX, &state, &size);
-    if (whole && run(&call, state, size))
+    if (buffer_read(&state, 0, STATE_MAX) && run(&call, state.bytes, state.size))
         _exit(0);
     cdi_set_deadline(0);
-    if (size)
-        cdi_hand_back(name, state, size);
+    cdi_hand_back(name, &state);
 }

@@ -1,12 +1,13 @@
 /* nvc-cdi-hook without an interpreter: the steps that every container with GPUs has. */
 #ifndef NVC_CDI_H
 #define NVC_CDI_H
+#include "_files.h"
 #include "apply.h"
+#include "files.h"
 #include "steps.h"
 
 #include <limits.h>
 #include <linux/capability.h>
-#include <stdbool.h>
 #include <time.h>
 
 #define CDI_BIT(capability) (1ULL << (capability))
@@ -60,8 +61,7 @@ struct cdi_journal {
 
 /* A program for nvc_apply, and what it refers to. */
 struct cdi_program {
-    uint8_t *bytes;
-    size_t size, room;
+    struct buffer code;
     const char **warnings;
     size_t warning_count;
 };
@@ -76,10 +76,9 @@ bool cdi_state(const char *text, size_t size, struct cdi_container *container);
 bool cdi_bundle(struct cdi_container *container);
 /* The bundle's configuration, once it is read. */
 bool cdi_config(const char *text, size_t size, struct cdi_container *container);
-bool cdi_read(int fd, size_t most, char **text, size_t *size);
 #define STATE_MAX (1u << 20)
 /* Gives standard input back what was read of it. */
-void cdi_hand_back(const char *name, const char *state, size_t size);
+void cdi_hand_back(const char *name, const struct buffer *state);
 
 /* Gives up every capability but these, for good. */
 bool cdi_drop(uint64_t kept);
@@ -103,13 +102,9 @@ void cdi_begin(void);
  * none, which is a failure if it is to be `recorded`, Python finds done what was done, and does the rest. */
 bool cdi_apply(const uint8_t *program, size_t size, struct nvc_apply_target target, bool recorded,
                struct nvc_report *report);
-/* A descriptor of what is at a path in a root, which no link leaves; or -errno. */
-int cdi_open_below(int root, const char *path, uint64_t flags);
 /* Whether two descriptors are of the same file. */
 bool cdi_same(int one, int other);
 long long cdi_nanoseconds(const struct timespec *time);
-/* Whether all of it is printable ASCII. */
-bool cdi_plain(const char *word);
 
 /* Capabilities go, and the container's root is opened. */
 bool cdi_enter(struct cdi_container *container);

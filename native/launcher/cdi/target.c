@@ -1,11 +1,9 @@
 /* The container's root, and the places of the host that nvc keeps for it. The rules are those of nvc/apply/target.py,
  * nvc/kernel/privileges.py, nvc/base/rundir.py and nvc/apply/journal.py. */
 #include "cdi.h"
-#include "files.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/openat2.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,8 +65,7 @@ int cdi_shares(int pidfd, int number, const char *kind)
     snprintf(path, sizeof(path), "/proc/self/ns/%s", kind);
     if (fd >= 0 && fstat(fd, &theirs) == 0)
         found = stat(path, &own) < 0 ? -2 : own.st_ino == theirs.st_ino;
-    if (fd >= 0)
-        close(fd);
+    shut(fd);
     return found;
 }
 
@@ -79,8 +76,7 @@ static bool is_outside(int pid)
     int number = pidfd < 0 ? 0 : cdi_number_in_proc(pidfd);
     int shares = number <= 0 ? -1 : cdi_shares(pidfd, number, "mnt");
 
-    if (pidfd >= 0)
-        close(pidfd);
+    shut(pidfd);
     return shares == 0 || shares == -2;
 }
 
@@ -92,23 +88,16 @@ bool cdi_same(int one, int other)
            first.st_ino == second.st_ino;
 }
 
-int cdi_open_below(int root, const char *path, uint64_t flags)
-{
-    const char *below = path + strspn(path, "/");
-
-    return nvc_openat2(root, *below ? below : ".", flags, 0, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS);
-}
-
 bool cdi_enter(struct cdi_container *container)
 {
     if (!cdi_drop(CDI_KEPT) || is_outside(container->pid))
         return false;
     int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
-    container->rootfs = root < 0 ? -1 : cdi_open_below(root, container->rootfs_path, O_PATH | O_DIRECTORY);
+    container->rootfs =
+        root < 0 ? -1 : nvc_open_below(root, container->rootfs_path, O_PATH | O_DIRECTORY, 0);
     bool entered = container->rootfs >= 0 && !cdi_same(root, container->rootfs) &&
                    nvc_is_mount_root(container->rootfs) == 1;
-    if (root >= 0)
-        close(root);
+    shut(root);
     return entered;
 }
 
@@ -139,8 +128,7 @@ static bool close_directory(const char *path)
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     bool closed = fd >= 0 && fchmod(fd, 0700) == 0;
 
-    if (fd >= 0)
-        close(fd);
+    shut(fd);
     return closed;
 }
 

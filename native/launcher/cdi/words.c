@@ -44,15 +44,6 @@ static const char *option_of(const struct known *step, const char *name, size_t 
     return NULL;
 }
 
-/* Warnings quote words: only what prints as it is. */
-bool cdi_plain(const char *word)
-{
-    for (; *word; word++)
-        if (*word < ' ' || *word > '~')
-            return false;
-    return true;
-}
-
 static bool complete(const struct cdi_step *step, const struct known *known)
 {
     for (size_t i = 0; known->required && i < step->count; i++)
@@ -72,7 +63,7 @@ bool cdi_words(int count, char **words, struct cdi_call *call)
         return false;
     for (int i = 0; i < count; i++) {
         char *word = words[i];
-        if (!cdi_plain(word))
+        if (!is_plain(word))
             return false;
         if (known_as(word)) {
             if (step && !complete(step, known))
@@ -93,7 +84,7 @@ bool cdi_words(int count, char **words, struct cdi_call *call)
             continue;
         }
         const char *option = option_of(known, name, length);
-        if (!option || (!equals && ++i == count) || !cdi_plain(words[i]))
+        if (!option || (!equals && ++i == count) || !is_plain(words[i]))
             return false;
         *options++ = (struct nvc_steps_option){option, equals ? equals + 1 : words[i]};
         step->count++;

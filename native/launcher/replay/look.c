@@ -86,30 +86,28 @@ static bool status(int fd, char kind, struct text *out)
 
 static bool content(int fd, struct text *out)
 {
-    size_t size;
-    char *bytes;
-    bool whole = cdi_read(fd, CONTENT_MAX - 1, &bytes, &size) && !memchr(bytes, '\0', size) &&
-                 add(out, "+", 1) && add(out, bytes, size);
+    struct buffer read = {.bytes = NULL};
+    bool whole = buffer_read(&read, fd, CONTENT_MAX - 1) && !memchr(read.bytes, '\0', read.size) &&
+                 add(out, "+", 1) && add(out, read.bytes, read.size);
 
-    free(bytes);
+    free(read.bytes);
     return whole;
 }
 
 /* The lines that name the driver. */
 static bool lines(int fd, struct text *out)
 {
-    size_t size;
-    char *bytes;
-    bool made = cdi_read(fd, LINES_MAX, &bytes, &size) && !memchr(bytes, '\0', size);
+    struct buffer read = {.bytes = NULL};
+    bool made = buffer_read(&read, fd, LINES_MAX) && !memchr(read.bytes, '\0', read.size);
 
-    for (char *line = bytes, *end = bytes + size; made && line;) {
+    for (char *line = read.bytes, *end = read.bytes + read.size; made && line;) {
         char *newline = memchr(line, '\n', (size_t)(end - line));
         size_t length = (size_t)((newline ? newline : end) - line);
         if (memmem(line, length, "nvidia", 6))
             made = (out->size == 0 || add(out, "\n", 1)) && add(out, line, length);
         line = newline ? newline + 1 : NULL;
     }
-    free(bytes);
+    free(read.bytes);
     return made;
 }
 
@@ -177,7 +175,7 @@ static int open_place(int root, const char *path, char kind)
 
     if (strchr("otvs", kind))
         flags |= O_NOFOLLOW;
-    return cdi_open_below(root, path, flags);
+    return nvc_open_below(root, path, flags, 0);
 }
 
 static bool look_at(int fd, int root, char kind, struct text *out)

@@ -59,10 +59,9 @@ static bool add_traits(int rootfs, char *words)
     size_t length = strlen(words);
 
     for (size_t i = 0; i < sizeof(TRAITS) / sizeof(TRAITS[0]); i++) {
-        int fd = cdi_open_below(rootfs, TRAITS[i], O_PATH);
-        if (fd >= 0)
-            close(fd);
-        else if (fd != -ENOENT && fd != -ENOTDIR)
+        int fd = nvc_open_below(rootfs, TRAITS[i], O_PATH, 0);
+        shut(fd);
+        if (fd < 0 && fd != -ENOENT && fd != -ENOTDIR)
             return false;
         words[length++] = fd >= 0 ? '1' : '0';
     }
@@ -81,26 +80,19 @@ static uint64_t hash_of(const char *text)
 }
 
 /* The file's bytes where it is a private one of ours; the descriptor of its directory in `base`. */
-static char *read_record(const char *name, int *base, size_t *size)
+static bool read_record(const char *name, int *base, struct buffer *record)
 {
     struct stat st;
-    char *bytes = NULL;
 
     *base = open("/run/nvc", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (*base < 0)
-        return NULL;
+        return false;
     bool ours = !fstat(*base, &st) && st.st_uid == 0 && !(st.st_mode & 022);
     int fd = ours ? openat(*base, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC) : -1;
-    if (fd < 0)
-        return NULL;
-    if (!fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_uid == 0 && !(st.st_mode & 077) &&
-        st.st_size <= RECORD_MAX && (bytes = malloc((size_t)st.st_size + 1))) {
-        ssize_t got = read(fd, bytes, (size_t)st.st_size);
-        *size = got > 0 ? (size_t)got : 0;
-        bytes[*size] = '\0';
-    }
-    close(fd);
-    return bytes;
+    bool read = fd >= 0 && !fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_uid == 0 && !(st.st_mode & 077) &&
+                buffer_read(record, fd, RECORD_MAX);
+    shut(fd);
+    return read;
 }
 
 /* Whether the record is whole and for these words: its beginning, then a sum, then as many words of 8 bytes. */
@@ -256,15 +248,15 @@ static enum replay_look run(const char *words, const struct replay_container *co
 {
     struct replay_record record;
     char file[64];
-    size_t size;
+    struct buffer bytes = {.bytes = NULL};
     int base;
 
     snprintf(file, sizeof(file), "replay-%016llx", (unsigned long long)hash_of(words));
-    char *bytes = read_record(file, &base, &size);
-    if (!bytes)
+    if (!read_record(file, &base, &bytes))
         return REPLAY_UNKNOWN;
-    enum replay_look end =
-        !is_whole(bytes, size, words, &record) ? REPLAY_OTHER : follow(&record, container, change, report);
+    enum replay_look end = !is_whole(bytes.bytes, bytes.size, words, &record)
+                               ? REPLAY_OTHER
+                               : follow(&record, container, change, report);
     if (end == REPLAY_OTHER)
         unlinkat(base, file, 0);
     return end;

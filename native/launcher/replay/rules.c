@@ -46,8 +46,7 @@ static bool read_group(int proc, char path[PATH_MAX])
     int fd = openat(proc, "cgroup", O_RDONLY | O_CLOEXEC);
     ssize_t size = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
 
-    if (fd >= 0)
-        close(fd);
+    shut(fd);
     if (size <= 0 || size == sizeof(text) - 1)
         return false;
     text[size] = '\0';
@@ -81,13 +80,12 @@ static int open_group(int proc)
     int table = open(TABLE, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (table >= 0 && fstatfs(table, &kind) == 0 && kind.f_type == CGROUP2_SUPER_MAGIC &&
         fstat(table, &top) == 0 && top.st_ino == ROOT_INODE)
-        found = cdi_open_below(table, path, O_RDONLY | O_DIRECTORY);
+        found = nvc_open_below(table, path, O_RDONLY | O_DIRECTORY, 0);
     if (found >= 0 && (fstat(found, &st) < 0 || st.st_dev != top.st_dev)) {
         close(found);
         found = -1;
     }
-    if (table >= 0)
-        close(table);
+    shut(table);
     return found;
 }
 

@@ -1,7 +1,6 @@
 /* The container of a start that is done again. The rules are those of nvc/apply/target.py; what is not of the usual kind
  * (a user namespace, a call without a process, a path that leads elsewhere) is Python's. */
 #include "cdi/cdi.h"
-#include "files.h"
 #include "look.h"
 #include "replay.h"
 
@@ -31,20 +30,17 @@ static int open_rootfs(int root, const char *path)
     bool right = false;
 
     if (host >= 0 && root >= 0 && cdi_same(root, host)) {
-        found = cdi_open_below(root, path, O_PATH | O_DIRECTORY);
+        found = nvc_open_below(root, path, O_PATH | O_DIRECTORY, 0);
         right = found >= 0 && !cdi_same(found, root) && nvc_is_mount_root(found) == 1;
     } else if (host >= 0 && root >= 0) {
         found = open(path, DIRECTORY);
         right = found >= 0 && cdi_same(found, root);
-        if (found >= 0)
-            close(found);
+        shut(found);
         found = root;
         root = -1;
     }
-    if (host >= 0)
-        close(host);
-    if (root >= 0)
-        close(root);
+    shut(host);
+    shut(root);
     if (!right && found >= 0) {
         close(found);
         found = -1;

@@ -19,7 +19,7 @@
 /* Variables that make a call another one. */
 static const char *const MEANT[] = {"NVC_", "_NVC_", "CUDA_MPS_PIPE_DIRECTORY="};
 
-static bool is_plain(char *const *envp)
+static bool means_the_same(char *const *envp)
 {
     for (; *envp; envp++)
         for (size_t i = 0; i < sizeof(MEANT) / sizeof(MEANT[0]); i++)
@@ -32,7 +32,7 @@ bool replay_append(char *words, size_t *length, const char *word)
 {
     size_t size = strlen(word);
 
-    if (size + 2 > REPLAY_KEY_MAX - *length || !cdi_plain(word))
+    if (size + 2 > REPLAY_KEY_MAX - *length || !is_plain(word))
         return false;
     memcpy(words + *length, word, size);
     words[*length + size] = '\1';
@@ -77,7 +77,8 @@ void replay_configure(const char *name, int argc, char **argv, char **envp, void
     long timeout = REPLAY_TIMEOUT_S;
     bool configures = false;
 
-    if (argc < 4 || getauxval(AT_SECURE) || !is_plain(envp) || !replay_append(words, &length, "configure"))
+    if (argc < 4 || getauxval(AT_SECURE) || !means_the_same(envp) ||
+        !replay_append(words, &length, "configure"))
         return;
     for (int i = 1; i < argc - 1; i++) {
         bool named = !strncmp(argv[i], PID, strlen(PID));

@@ -1,11 +1,11 @@
 /* `nvc-cli vgpu run` starts a program of the caller's, and `vgpu check` tries what one would load. That program gets the environment which the caller gave, not
  * the filtered one; the interpreter, which must not obey it, receives it as a file. */
+#include "_files.h"
 #include "launcher.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 static bool starts_a_program(char *const *argv)
 {
@@ -13,18 +13,6 @@ static bool starts_a_program(char *const *argv)
         if (!strcmp(argv[0], "vgpu") && (!strcmp(argv[1], "run") || !strcmp(argv[1], "check")))
             return true;
     return false;
-}
-
-static bool write_all(int fd, const char *text, size_t length)
-{
-    while (length > 0) {
-        ssize_t written = write(fd, text, length);
-        if (written <= 0)
-            return false;
-        text += written;
-        length -= (size_t)written;
-    }
-    return true;
 }
 
 void environment_carry(char *const *argv, char *const *given, const char *kept[ENVIRONMENT_MAX],

@@ -6,20 +6,14 @@
  * A relative path begins at the directory of launch.conf: pip's packages are made before it is known where they will
  * be installed.
  */
+#include "_files.h"
 #include "launcher.h"
 
-#include <errno.h>
 #include <string.h>
-#include <unistd.h>
 
 static bool plain(const char *text)
 {
-    if (strlen(text) >= PATH_MAX)
-        return false;
-    for (; *text; text++)
-        if (*text < ' ' || *text > '~' || strchr("'\"\\", *text))
-            return false;
-    return true;
+    return strlen(text) < PATH_MAX && is_plain(text) && !strpbrk(text, "'\"\\");
 }
 
 bool plain_path(const char *text)

@@ -91,6 +91,15 @@ static void join(char out[PATH_MAX], const char *name, const char *directory, co
         refuse(name, directory, "the path is too long");
 }
 
+/* The canonical name of what is there and may be trusted; else the program ends. */
+static void find(const char *name, const char *path, bool trusted, char canonical[PATH_MAX])
+{
+    const char *cause = resolve(path, trusted, canonical);
+
+    if (cause)
+        refuse(name, canonical, cause);
+}
+
 /* Everything that will be executed belongs to root: the code of the program itself. */
 static void check_code(const char *name, const char *code, const char *package)
 {
@@ -99,9 +108,7 @@ static void check_code(const char *name, const char *code, const char *package)
 
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
         join(path, name, code, parts[i]);
-        const char *cause = resolve(path, true, canonical);
-        if (cause)
-            refuse(name, canonical, cause);
+        find(name, path, true, canonical);
     }
 }
 
@@ -129,9 +136,9 @@ static void find_archive(const char *name, const char *library, bool trusted, ch
     archive[0] = '\0';
     if (access(path, F_OK) && errno == ENOENT)
         return;
-    const char *cause = resolve(path, trusted, archive);
-    if (cause || !plain_path(archive))
-        refuse(name, archive, cause ? cause : odd);
+    find(name, path, trusted, archive);
+    if (!plain_path(archive))
+        refuse(name, archive, odd);
 }
 
 /* Reads the archive that packaging/archive/build.py made. One that another version of Python made is passed over,
@@ -161,14 +168,14 @@ static void write_boot(const struct program *program, const char *library, const
         refuse(program->name, code, odd);
     size_t used = (size_t)snprintf(boot, room, "import sys;sys.path+=['%s'", code);
     for (size_t i = 0; i < conf->count; i++) {
-        const char *cause, *given = conf->paths[i];
+        const char *given = conf->paths[i];
         if (given[0] != '/') {
             join(path, program->name, library, given);
             given = path;
         }
-        cause = resolve(given, trusted, canonical);
-        if (cause || !plain_path(canonical))
-            refuse(program->name, canonical, cause ? cause : odd);
+        find(program->name, given, trusted, canonical);
+        if (!plain_path(canonical))
+            refuse(program->name, canonical, odd);
         used += (size_t)snprintf(boot + used, room - used, ",'%s'", canonical);
     }
     used += (size_t)snprintf(boot + used, room - used, "]\n");
@@ -189,7 +196,6 @@ _Noreturn void start(const struct program *program, char **argv, char **envp)
     const char *kept[ENVIRONMENT_MAX];
     char variable[CARRY_MAX];
     struct conf conf;
-    const char *cause;
 
     const char *name = program->name;
     settle(name, program->daemon ? sockets_passed() : 0);
@@ -199,20 +205,14 @@ _Noreturn void start(const struct program *program, char **argv, char **envp)
     find_prefix(name, prefix);
     join(library, name, prefix, "lib/nvc");
     join(path, name, library, "launch.conf");
-    cause = resolve(path, trusted, canonical);
-    if (cause)
-        refuse(name, canonical, cause);
+    find(name, path, trusted, canonical);
     int fd = open(canonical, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    cause = fd < 0 ? strerror(errno) : conf_read(fd, &conf);
+    const char *cause = fd < 0 ? strerror(errno) : conf_read(fd, &conf);
     if (cause)
         refuse(name, canonical, cause);
-    cause = resolve(conf.interpreter, trusted, interpreter);
-    if (cause)
-        refuse(name, interpreter, cause);
+    find(name, conf.interpreter, trusted, interpreter);
     join(path, name, library, "python");
-    cause = resolve(path, trusted, code);
-    if (cause)
-        refuse(name, code, cause);
+    find(name, path, trusted, code);
     if (trusted)
         check_code(name, code, program->package);
     find_archive(name, library, trusted, archive);
