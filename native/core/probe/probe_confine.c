@@ -1,5 +1,6 @@
 /* What the probe gives up before it loads the vendor's code. */
 #include "_probe.h"
+#include "apply.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -80,17 +81,16 @@ static int drop_ids(const struct nvc_probe_options *options)
 }
 
 /* All, or all but `kept`, which the process has already or does without. */
-static int drop_capabilities(uint32_t kept)
+static int drop_capabilities(uint64_t kept)
 {
-    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
-    struct __user_cap_data_struct sets[2] = {{0}};
+    uint64_t effective, permitted = 0, inheritable;
 
     prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
-    if (kept && syscall(SYS_capget, &header, sets) < 0)
-        return -1;
-    sets[0] = (struct __user_cap_data_struct){sets[0].permitted & kept, sets[0].permitted & kept, 0};
-    sets[1] = (struct __user_cap_data_struct){0};
-    return (int)syscall(SYS_capset, &header, sets);
+    int result = kept ? nvc_capget(&effective, &permitted, &inheritable) : 0;
+    if (result == 0)
+        result = nvc_capset(permitted & kept, permitted & kept, 0);
+    errno = -result;
+    return result;
 }
 
 int nvc_probe_confine(const struct nvc_probe_options *options, pid_t parent, struct nvc_probe_frame *frame)

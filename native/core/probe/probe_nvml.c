@@ -1,38 +1,11 @@
-/* The questions that the probe asks NVML. Types and numbers are those of nvml.h, which is a stable ABI. */
+/* The questions that the probe asks NVML. */
 #include "_probe.h"
 
 #include <dlfcn.h>
 #include <link.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-
-enum { NOT_SUPPORTED = 3, NOT_FOUND = 6, FUNCTION_NOT_FOUND = 13 };
-
-typedef void *nvml_device;
-
-struct nvml {
-    int (*init)(void);
-    const char *(*error_string)(int);
-    int (*driver_version)(char *, unsigned);
-    int (*cuda_version)(int *);
-    int (*count)(unsigned *);
-    int (*handle)(unsigned, nvml_device *);
-    int (*minor)(nvml_device, unsigned *);
-    int (*pci)(nvml_device, void *);
-    int (*uuid)(nvml_device, char *, unsigned);
-    int (*name)(nvml_device, char *, unsigned);
-    int (*brand)(nvml_device, unsigned *);
-    int (*capability)(nvml_device, int *, int *);
-    int (*mig_mode)(nvml_device, unsigned *, unsigned *);
-    int (*mig_max)(nvml_device, unsigned *);
-    int (*mig_handle)(nvml_device, unsigned, nvml_device *);
-    int (*gpu_instance)(nvml_device, unsigned *);
-    int (*compute_instance)(nvml_device, unsigned *);
-    int (*memory)(nvml_device, void *);
-};
-
-/* A driver that lacks an optional function answers as NVML does for a missing one. */
-#define CALL(function, ...) (nvml->function ? nvml->function(__VA_ARGS__) : FUNCTION_NOT_FOUND)
 
 static void *symbol(void *library, const char *name, const char *older)
 {
@@ -40,32 +13,8 @@ static void *symbol(void *library, const char *name, const char *older)
     return found || !older ? found : dlsym(library, older);
 }
 
-static void resolve(void *library, struct nvml *nvml)
-{
-    /* The cast through void ** is POSIX's way from dlsym to a function. */
-    *(void **)&nvml->init = symbol(library, "nvmlInit_v2", "nvmlInit");
-    *(void **)&nvml->error_string = symbol(library, "nvmlErrorString", NULL);
-    *(void **)&nvml->driver_version = symbol(library, "nvmlSystemGetDriverVersion", NULL);
-    *(void **)&nvml->cuda_version =
-        symbol(library, "nvmlSystemGetCudaDriverVersion", "nvmlSystemGetCudaDriverVersion_v2");
-    *(void **)&nvml->count = symbol(library, "nvmlDeviceGetCount_v2", "nvmlDeviceGetCount");
-    *(void **)&nvml->handle = symbol(library, "nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByIndex");
-    *(void **)&nvml->minor = symbol(library, "nvmlDeviceGetMinorNumber", NULL);
-    *(void **)&nvml->pci = symbol(library, "nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetPciInfo_v2");
-    *(void **)&nvml->uuid = symbol(library, "nvmlDeviceGetUUID", NULL);
-    *(void **)&nvml->name = symbol(library, "nvmlDeviceGetName", NULL);
-    *(void **)&nvml->brand = symbol(library, "nvmlDeviceGetBrand", NULL);
-    *(void **)&nvml->capability = symbol(library, "nvmlDeviceGetCudaComputeCapability", NULL);
-    *(void **)&nvml->mig_mode = symbol(library, "nvmlDeviceGetMigMode", NULL);
-    *(void **)&nvml->mig_max = symbol(library, "nvmlDeviceGetMaxMigDeviceCount", NULL);
-    *(void **)&nvml->mig_handle = symbol(library, "nvmlDeviceGetMigDeviceHandleByIndex", NULL);
-    *(void **)&nvml->gpu_instance = symbol(library, "nvmlDeviceGetGpuInstanceId", NULL);
-    *(void **)&nvml->compute_instance = symbol(library, "nvmlDeviceGetComputeInstanceId", NULL);
-    *(void **)&nvml->memory = symbol(library, "nvmlDeviceGetMemoryInfo", NULL);
-}
-
 /* The first of the names that loads. An absolute one that does not exist is no news. */
-void *nvc_probe_load(const char *libraries, struct nvc_probe_frame *frame)
+static void *load(const char *libraries, struct nvc_probe_frame *frame)
 {
     int told = 0;
 
@@ -88,18 +37,36 @@ void *nvc_probe_load(const char *libraries, struct nvc_probe_frame *frame)
     return NULL;
 }
 
-static void note_library(void *library, struct nvc_probe_frame *frame)
-{
-    struct link_map *map = NULL;
-
-    if (dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 && map && map->l_name)
-        memcpy(frame->library, map->l_name, strnlen(map->l_name, sizeof(frame->library) - 1));
-}
-
 static const char *error_text(const struct nvml *nvml, int code)
 {
     const char *text = nvml->error_string ? nvml->error_string(code) : NULL;
     return text ? text : "unknown error";
+}
+
+int nvc_probe_fail_call(const struct nvml *nvml, struct nvc_probe_frame *frame, const char *call, int code,
+                        const char *uuid)
+{
+    char whole[512];
+
+    snprintf(whole, sizeof(whole), "%s%s%s", uuid, *uuid ? ": " : "", error_text(nvml, code));
+    return nvc_probe_fail(frame, NVC_PROBE_NVML, code, call, whole);
+}
+
+int nvc_probe_begin(const char *libraries, struct nvc_probe_frame *frame, struct nvml *nvml)
+{
+    void *library = load(libraries, frame);
+    struct link_map *map = NULL;
+
+    if (!library)
+        return -1;
+    if (dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 && map && map->l_name)
+        memcpy(frame->library, map->l_name, strnlen(map->l_name, sizeof(frame->library) - 1));
+    /* The cast through void ** is POSIX's way from dlsym to a function. */
+    *(void **)&nvml->error_string = symbol(library, "nvmlErrorString", NULL);
+#define FIND(field, parameters, name, older) *(void **)&nvml->field = symbol(library, name, older);
+    NVML_FUNCTIONS(FIND)
+    int code = CALL(init, );
+    return code == 0 ? 0 : nvc_probe_fail_call(nvml, frame, "nvmlInit", code, "");
 }
 
 static void put(char *field, const char *text)
@@ -112,7 +79,7 @@ static void put(char *field, const char *text)
 static int get_string(int (*function)(nvml_device, char *, unsigned), nvml_device device, char *field)
 {
     char buffer[4096] = {0};
-    int code = function ? function(device, buffer, NVC_PROBE_STRING) : FUNCTION_NOT_FOUND;
+    int code = function ? function(device, buffer, NVC_PROBE_STRING) : NVML_FUNCTION_NOT_FOUND;
 
     if (code == 0)
         memcpy(field, buffer, NVC_PROBE_STRING);
@@ -169,7 +136,7 @@ static void query_mig(const struct nvml *nvml, nvml_device device, struct nvc_pr
         nvml_device handle = NULL;
         int code = CALL(mig_handle, device, index, &handle);
 
-        if (code == NOT_FOUND)
+        if (code == NVML_NOT_FOUND)
             continue;
         mig->index = index;
         if (code == 0)
@@ -223,31 +190,17 @@ static void query_gpu(const struct nvml *nvml, unsigned index, struct nvc_probe_
     query_mig(nvml, device, gpu);
 }
 
-static int fail(const struct nvml *nvml, struct nvc_probe_frame *frame, const char *call, int code)
-{
-    return nvc_probe_fail(frame, NVC_PROBE_NVML, code, call, error_text(nvml, code));
-}
-
 void nvc_probe_query(const char *libraries, struct nvc_probe_frame *frame, struct nvc_probe_gpu *gpus)
 {
     struct nvml table = {0}, *nvml = &table;
     char version[4096] = {0};
     unsigned count = 0;
-    void *library = nvc_probe_load(libraries, frame);
-    int code;
 
-    if (!library)
+    if (nvc_probe_begin(libraries, frame, nvml) < 0)
         return;
-    note_library(library, frame);
-    resolve(library, nvml);
-    code = CALL(init, );
+    int code = CALL(driver_version, version, sizeof(frame->driver_version));
     if (code != 0) {
-        fail(nvml, frame, "nvmlInit", code);
-        return;
-    }
-    code = CALL(driver_version, version, sizeof(frame->driver_version));
-    if (code != 0) {
-        fail(nvml, frame, "nvmlSystemGetDriverVersion", code);
+        nvc_probe_fail_call(nvml, frame, "nvmlSystemGetDriverVersion", code, "");
         return;
     }
     memcpy(frame->driver_version, version, sizeof(frame->driver_version));
@@ -255,7 +208,7 @@ void nvc_probe_query(const char *libraries, struct nvc_probe_frame *frame, struc
         frame->cuda_version = 0;
     code = CALL(count, &count);
     if (code != 0) {
-        fail(nvml, frame, "nvmlDeviceGetCount", code);
+        nvc_probe_fail_call(nvml, frame, "nvmlDeviceGetCount", code, "");
         return;
     }
     if (count > NVC_PROBE_MAX_GPUS) {
@@ -264,10 +217,7 @@ void nvc_probe_query(const char *libraries, struct nvc_probe_frame *frame, struc
     }
     for (unsigned index = 0; index < count; index++)
         query_gpu(nvml, index, &gpus[index]);
-    /* Last, so that a failure above leaves a frame without records. */
-    frame->status = NVC_PROBE_OK;
-    frame->code = 0;
-    memset(frame->step, 0, sizeof(frame->step));
-    memset(frame->text, 0, sizeof(frame->text));
+    /* Last, so that a failure above leaves a frame without records. Nothing is said of libraries that did not load. */
+    nvc_probe_fail(frame, NVC_PROBE_OK, 0, "", NULL);
     frame->gpu_count = count;
 }
