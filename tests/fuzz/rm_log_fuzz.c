@@ -32,9 +32,9 @@ int nvc_rm_make(int fd, uint32_t root, uint32_t parent, uint32_t object, uint32_
     abort();
 }
 
-int nvc_rm_escape(int fd, unsigned int number, void *structure, uint32_t size)
+int nvc_rm_escape(int fd, unsigned int number, void *structure, uint32_t size, const uint32_t *status)
 {
-    (void)fd, (void)number, (void)structure, (void)size;
+    (void)fd, (void)number, (void)structure, (void)size, (void)status;
     abort();
 }
 

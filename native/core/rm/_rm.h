@@ -189,6 +189,6 @@ int nvc_rm_make(int fd, uint32_t root, uint32_t parent, uint32_t object, uint32_
                 uint32_t size);
 int nvc_rm_control(int fd, uint32_t client, uint32_t object, uint32_t command, void *parameters,
                    uint32_t size);
-int nvc_rm_escape(int fd, unsigned int number, void *structure, uint32_t size);
+int nvc_rm_escape(int fd, unsigned int number, void *structure, uint32_t size, const uint32_t *status);
 
 #endif

@@ -9,16 +9,20 @@
 enum { HEADER_BYTES = 4096, RECORD_BYTES = 512 << 10 };
 enum { HEADER_MEMORY, RECORD_MEMORY, BUFFER };
 
+static int make(struct nvc_rm_log *log, uint32_t handle, uint32_t class, void *parameters, uint32_t size)
+{
+    int error = nvc_rm_make(log->fd, log->client, log->client, handle, class, parameters, size);
+
+    log->made += !error;
+    return error;
+}
+
 static int make_memory(struct nvc_rm_log *log, uint32_t handle, uint64_t size)
 {
     struct rm_memory memory = {
         .owner = 0x6e766364, .attr = ATTR_CACHED, .attr2 = ATTR2_USER_READ_ONLY, .size = size};
-    int error =
-        nvc_rm_make(log->fd, log->client, log->client, handle, CLASS_DEVICELESS, &memory, sizeof(memory));
 
-    if (!error)
-        log->made++;
-    return error;
+    return make(log, handle, CLASS_DEVICELESS, &memory, sizeof(memory));
 }
 
 /* A descriptor of the control file holds what is to be mapped by it, once. */
@@ -30,12 +34,11 @@ static int map_memory(struct nvc_rm_log *log, uint32_t handle, uint64_t size, in
                           .length = size,
                           .flags = MAP_READ_ONLY,
                           .fd = fd};
-    int error = nvc_rm_escape(log->fd, RM_MAP_MEMORY, &call, sizeof(call));
-    void *memory;
+    int error = nvc_rm_escape(log->fd, RM_MAP_MEMORY, &call, sizeof(call), &call.status);
 
-    if (error || call.status)
-        return error ? error : call.status <= INT32_MAX ? (int)call.status : -EBADMSG;
-    memory = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
+    if (error)
+        return error;
+    void *memory = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
     if (memory == MAP_FAILED)
         return -errno;
     *out = memory;
@@ -64,11 +67,9 @@ static int bind(struct nvc_rm_log *log)
     if (buffer.subdevice == 0)
         return -EINVAL;
     log->step = NVC_RM_LOG_BUFFER;
-    error = nvc_rm_make(log->fd, log->client, log->client, log->handles + BUFFER, CLASS_BUFFER, &buffer,
-                        sizeof(buffer));
+    error = make(log, log->handles + BUFFER, CLASS_BUFFER, &buffer, sizeof(buffer));
     if (error)
         return error;
-    log->made++;
     log->step = NVC_RM_LOG_ENABLE;
     error = nvc_rm_control(log->fd, log->client, log->handles + BUFFER, CMD_ENABLE_EVENTS, &enable,
                            sizeof(enable));
@@ -82,24 +83,21 @@ static int bind(struct nvc_rm_log *log)
 
 int nvc_rm_log_open(struct nvc_rm_log *log, int header_fd, int records_fd)
 {
-    int error;
+    static const uint64_t sizes[] = {HEADER_BYTES, RECORD_BYTES};
+    const int fds[] = {header_fd, records_fd};
+    void **const places[] = {&log->header, &log->records};
+    int error = 0;
 
     log->made = 0;
     log->header = log->records = NULL;
     log->count = (RECORD_BYTES - HEADER_BYTES) / sizeof(struct rm_log_record);
-    log->step = NVC_RM_LOG_HEADER;
-    error = make_memory(log, log->handles + HEADER_MEMORY, HEADER_BYTES);
-    if (!error) {
-        log->step = NVC_RM_LOG_RECORDS;
-        error = make_memory(log, log->handles + RECORD_MEMORY, RECORD_BYTES);
+    for (uint32_t i = 0; i < 2 && !error; i++) {
+        log->step = NVC_RM_LOG_HEADER + i;
+        error = make_memory(log, log->handles + i, sizes[i]);
     }
-    if (!error) {
-        log->step = NVC_RM_LOG_MAP_HEADER;
-        error = map_memory(log, log->handles + HEADER_MEMORY, HEADER_BYTES, header_fd, &log->header);
-    }
-    if (!error) {
-        log->step = NVC_RM_LOG_MAP_RECORDS;
-        error = map_memory(log, log->handles + RECORD_MEMORY, RECORD_BYTES, records_fd, &log->records);
+    for (uint32_t i = 0; i < 2 && !error; i++) {
+        log->step = NVC_RM_LOG_MAP_HEADER + i;
+        error = map_memory(log, log->handles + i, sizes[i], fds[i], places[i]);
     }
     if (!error)
         error = bind(log);

@@ -11,16 +11,11 @@ static uint64_t address(const void *pointer)
     return (uint64_t)(uintptr_t)pointer;
 }
 
-static int from_status(uint32_t status)
-{
-    return status <= INT32_MAX ? (int)status : -EBADMSG;
-}
-
-int nvc_rm_escape(int fd, unsigned int number, void *structure, uint32_t size)
+int nvc_rm_escape(int fd, unsigned int number, void *structure, uint32_t size, const uint32_t *status)
 {
     for (int tries = 0;; tries++) {
         if (ioctl(fd, _IOC(_IOC_READ | _IOC_WRITE, RM_MAGIC, number, size), structure) >= 0)
-            return 0;
+            return *status <= INT32_MAX ? (int)*status : -EBADMSG;
         if ((errno != EINTR && errno != EAGAIN) || tries == 8)
             return -errno;
     }
@@ -30,28 +25,24 @@ int nvc_rm_make(int fd, uint32_t root, uint32_t parent, uint32_t object, uint32_
                 uint32_t size)
 {
     struct rm_alloc call = {root, parent, object, class, address(parameters), size, 0};
-    int error = nvc_rm_escape(fd, RM_ALLOC, &call, sizeof(call));
 
-    return error ? error : from_status(call.status);
+    return nvc_rm_escape(fd, RM_ALLOC, &call, sizeof(call), &call.status);
 }
 
 int nvc_rm_control(int fd, uint32_t client, uint32_t object, uint32_t command, void *parameters,
                    uint32_t size)
 {
     struct rm_control call = {client, object, command, 0, address(parameters), size, 0};
-    int error = nvc_rm_escape(fd, RM_CONTROL, &call, sizeof(call));
 
-    return error ? error : from_status(call.status);
+    return nvc_rm_escape(fd, RM_CONTROL, &call, sizeof(call), &call.status);
 }
 
 int nvc_rm_client(int fd, uint32_t *client)
 {
     uint32_t handle = 0;
     struct rm_alloc call = {0, 0, 0, CLASS_CLIENT, address(&handle), sizeof(handle), 0};
-    int error = nvc_rm_escape(fd, RM_ALLOC, &call, sizeof(call));
+    int error = nvc_rm_escape(fd, RM_ALLOC, &call, sizeof(call), &call.status);
 
-    if (!error)
-        error = from_status(call.status);
     *client = call.object;
     return error;
 }
@@ -59,9 +50,8 @@ int nvc_rm_client(int fd, uint32_t *client)
 int nvc_rm_free(int fd, uint32_t client, uint32_t parent, uint32_t object)
 {
     struct rm_free call = {client, parent, object, 0};
-    int error = nvc_rm_escape(fd, RM_FREE, &call, sizeof(call));
 
-    return error ? error : from_status(call.status);
+    return nvc_rm_escape(fd, RM_FREE, &call, sizeof(call), &call.status);
 }
 
 int nvc_rm_device(int fd, uint32_t client, uint32_t instance, uint32_t device, uint32_t subdevice)
