@@ -10,14 +10,15 @@ from nvc.kernel import ffi, lib
 
 def versions() -> dict[str, str]:
     """Versions, and how the native part was built, by the names that nvidia-container-cli prints."""
+    date, revision, compiler, flags = ffi.string(lib.nvc_build()).decode("ascii", "replace").split("\n")
     return {
         "cli-version": nvc.__version__,
         "lib-version": nvc.__version__,
-        "build date": _told(lib.nvc_build_date()),
-        "build revision": _told(lib.nvc_build_revision()),
-        "build compiler": _told(lib.nvc_build_compiler()),
+        "build date": date,
+        "build revision": revision,
+        "build compiler": compiler,
         "build platform": posix.uname().machine,
-        "build flags": _told(lib.nvc_build_flags()),
+        "build flags": flags,
     }
 
 
@@ -38,8 +39,3 @@ def version_document() -> dict[str, str]:
         "buildFlags",
     )
     return dict(zip(keys, versions().values()))
-
-
-def _told(text: ffi.CData) -> str:
-    told: bytes = ffi.string(text)
-    return told.decode("ascii", "replace")

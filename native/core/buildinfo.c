@@ -6,27 +6,13 @@
 #define NVC_BUILD_REVISION "unknown"
 #define NVC_BUILD_FLAGS "unknown"
 #endif
-
-const char *nvc_build_date(void)
-{
-    return NVC_BUILD_DATE;
-}
-
-const char *nvc_build_revision(void)
-{
-    return NVC_BUILD_REVISION;
-}
-
-const char *nvc_build_compiler(void)
-{
 #ifdef __clang__
-    return __VERSION__;
+#define COMPILER __VERSION__
 #else
-    return "gcc " __VERSION__;
+#define COMPILER "gcc " __VERSION__
 #endif
-}
 
-const char *nvc_build_flags(void)
+const char *nvc_build(void)
 {
-    return NVC_BUILD_FLAGS;
+    return NVC_BUILD_DATE "\n" NVC_BUILD_REVISION "\n" COMPILER "\n" NVC_BUILD_FLAGS;
 }

@@ -15,6 +15,8 @@ from nvc.base.value import Value
 from nvc.kernel import checked, ffi, lib, strerror
 
 _LOG_BYTES = 1 << 20
+_LOOKUP, _UPDATE, _DELETE = 1, 2, 3  # linux/bpf.h: enum bpf_cmd
+_RAW_TRACEPOINT = 17  # enum bpf_prog_type
 _INSTRUCTION = 8
 #: src_reg of a 64-bit load whose constant is a map's descriptor (linux/bpf.h: BPF_PSEUDO_MAP_FD).
 _MAP_FD = 1
@@ -88,18 +90,18 @@ class Map:
     def get(self, key: bytes) -> bytes | None:
         """The value of a key, or None."""
         value = ffi.new("char[]", self.shape.value_size)
-        result = lib.nvc_bpf_map_lookup(self.fd, key, value)
+        result = lib.nvc_bpf_map(_LOOKUP, self.fd, key, value)
         if result == -errno.ENOENT:
             return None
         checked(result, self.shape.name)
         return bytes(ffi.buffer(value))
 
     def put(self, key: bytes, value: bytes) -> None:
-        checked(lib.nvc_bpf_map_update(self.fd, key, value, 0), self.shape.name)
+        checked(lib.nvc_bpf_map(_UPDATE, self.fd, key, value), self.shape.name)
 
     def remove(self, key: bytes) -> None:
         """Nothing happens when it is not there."""
-        result = lib.nvc_bpf_map_delete(self.fd, key)
+        result = lib.nvc_bpf_map(_DELETE, self.fd, key, ffi.NULL)
         if result != -errno.ENOENT:
             checked(result, self.shape.name)
 
@@ -150,11 +152,11 @@ def load(program: Program, license_text: str, maps: list[Map]) -> int:
         at = place * _INSTRUCTION
         code[at + 1] = code[at + 1] & 0x0F | _MAP_FD << 4
         struct.pack_into("<i", code, at + 4, maps[index].fd)
-    arguments = (bytes(code), len(code), program.name.encode(), license_text.encode())
-    result = lib.nvc_bpf_tracing_load(*arguments, ffi.NULL, 0)
+    arguments = (_RAW_TRACEPOINT, program.name.encode(), license_text.encode(), bytes(code), len(code))
+    result = lib.nvc_bpf_load(*arguments, ffi.NULL, 0)
     if result < 0:
         log = ffi.new("char[]", _LOG_BYTES)
-        lib.nvc_bpf_tracing_load(*arguments, log, _LOG_BYTES)
+        lib.nvc_bpf_load(*arguments, log, _LOG_BYTES)
         text = ffi.string(log).decode("utf-8", "replace")
         lines = [line for line in text.splitlines() if line and not line.startswith("processed ")]
         words = strerror(-result)

@@ -25,16 +25,13 @@ int nvc_bpf(int command, union bpf_attr *attr)
 
 int nvc_bpf_query(int cgroup, int effective, uint32_t *ids, uint32_t *count, uint32_t *attach_flags)
 {
-    union bpf_attr attr;
-    int result;
-
-    memset(&attr, 0, sizeof(attr));
+    BPF_ATTR(attr);
     attr.query.target_fd = (uint32_t)cgroup;
     attr.query.attach_type = BPF_CGROUP_DEVICE;
     attr.query.query_flags = effective ? BPF_F_QUERY_EFFECTIVE : 0;
     attr.query.prog_ids = nvc_bpf_address(ids);
     attr.query.prog_cnt = *count;
-    result = nvc_bpf(BPF_PROG_QUERY, &attr);
+    int result = nvc_bpf(BPF_PROG_QUERY, &attr);
     *count = attr.query.prog_cnt;
     *attach_flags = attr.query.attach_flags;
     return result;
@@ -42,18 +39,14 @@ int nvc_bpf_query(int cgroup, int effective, uint32_t *ids, uint32_t *count, uin
 
 int nvc_bpf_program_open(uint32_t id)
 {
-    union bpf_attr attr;
-
-    memset(&attr, 0, sizeof(attr));
+    BPF_ATTR(attr);
     attr.prog_id = id;
     return nvc_bpf(BPF_PROG_GET_FD_BY_ID, &attr);
 }
 
 static int object_info(int object, void *info, uint32_t size)
 {
-    union bpf_attr attr;
-
-    memset(&attr, 0, sizeof(attr));
+    BPF_ATTR(attr);
     attr.info.bpf_fd = (uint32_t)object;
     attr.info.info_len = size;
     attr.info.info = nvc_bpf_address(info);
@@ -91,9 +84,7 @@ void nvc_bpf_name(char *to, size_t room, const char *name)
 int nvc_bpf_load(uint32_t type, const char *name, const char *license, const void *instructions,
                  uint32_t size, char *log, uint32_t log_size)
 {
-    union bpf_attr attr;
-
-    memset(&attr, 0, sizeof(attr));
+    BPF_ATTR(attr);
     attr.prog_type = type;
     attr.insns = nvc_bpf_address(instructions);
     attr.insn_cnt = size / sizeof(struct bpf_insn);
@@ -116,9 +107,7 @@ int nvc_bpf_program_load(const void *instructions, uint32_t size, char *log, uin
 
 int nvc_bpf_attach(int cgroup, int program, uint32_t flags, int replaced)
 {
-    union bpf_attr attr;
-
-    memset(&attr, 0, sizeof(attr));
+    BPF_ATTR(attr);
     attr.target_fd = (uint32_t)cgroup;
     attr.attach_bpf_fd = (uint32_t)program;
     attr.attach_type = BPF_CGROUP_DEVICE;
@@ -130,21 +119,16 @@ int nvc_bpf_attach(int cgroup, int program, uint32_t flags, int replaced)
 
 int nvc_bpf_link_next(uint32_t *id)
 {
-    union bpf_attr attr;
-    int result;
-
-    memset(&attr, 0, sizeof(attr));
+    BPF_ATTR(attr);
     attr.start_id = *id;
-    result = nvc_bpf(BPF_LINK_GET_NEXT_ID, &attr);
+    int result = nvc_bpf(BPF_LINK_GET_NEXT_ID, &attr);
     *id = attr.next_id;
     return result;
 }
 
 int nvc_bpf_link_open(uint32_t id)
 {
-    union bpf_attr attr;
-
-    memset(&attr, 0, sizeof(attr));
+    BPF_ATTR(attr);
     attr.link_id = id;
     return nvc_bpf(BPF_LINK_GET_FD_BY_ID, &attr);
 }
@@ -169,9 +153,7 @@ int nvc_bpf_link_info(int link, struct nvc_bpf_link *info)
 
 int nvc_bpf_link_update(int link, int program, int old)
 {
-    union bpf_attr attr;
-
-    memset(&attr, 0, sizeof(attr));
+    BPF_ATTR(attr);
     attr.link_update.link_fd = (uint32_t)link;
     attr.link_update.new_prog_fd = (uint32_t)program;
     attr.link_update.flags = BPF_F_REPLACE;

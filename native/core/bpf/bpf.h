@@ -24,6 +24,9 @@ int nvc_bpf_query(int cgroup, int effective, uint32_t *ids, uint32_t *count, uin
 int nvc_bpf_program_open(uint32_t id);
 int nvc_bpf_program_info(int program, struct nvc_bpf_program *info, void *instructions, uint32_t room);
 /* `log` may be null; else the verifier's text, NUL-terminated. `size` is in bytes. */
+int nvc_bpf_load(uint32_t type, const char *name, const char *license, const void *instructions,
+                 uint32_t size, char *log, uint32_t log_size);
+/* The same for a device program. */
 int nvc_bpf_program_load(const void *instructions, uint32_t size, char *log, uint32_t log_size);
 /* `replaced` is a program's descriptor, or -1 without BPF_F_REPLACE in `flags`. */
 int nvc_bpf_attach(int cgroup, int program, uint32_t flags, int replaced);

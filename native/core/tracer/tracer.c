@@ -28,9 +28,7 @@ int nvc_bpf_is_mounted(const char *directory)
 int nvc_bpf_map_create(uint32_t type, uint32_t key_size, uint32_t value_size, uint32_t entries,
                        uint32_t flags, const char *name)
 {
-    union bpf_attr attr;
-
-    memset(&attr, 0, sizeof(attr));
+    BPF_ATTR(attr);
     attr.map_type = type;
     attr.key_size = key_size;
     attr.value_size = value_size;
@@ -40,17 +38,9 @@ int nvc_bpf_map_create(uint32_t type, uint32_t key_size, uint32_t value_size, ui
     return nvc_bpf(BPF_MAP_CREATE, &attr);
 }
 
-int nvc_bpf_tracing_load(const void *instructions, uint32_t size, const char *name, const char *license,
-                         char *log, uint32_t log_size)
-{
-    return nvc_bpf_load(BPF_PROG_TYPE_RAW_TRACEPOINT, name, license, instructions, size, log, log_size);
-}
-
 int nvc_bpf_tracepoint_open(int program, const char *tracepoint)
 {
-    union bpf_attr attr;
-
-    memset(&attr, 0, sizeof(attr));
+    BPF_ATTR(attr);
     attr.raw_tracepoint.name = nvc_bpf_address(tracepoint);
     attr.raw_tracepoint.prog_fd = (uint32_t)program;
     return nvc_bpf(BPF_RAW_TRACEPOINT_OPEN, &attr);
@@ -58,9 +48,7 @@ int nvc_bpf_tracepoint_open(int program, const char *tracepoint)
 
 int nvc_bpf_pin(int object, const char *path)
 {
-    union bpf_attr attr;
-
-    memset(&attr, 0, sizeof(attr));
+    BPF_ATTR(attr);
     attr.pathname = nvc_bpf_address(path);
     attr.bpf_fd = (uint32_t)object;
     return nvc_bpf(BPF_OBJ_PIN, &attr);
@@ -68,48 +56,27 @@ int nvc_bpf_pin(int object, const char *path)
 
 int nvc_bpf_pinned(const char *path)
 {
-    union bpf_attr attr;
-
-    memset(&attr, 0, sizeof(attr));
+    BPF_ATTR(attr);
     attr.pathname = nvc_bpf_address(path);
     return nvc_bpf(BPF_OBJ_GET, &attr);
 }
 
-static int element(int command, int map, const void *key, const void *value, uint64_t flags)
+int nvc_bpf_map(int command, int map, const void *key, const void *value)
 {
-    union bpf_attr attr;
-
-    memset(&attr, 0, sizeof(attr));
+    BPF_ATTR(attr);
     attr.map_fd = (uint32_t)map;
     attr.key = nvc_bpf_address(key);
     attr.value = nvc_bpf_address(value);
-    attr.flags = flags;
     return nvc_bpf(command, &attr);
-}
-
-int nvc_bpf_map_lookup(int map, const void *key, void *value)
-{
-    return element(BPF_MAP_LOOKUP_ELEM, map, key, value, 0);
-}
-
-int nvc_bpf_map_update(int map, const void *key, const void *value, uint64_t flags)
-{
-    return element(BPF_MAP_UPDATE_ELEM, map, key, value, flags);
-}
-
-int nvc_bpf_map_delete(int map, const void *key)
-{
-    return element(BPF_MAP_DELETE_ELEM, map, key, NULL, 0);
 }
 
 int nvc_bpf_map_dump(int map, void *keys, uint32_t key_size, void *values, uint32_t value_size,
                      uint32_t room)
 {
     uint32_t total = 0, position = 0;
-    union bpf_attr attr;
 
     while (total < room) {
-        memset(&attr, 0, sizeof(attr));
+        BPF_ATTR(attr);
         attr.batch.in_batch = total ? nvc_bpf_address(&position) : 0;
         attr.batch.out_batch = nvc_bpf_address(&position);
         attr.batch.keys = nvc_bpf_address((char *)keys + (size_t)total * key_size);

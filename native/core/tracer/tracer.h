@@ -10,17 +10,12 @@ int nvc_bpf_mount(const char *directory);
 int nvc_bpf_is_mounted(const char *directory);
 int nvc_bpf_map_create(uint32_t type, uint32_t key_size, uint32_t value_size, uint32_t entries,
                        uint32_t flags, const char *name);
-/* A program on a raw tracepoint. `log` as in nvc_bpf_program_load. */
-int nvc_bpf_tracing_load(const void *instructions, uint32_t size, const char *name, const char *license,
-                         char *log, uint32_t log_size);
 /* A link: closing it, unless it is pinned, takes the program away. */
 int nvc_bpf_tracepoint_open(int program, const char *tracepoint);
 int nvc_bpf_pin(int object, const char *path);
 int nvc_bpf_pinned(const char *path);
-/* Sizes are the map's; -ENOENT when there is no such key. */
-int nvc_bpf_map_lookup(int map, const void *key, void *value);
-int nvc_bpf_map_update(int map, const void *key, const void *value, uint64_t flags);
-int nvc_bpf_map_delete(int map, const void *key);
+/* A command of bpf(2) for one entry. Sizes are the map's; -ENOENT when there is no such key. */
+int nvc_bpf_map(int command, int map, const void *key, const void *value);
 /* Copies a whole hash map, at most `room` entries, and returns how many. Entries that change meanwhile may be missing or
  * appear twice. */
 int nvc_bpf_map_dump(int map, void *keys, uint32_t key_size, void *values, uint32_t value_size,
