@@ -16,7 +16,7 @@ import time
 
 from nvc._syscalls import ffi, lib
 from nvc.base.files import closing
-from nvc.base.types import Callable, Iterable
+from nvc.base.types import Callable, Iterable, Iterator
 from nvc.kernel import O_PATH, checked
 
 #: Seconds that the first process which does not answer is waited for. The next one has half of it, and so on.
@@ -258,13 +258,11 @@ def borrow(pid: int, number: int) -> int:
     return looks.open(f"/proc/{pid}/fd/{number}", BORROW)
 
 
-def open_files(paths: Iterable[str]) -> Iterable[int]:
+def open_files(paths: Iterable[str]) -> Iterator[list[int]]:
     """Descriptors (O_PATH) of what a process has open, by paths as /proc/7/fd/3; -errno for each that failed.
 
-    Raises OSError.
+    They come some at a time, and are the caller's to close. Raises OSError.
     """
     rest = iter(paths)
     while some := [path for _, path in zip(range(_BATCH), rest)]:
-        for found in looks.some(some, O_PATH):
-            assert isinstance(found, int)
-            yield found
+        yield [found for found in looks.some(some, O_PATH) if isinstance(found, int)]

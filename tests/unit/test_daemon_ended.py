@@ -80,7 +80,8 @@ for one in made:
 
 @pytest.mark.parametrize("most", [0, 10_000_000_000])
 def test_who_has_the_memory_of_the_dead_is_stopped(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    """Not those that NVML lists, nor processes of others; also where each look comes to one descriptor only."""
+    """Not those that NVML lists, nor processes of others. A look that ends at once leaves nothing open."""
+    before = len(os.listdir("/proc/self/fd"))
     monkeypatch.setattr("nvc.daemon.audit.holders.nvidia_major", lambda majors: majors["mem"])
     monkeypatch.setattr("nvc.daemon.audit.holders.LOOK_TIME", most)
     pipe = subprocess.PIPE
@@ -122,6 +123,7 @@ def test_who_has_the_memory_of_the_dead_is_stopped(monkeypatch: pytest.MonkeyPat
         finally:
             program.kill()
             stranger.kill()
+    assert len(os.listdir("/proc/self/fd")) <= before + 2, "a directory for each of the two slices at most"
 
 
 def finder(monkeypatch: pytest.MonkeyPatch, kernel: LinuxKernel, said: list[str]) -> HolderFinder:

@@ -52,7 +52,7 @@ class HolderFinder:
         return None
 
     def _processes(self, key: str) -> Iterator[tuple[int, int] | None]:
-        """Number and start of each process of a slice that has a node open; None after each descriptor of any."""
+        """Number and start of each process of a slice that has a node open; None after some descriptors of any."""
         with open("/proc/devices", "rb") as devices:
             major = nvidia_major(char_majors(devices.read()))
         for name in os.listdir("/proc"):
@@ -70,10 +70,14 @@ class HolderFinder:
                         self.slices.say(f"process {name} may hold memory of one that has ended: {error}")
 
     def _descriptors(self, pid: str, major: int) -> Iterator[bool]:
-        """Whether each descriptor of a process is of a node of the driver. Raises OSError."""
+        """Whether some descriptors of a process, and then others, are of nodes of the driver. Raises OSError.
+
+        None is open in between: who asks may never come back, and the tenant's files would be busy.
+        """
         with os.scandir(f"/proc/{pid}/fd") as descriptors:
-            for fd in open_files(one.path for one in descriptors):
-                yield self._is_node(pid, fd, major)
+            for some in open_files(one.path for one in descriptors):
+                nodes = [self._is_node(pid, fd, major) for fd in some]
+                yield any(nodes)
 
     def _is_node(self, pid: str, opened: int, major: int) -> bool:
         try:
