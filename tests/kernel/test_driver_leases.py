@@ -104,7 +104,7 @@ def test_a_start_is_refused_while_the_host_looks_anew(
 ) -> None:
     with at_prestart(runc_bundle(debian), "runc", "true") as held:  # type: ignore[arg-type]
         with Lease(f"{driver}{CUDA}") as lease:
-            said = Configure(launcher, driver).refusal(held.pid, held.rootfs)
+            said = Configure(launcher, driver, "--timeout=0.5").refusal(held.pid, held.rootfs)
             assert f"held by a lease of process {lease.pid}" in said and "NVC-1102" in said
         Configure(launcher, driver)(held.pid, held.rootfs)
         held.release()

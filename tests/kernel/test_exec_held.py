@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support import CLEAN_ENV, PATIENCE, run
 from support.held import APART, Hold
-from support.nvcd import Place, ask, eventually
+from support.nvcd import ANEW, Place, ask, eventually
 from support.rootfs import LIBS
 
 from nvc.daemon.suspend import teller
@@ -68,13 +68,14 @@ def test_who_borrows_its_descriptor_or_enters_its_network(scratch: str, hold: Ho
 def test_others_are_served(place: Place, driver: str, launcher: str, scratch: str, hold: Hold) -> None:
     """By nvcd, which finds it at its start, and when it looks again; by `vgpu ls` and `vgpu run`."""
     libraries = f"{driver}{LIBS}"
+    place.constants["nvc.kernel.processes.PATIENCE"] = 0.2
     one = hold(f"{scratch}/before", *place.sliced(launcher, driver, "--memory=64m"), LD_LIBRARY_PATH=libraries)
     place.start(f"--root={driver}")
     two = hold(f"{scratch}/after", *place.sliced(launcher, driver, "--memory=64m"), LD_LIBRARY_PATH=libraries)
     other = place.tenant(uuids=(ask(place)["devices"][0]["uuid"],))
     eventually(place, lambda state: other.key in [each["key"] for each in state["slices"]])
     first = ask(place)["now"]
-    eventually(place, lambda state: state["now"] - first > 5.5e9)  # by then it has looked at everything anew
+    eventually(place, lambda state: state["now"] - first > ANEW)
     listed: Any = json.loads(run(*place.enter(launcher, "vgpu", "ls", "--format=json"), timeout=PATIENCE).stdout)
     assert len(listed["slices"]) == 3, listed
     words = place.sliced(launcher, driver, "--memory=64m")

@@ -16,7 +16,7 @@ from support import PATIENCE, REPO, run, until
 from support.mps_clients import Tenants, shared
 from support.mps_program import compile_control
 from support.nightly import few
-from support.nvcd import GPU, Place, ask, eventually
+from support.nvcd import GPU, SECOND, Place, ask, eventually
 from support.nvcd_programs import get, started
 from support.simdriver import WARN
 
@@ -119,6 +119,7 @@ def test_a_server_that_was_killed(place: Place, tenants: Tenants) -> None:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_control_daemon_that_ends_or_hangs(place: Place, tenants: Tenants, number: int) -> None:
     """Its directory stays, which the slices have mounted: a program of the same slice finds the next one there."""
+    place.constants |= {"nvc.daemon.mps.shared.AGAIN": SECOND, "nvc.daemon.mps.shared.WEDGED": 2 * SECOND}
     daemon = place.start(f"--root={tenants.driver}")
     one = tenants.start(*SLICE)
     assert one.do("start")[0] == 0

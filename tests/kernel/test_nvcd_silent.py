@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support import CLEAN_ENV, PATIENCE, REPO, run
 from support.locks import lock
-from support.nvcd import Place, ask, eventually
+from support.nvcd import ANEW, Place, ask, eventually
 from support.rootfs import LIBS
 
 from nvc.daemon.audit.accountant import _read
@@ -70,7 +70,7 @@ def test_others_are_served(place: Place, driver: str, busy: Any, silent: Callabl
     other = place.tenant(uuids=(ask(place)["devices"][0]["uuid"],))
     eventually(place, lambda state: other.key in [one["key"] for one in state["slices"]])
     first = ask(place)["now"]
-    state = eventually(place, lambda s: s["now"] - first > 5.5e9 and s["nvml"]["devices"] == 1)
+    state = eventually(place, lambda s: s["now"] - first > ANEW and s["nvml"]["devices"] == 1)
     assert [one["running"] for one in state["slices"]] == [True] * 6
 
 

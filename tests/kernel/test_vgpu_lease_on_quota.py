@@ -11,7 +11,7 @@ import pytest
 from support import CLEAN_ENV, run
 from support.fileleases import Lease
 from support.host import host
-from support.nvcd import Place, ask, eventually
+from support.nvcd import CLI, Place, ask, eventually
 from support.nvcd_programs import METRICS, Program, one, started
 from support.rootfs import LIBS
 
@@ -44,6 +44,8 @@ take()
 while True:
     signal.pause()
 """
+#: nvc-cli, which waits less.
+IMPATIENT = CLI.replace(";from", ";from nvc.slices.admin import change;change.FILE_LEASE_PATIENCE=0.3;from")
 
 
 class Holder:
@@ -105,15 +107,15 @@ def test_who_keeps_a_lease_is_named(
     """nvcd goes on meanwhile, and takes the slice up when the lease has ended."""
     holder = held_by("keeps")
     named = f"process {holder.process.pid}"
-    words = place.enter(launcher, "vgpu", "pause", str(pid))
-    refused = subprocess.run(words, env=CLEAN_ENV, capture_output=True, text=True)
+    words = "vgpu", "pause", str(pid)
+    refused = run(*place.enter(sys.executable, "-c", IMPATIENT, *words), env=CLEAN_ENV, check=False)
     assert refused.returncode == 1 and named in refused.stderr and "quota" in refused.stderr, refused.stderr
     started(place, driver, METRICS)
     (broken,) = ask(place)["broken"]
     assert named in broken["problem"] and "quota" in broken["problem"]
     holder.end()
     eventually(place, lambda state: not state["broken"] and one(state)["pids"])
-    run(*words, env=CLEAN_ENV)
+    run(*place.enter(launcher, *words), env=CLEAN_ENV)
 
 
 def test_all_leases_together_are_waited_for_as_long_as_one(monkeypatch: pytest.MonkeyPatch) -> None:

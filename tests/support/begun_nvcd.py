@@ -28,7 +28,11 @@ for line in sys.stdin:
     else:
         answer = os.fork()
     if answer == 0 and not isinstance(asked, int):
-        place, log, variables, sys.argv[1:] = asked
+        place, log, variables, constants, sys.argv[1:] = asked
+        for name, value in constants.items():
+            module, _, name = name.rpartition(".")
+            assert hasattr(sys.modules[module], name)
+            setattr(sys.modules[module], name, value)
         os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND), 2)
         os.dup2(2, 1)
         os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
@@ -50,6 +54,12 @@ class Server(Forking):
 
     server, modules = SERVER, IMPORTED
 
-    def start(self, place: int, log: str, variables: Mapping[str, str], words: Sequence[str]) -> Forked:
-        """One in the mount namespace of the process `place`, whose log is a file that is there."""
-        return Forked(self, self.ask([place, log, dict(variables), list(words)]))
+    def start(
+        self, place: int, log: str, variables: Mapping[str, str], constants: Mapping[str, float],
+        words: Sequence[str],
+    ) -> Forked:  # fmt: skip
+        """One in the mount namespace of the process `place`, whose log is a file that is there.
+
+        `constants` of modules have those values in it.
+        """
+        return Forked(self, self.ask([place, log, dict(variables), dict(constants), list(words)]))

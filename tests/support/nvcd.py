@@ -28,6 +28,21 @@ DIRECT = f"import sys;sys.path[:0]={PATHS};from nvc_cli.daemon import main;main(
 #: nvc-cli, likewise.
 CLI = f"import sys;sys.path[:0]={PATHS};from nvc_cli.boot import main;main('nvc-cli')"
 
+SECOND = 1_000_000_000
+#: What nvcd does now and then, it does more often for tests in real time.
+QUICK = {
+    "nvc.daemon.main.SECOND": SECOND // 5,
+    "nvc.daemon.daemon.CENSUS": SECOND,
+    "nvc.daemon.places.AGAIN": SECOND // 5,
+    "nvc.daemon.web.page.AGAIN": SECOND // 5,
+    "nvc.daemon.web.server.TICK": 0.1,
+    "nvc.daemon.mps.shared.UNUSED": SECOND,
+    "nvc.daemon.mps.shared.REMEMBERED": SECOND // 2,
+    "nvc.daemon.mps.servers.REMEMBERED": SECOND // 2,
+    "nvc.daemon.suspend.hooks.SIGNAL_TIME": SECOND // 5,
+}
+ANEW = 1.1 * QUICK["nvc.daemon.daemon.CENSUS"]  # in so many nanoseconds it has looked at everything
+
 
 class Place:
     """A mount namespace with a /run/nvc of its own, in which daemons and slices are started."""
@@ -47,6 +62,7 @@ class Place:
         )  # fmt: skip
         self.keeper = self._keeper.pid
         self.forks = time is REAL  # nvcd starts without its launcher
+        self.constants = dict(QUICK)  # of nvcd's modules; a test may make more of them short
         assert self._keeper.stdout is not None and self._keeper.stdout.readline() == b"ready\n"
         self.root = f"/proc/{self._keeper.pid}/root"
         self.run = f"{self.root}/run/nvc"
@@ -124,7 +140,8 @@ class Daemon:
         self.process: Any  # Popen, or what has its methods
         with open(self.log, "ab") as log:
             if place.forks and not variables and at_home():
-                self.process = shared_of(Server, place.stage).start(place.keeper, self.log, every, words)
+                server = shared_of(Server, place.stage)
+                self.process = server.start(place.keeper, self.log, every, place.constants, words)
             else:
                 self.process = place.time.start(
                     place.enter(*place.program, *words), every, stderr=log, stdin=subprocess.DEVNULL
