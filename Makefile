@@ -157,13 +157,12 @@ nightly-faults: $(BUILD)/.packages-test stage
 	@$(MAKE) --no-print-directory faults FAULTS="--fresh $(FAULTS)"
 
 bench: export NVC_STAGE := $(CURDIR)/$(BUILD)/prefix
-bench: stage ## time `configure`, the hook, `docker run`, the package, slices, their shares and tenants side by side, on a GPU also training and NCCL; PEER=/path/to/nvidia-container-cli times both in one run
+bench: stage ## time `configure`, the hook, `docker run`, slices, their shares and tenants side by side, on a GPU also training; PEER=/path/to/nvidia-container-cli times both in one run
 	@$(MAKE) -s --no-print-directory install PREFIX="$$NVC_STAGE" DESTDIR=
 	$(RUN) tests/bench/configure.py $(if $(PEER),--peer $(PEER)) $(BENCH)
 	$(RUN) tests/bench/hook.py $(if $(HOOK_PEER),--peer $(HOOK_PEER))
 	$(RUN) tests/bench/cdi.py $(if $(CTK_PEER),--peer $(CTK_PEER))
 	$(RUN) tests/bench/docker.py
-	$(RUN) tests/bench/package.py
 	$(RUN) tests/bench/tracer.py
 	$(RUN) tests/bench/vgpu.py $(if $(PEER_SHIM),--peer-shim $(PEER_SHIM))
 	$(CC) -O2 -D_GNU_SOURCE -Inative -Inative/vgpu -o $(BUILD)/vgpu_work tests/native/vgpu_work.c -ldl -lpthread
