@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from typing import Any
 
 import pytest
+from support import CLEAN_ENV, REPO
 from support.configure import Configure
 from support.faults_world import mount, unshare_mounts
+from support.plans import LIBS, apply, plan_of
+from support.prestart import at_prestart
+
+from nvc.base.errors import ContainerError
+
+SERVER = (sys.executable, os.path.join(REPO, "tests/support/silentfs.py"))
 
 
 @pytest.mark.parametrize("words, least", [(["--timeout=1"], 2.5), (["--timeout", "3"], 8.5)], ids=["C", "Python"])
@@ -43,3 +52,19 @@ def test_a_file_system_that_hangs(
         os.close(ready)
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
+
+
+def test_a_server_that_has_read_the_request(runc_bundle: Any, scratch: str) -> None:
+    """No signal ends who waits for it: the applier is left behind."""
+    with at_prestart(runc_bundle(), "runc", "true") as held:
+        os.makedirs(held.rootfs + LIBS, exist_ok=True)
+        words = ("nsenter", "-t", str(held.pid), "-m", *SERVER, held.rootfs + LIBS)
+        with subprocess.Popen(words, stdout=subprocess.PIPE, env=CLEAN_ENV) as server:
+            try:
+                assert server.stdout is not None and server.stdout.readline() == b"ready\n"
+                with pytest.raises(ContainerError, match="timed out"):
+                    apply(plan_of(f"{scratch}/driver"), held.pid, held.rootfs, timeout=0.1)
+                assert server.poll() is None
+            finally:
+                server.kill()
+        held.release(check=False)

@@ -2,6 +2,7 @@
  * all of them if one fails, writes one report and exits. Nothing else runs in there: an interpreter would load
  * modules from the container's files as root. */
 #include "_apply.h"
+#include "files.h"
 
 #include <errno.h>
 #include <linux/capability.h>
@@ -20,6 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#define ENDS_MS 1000
 #define DONE_NOTHING 3 /* exit status of a child that has undone everything and said so */
 #define BIT(capability) (1ULL << (capability))
 /* open_tree(CLONE), setns and the change of file-system ids need these; the work inside needs fewer. */
@@ -252,14 +254,29 @@ static int read_report(int in, int timeout_ms, struct nvc_report *report)
     }
 }
 
-/* The child's report, and its end; never later than the timeout. */
+/* Whether a child that was killed has ended. No signal ends who waits for a server of FUSE that has read the request:
+ * a container's may never answer, and the child does nothing more then. */
+static bool has_ended(pid_t pid)
+{
+    struct pollfd end = {.fd = nvc_pidfd_open(pid), .events = POLLIN};
+    int found;
+
+    do
+        found = poll(&end, 1, ENDS_MS);
+    while (found < 0 && errno == EINTR);
+    if (end.fd >= 0)
+        close(end.fd);
+    return end.fd < 0 || found != 0;
+}
+
+/* The child's report, and its end; never much later than the timeout. */
 static int receive(int in, pid_t pid, int timeout_ms, struct nvc_report *report, bool *killed)
 {
     /* -1, neither an exit nor a signal: where SIGCHLD is ignored nobody is told more (waitpid(2), ECHILD). */
     int status = -1, result = read_report(in, timeout_ms, report);
 
-    if (result < 0)
-        kill(pid, SIGKILL);
+    if (result < 0 && kill(pid, SIGKILL) == 0 && !has_ended(pid))
+        return result;
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
         ;
     *killed = result == 0 && !report->error && WIFSIGNALED(status);
