@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,10 @@ from support.faults_world import mount, unshare_mounts
 from support.plans import LIBS, apply, plan_of
 from support.prestart import at_prestart
 
+from nvc.apply.target import SELF, open_target
 from nvc.base.errors import ContainerError
+from nvc.kernel import LinuxKernel
+from nvc.slices.store import registry
 
 SERVER = (sys.executable, os.path.join(REPO, "tests/support/silentfs.py"))
 
@@ -68,3 +72,17 @@ def test_a_server_that_has_read_the_request(runc_bundle: Any, scratch: str) -> N
             finally:
                 server.kill()
         held.release(check=False)
+
+
+def test_nobody_is_asked_under_the_registrys_lock(scratch: str) -> None:
+    """The slices of all tenants wait for it."""
+
+    class Unlocked(LinuxKernel):
+        def open_in_root(self, root: int, path: str, flags: int, follow: bool = True) -> int:
+            os.close(registry.locked(LinuxKernel(), 0.0))
+            return super().open_in_root(root, path, flags, follow)
+
+    slice: Any = SimpleNamespace(devices=(), holds="", server="", isolation="", held=None)
+    with open_target(LinuxKernel(), SELF, scratch) as target:
+        registry.enter(LinuxKernel(), target, slice, LIBS)
+        registry.enter(Unlocked(), target, slice, LIBS)()

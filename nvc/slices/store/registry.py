@@ -77,15 +77,17 @@ def enter(kernel: Kernel, target: Target, slice: Slice, libs_dir: str) -> Callab
     """
     base, key = base_directory(), key_of(kernel, target)
     path = f"{base}/{key}"
-    lock = locked(kernel)
+    lock = -1
     try:
+        bound = is_bound(kernel, target.rootfs, libs_dir, path)  # a file system of the tenant may never answer
+        lock = locked(kernel)
         _check(kernel, base, key, slice)
         devices = tuple(quota_device(device) for device in slice.devices)
         os.fchmod(lock, 0o711)
         names = entry_names(base)
         if len(names) > MANY:
             prune(kernel, base)
-        if is_bound(kernel, target.rootfs, libs_dir, path):
+        if bound:
             return _change(path, devices, slice)
         _remove(path)
         make(path, devices, entry_text(key, target, slice, libs_dir))
@@ -93,7 +95,8 @@ def enter(kernel: Kernel, target: Target, slice: Slice, libs_dir: str) -> Callab
     except OSError as error:
         raise RegistryError.of("make a slice", error.filename or path, error) from None
     finally:
-        os.close(lock)
+        if lock >= 0:
+            os.close(lock)
 
 
 def check(kernel: Kernel, target: Target, slice: Slice) -> None:
