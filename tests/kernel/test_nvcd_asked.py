@@ -105,9 +105,9 @@ def test_a_fence_does_not_wait_for_it_either(
     here: str, talks: Callable[[str, Talk], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     talks(here, trickle)
-    monkeypatch.setattr(mps, "ANSWER_TIME", 0.3)
+    monkeypatch.setattr(nvcd, "ANSWER_TIME", 0.3)
     with pytest.raises(DeviceError, match="nvcd does not answer at .*: timed out"):
-        mps._ask(mps.STEP, "mps-start", "GPU-1", key="1-2-3-4")
+        mps.share("GPU-1", 1.0)
 
 
 @pytest.mark.parametrize(

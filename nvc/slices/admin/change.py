@@ -35,6 +35,9 @@ DRIVER_PATIENCE = 10.0  # seconds
 FILE_LEASE_PATIENCE = 5.0  # seconds for a process of the slice that holds a lease on the quota (fcntl(2))
 
 
+Change = Callable[[int, "DeviceLimits"], "DeviceLimits"]
+
+
 class DeviceLimits(Value):
     """The limits of one device of a slice, and what the registry knows of it."""
 
@@ -136,24 +139,21 @@ def pause(kernel: Kernel, tenant: SliceStatus, devices: tuple[str, ...], paused:
 
 
 def _edited(
-    kernel: Kernel, tenant: SliceStatus, chosen: list[int], change: Callable[[int, DeviceLimits], DeviceLimits],
-    **texts: str,
-) -> dict[int, QuotaDevice]:  # fmt: skip
+    kernel: Kernel, tenant: SliceStatus, chosen: list[int], change: Change, **texts: str
+) -> dict[int, QuotaDevice]:
     """Change the chosen devices, and what `texts` has of the entry, all or none."""
     # While this is open nobody gets a lease on the file, and the lock is not held while one is waited for.
     try:
         kept = open_own(tenant.entry.quota, os.O_RDWR, FILE_LEASE_PATIENCE)
     except OSError as error:
         raise RegistryError.of("change limits", tenant.entry.quota, error) from None
-    with closing(kept):
+    with closing(kept), closing(registry.locked(kernel)):
         return _edited_locked(kernel, tenant, chosen, change, **texts)
 
 
 def _edited_locked(
-    kernel: Kernel, tenant: SliceStatus, chosen: list[int], change: Callable[[int, DeviceLimits], DeviceLimits],
-    **texts: str,
-) -> dict[int, QuotaDevice]:  # fmt: skip
-    lock = registry.locked(kernel)
+    kernel: Kernel, tenant: SliceStatus, chosen: list[int], change: Change, **texts: str
+) -> dict[int, QuotaDevice]:
     try:
         entry = registry.read_entry(tenant.entry.directory)
         limits, _ = sound_quota(kernel, entry, locked=True)
@@ -165,8 +165,6 @@ def _edited_locked(
         edit(entry, tuple(one.share for one in now), tuple(one.known for one in now), **texts)
     except (OSError, QuotaError, IndexError) as error:
         raise RegistryError("change limits", tenant.entry.quota, error, REMOVE) from None
-    finally:
-        os.close(lock)
     return {place: now[place].share for place in chosen}
 
 
@@ -235,7 +233,7 @@ def _chosen(tenant: SliceStatus, devices: tuple[str, ...]) -> list[int]:
         return [place for place, device in enumerate(tenant.devices) if device.limit]
     chosen = []
     for name in devices:
-        found = [place for place, device in enumerate(tenant.devices) if _is_named(device, name)]
+        found = [at for at, one in enumerate(tenant.devices) if name.lower() in (one.index, one.uuid.lower())]
         if not found:
             raise InputError(
                 "--device", name, "not a device of this slice", f"`nvc-cli vgpu show {tenant.name}` lists them"
@@ -246,7 +244,3 @@ def _chosen(tenant: SliceStatus, devices: tuple[str, ...]) -> list[int]:
             )
         chosen += found
     return list(dict.fromkeys(chosen))
-
-
-def _is_named(device: SliceDeviceStatus, name: str) -> bool:
-    return device.index == name or device.uuid.lower() == name.lower()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from typing import Any
 
 from nvc.base.errors import DeviceError, InitializationError
 from nvc.base.rundir import runtime_directory
@@ -19,7 +19,6 @@ SHARED = "shared"  # in the place of a slice's key, of a server that slices shar
 CONTROL = "nvidia-cuda-mps-control"
 STUB, STUB_MAX = b" of a simulated NVIDIA driver: it does nothing", 1 << 20  # native/simdriver/tools/stub.c; bytes
 PAUSE = 0.05  # seconds between two looks at whether the server is ready
-ANSWER_TIME = 10.0  # seconds for one answer
 
 
 def directory(key: str, uuid: str) -> str:
@@ -87,7 +86,7 @@ def _wait(step: str, uuid: str, timeout: float, question: str, **words: str | in
     """Ask until the server of a device is ready. Raises DeviceError."""
     end = time.monotonic() + timeout
     while True:
-        answer = _ask(step, question, uuid, uuid=uuid, **words)
+        answer = nvcd.answer(DeviceError(step, uuid, hint="start nvcd"), question, uuid=uuid, **words)
         problem = answer.get("error") or answer.get("problem")
         if problem:
             raise DeviceError(step, uuid, str(problem)[:400], str(answer.get("hint") or "")[:200])
@@ -100,15 +99,7 @@ def _wait(step: str, uuid: str, timeout: float, question: str, **words: str | in
 
 def stop(key: str) -> None:
     """End the server of a slice that could not be started. Does nothing if nvcd does not answer."""
-    try:
-        _ask(STEP, "mps-stop", key, key=key)
-    except DeviceError:
-        pass
+    with contextlib.suppress(InitializationError):
+        nvcd.ask("mps-stop", nvcd.ANSWER_TIME, key=key)
 
 
-def _ask(step: str, question: str, what: str, **words: str | int) -> dict[str, Any]:
-    try:
-        return nvcd.ask(question, ANSWER_TIME, **words)
-    except InitializationError as error:
-        cause = f"nvcd does not answer at {error.path}: {error.cause}"
-        raise DeviceError(step, what, cause, "start nvcd") from None

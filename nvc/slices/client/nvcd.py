@@ -8,7 +8,7 @@ import socket
 import time
 from typing import Any
 
-from nvc.base.errors import InitializationError
+from nvc.base.errors import InitializationError, NvcError
 from nvc.base.fastjson import parse
 from nvc.base.value import Value
 from nvc.model.slices.policy import policy_of
@@ -16,6 +16,7 @@ from nvc.model.slices.time_settings import TO_START
 from nvc.slices.client.presence import NOT_RUNNING, absence, socket_path
 
 PATIENCE = 0.5  # seconds that who lists slices waits for a daemon that may hang
+ANSWER_TIME = 10.0  # seconds for an answer that is waited for
 ANSWER_MAX = 16 << 20  # bytes: `state` tells of everything there is
 PAST = 8  # violations that are over, of one slice
 DENIED = "denied more"
@@ -48,6 +49,15 @@ def ask(question: str, seconds: float, **words: str | int) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise failed(ASK, path, "its answer is not an object")
     return found
+
+
+def answer(silent: NvcError, question: str, **words: str | int) -> dict[str, Any]:
+    """The answer to a question that nvcd may take some time for. Raises `silent`, with the cause, without one."""
+    try:
+        return ask(question, ANSWER_TIME, **words)
+    except InitializationError as error:
+        silent.cause = f"nvcd does not answer at {error.path}: {error.cause}"
+        raise silent from None
 
 
 def failed(step: str, path: str, cause: str, hint: str = RESTART) -> InitializationError:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
-from nvc.base.errors import InitializationError
 from nvc.model.slices.entry import RegistryError
 from nvc.model.slices.suspension import RESUMING, SUSPENDED, SUSPENDING
 from nvc.model.slices.time_settings import TO_START
 from nvc.slices.client import nvcd
 
 PAUSE = 0.05  # seconds between two looks at how it goes
-ANSWER_TIME = 10.0  # seconds for one answer
 RUNNING = "running"
 
 
@@ -28,13 +25,14 @@ def resume(key: str, name: str, timeout: float) -> None:
 
 def _wait(step: str, question: str, wanted: str, key: str, name: str, timeout: float) -> None:
     end = time.monotonic() + timeout
-    answer = _ask(step, question, key, name)
+    silent = RegistryError(step, name, hint=f"{TO_START}; it brings back what was on its way")
+    answer = nvcd.answer(silent, question, key=key)
     while answer.get("state") in (SUSPENDING, RESUMING):
         if time.monotonic() > end:
             cause = f"it is {answer['state']} still after {timeout:.0f} s, and nvcd goes on"
             raise RegistryError(step, name, cause, f"`nvc-cli vgpu show {name}` tells what comes of it")
         time.sleep(PAUSE)
-        answer = _ask(step, "suspension", key, name)
+        answer = nvcd.answer(silent, "suspension", key=key)
     state, cause = str(answer.get("state")), str(answer.get("problem") or answer.get("error") or "")
     if state != wanted or cause:
         now = "it is not suspended" if state == RUNNING else f"it is {state}"
@@ -43,9 +41,3 @@ def _wait(step: str, question: str, wanted: str, key: str, name: str, timeout: f
         raise RegistryError(step, name, text[:500], hint[:200])
 
 
-def _ask(step: str, question: str, key: str, name: str) -> dict[str, Any]:
-    try:
-        return nvcd.ask(question, ANSWER_TIME, key=key)
-    except InitializationError as error:
-        cause = f"nvcd does not answer at {error.path}: {error.cause}"
-        raise RegistryError(step, name, cause, f"{TO_START}; it brings back what was on its way") from None

@@ -238,17 +238,12 @@ def measured(devices: tuple[SliceDevice, ...], driver: str) -> tuple[SliceDevice
     found = []
     for device in devices:
         part = device.memory >> 20 if ":" in device.index else 0
-        measurement = calibration.find(known, driver, device.name, part)
-        if measurement is None:
-            found.append(device.replace(context_overhead=calibration.ASSUMED))
-        else:
-            found.append(
-                device.replace(
-                    context_overhead=measurement.context,
-                    module_overhead=measurement.module,
-                    calibrated=True,
-                )
-            )
+        one = calibration.find(known, driver, device.name, part)
+        found.append(
+            device.replace(context_overhead=one.context, module_overhead=one.module, calibrated=True)
+            if one is not None
+            else device.replace(context_overhead=calibration.ASSUMED)
+        )
     return tuple(found)
 
 

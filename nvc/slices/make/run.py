@@ -287,8 +287,6 @@ def _apply(kernel: Kernel, target: Target, plan: Plan, places: list[str], timeou
 
 def _wait(kernel: Kernel, pid: int, read: int, warn: Callable[[tuple[str, ...]], None]) -> int:
     """The exit code of the program, signals being passed on meanwhile. `warn` is called once it runs."""
-    from nvc.base.wake import Wake  # while the program starts
-
     wake, pidfd = Wake(), os.pidfd_open(pid)  # never closed: signals come until this process ends
     before = {number: signal.getsignal(number) for number in (*FORWARDED, *IGNORED)}
     for number in FORWARDED:

@@ -89,7 +89,8 @@ def _choice(situation: Situation, trusted: bool) -> tuple[str, str, tuple[str, .
     if len(active) == 1:
         why = f"only {active[0].name} works, and has the GPU's time as long as it is alone"
         return now, why, ()
-    if trusted and kinds == {WAITING} and _may_share_a_server(situation):
+    may_share = not situation.uuid.startswith("MIG-") and len(situation.loads) <= MPS_CLIENTS  # an MPS server
+    if trusted and kinds == {WAITING} and may_share:
         why = (
             "short steps that are waited for leave much of the GPU unused. Four such programs made 1.46 times as"
             " many of them side by side, on an H200 (docs/choose-policy.md)"
@@ -113,7 +114,3 @@ def _choice(situation: Situation, trusted: bool) -> tuple[str, str, tuple[str, .
     if now == "weight":
         return now, "all slices have one weight, and each gets its part of the time that is used", ()
     return "weight", "each gets its part, and what one leaves goes to the others", ()
-
-
-def _may_share_a_server(situation: Situation) -> bool:
-    return not situation.uuid.startswith("MIG-") and len(situation.loads) <= MPS_CLIENTS

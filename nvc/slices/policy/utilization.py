@@ -31,15 +31,12 @@ class Received(Value):
 
 def reading(everybody: tuple[SliceStatus, ...], at: int) -> Reading:
     """The budgets of slices as read at `at`, nanoseconds of CLOCK_MONOTONIC."""
-    return Reading(
-        at,
-        {
-            (tenant.entry.key, device.uuid): device.budget
-            for tenant in everybody
-            for device in tenant.devices
-            if device.budget is not None and device.measured
-        },
-    )
+    return Reading(at, {
+        (tenant.entry.key, device.uuid): device.budget
+        for tenant in everybody
+        for device in tenant.devices
+        if device.budget is not None and device.measured
+    })  # fmt: skip
 
 
 def received(old: Reading, new: Reading) -> dict[tuple[str, str], Received]:

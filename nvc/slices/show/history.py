@@ -65,7 +65,7 @@ def watch(
     looked, count = 0.0, max(int(seconds / interval + 0.5), 1)
     for number in range(count + 1):
         try:
-            _rest(begin + int(number * interval * 1e9))
+            time.sleep(max(begin + int(number * interval * 1e9) - time.monotonic_ns(), 0) / 1e9)
         except KeyboardInterrupt:
             seconds = max(round((number - 1) * interval, 3), interval)
             break
@@ -125,13 +125,6 @@ class _Tracks:
             )
             for (key, uuid), points in self.points.items()
         )
-
-
-def _rest(until: int) -> None:
-    """Wait until CLOCK_MONOTONIC is so far."""
-    left = until - time.monotonic_ns()
-    if left > 0:
-        time.sleep(left / 1e9)
 
 
 def _kept(tenant: SliceStatus, devices: int) -> tuple[Budget | None, ...]:

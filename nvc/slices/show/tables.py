@@ -80,19 +80,11 @@ def devices(sums: list[DeviceSums], width: int = 0) -> str:
         ("DEVICE", "UUID", "SLICES", "USED", "PROMISED", "RESERVED", "MEMORY", "UTILIZED", "ENTITLED")
     ]
     for one in sums:
-        rows.append(
-            (
-                one.index,
-                one.uuid,
-                str(len(one.rows)),
-                short_size(one.used),
-                short_size(one.promised),
-                reserved_text(one.reserved),
-                short_size(one.memory) if one.memory else "?",
-                percent(one.utilized, one.most),
-                percent(one.entitled, MOST),
-            )
-        )
+        memory = short_size(one.memory) if one.memory else "?"
+        rows.append((
+            one.index, one.uuid, str(len(one.rows)), short_size(one.used), short_size(one.promised),
+            reserved_text(one.reserved), memory, percent(one.utilized, one.most), percent(one.entitled, MOST),
+        ))  # fmt: skip
     return fitted(_filled(rows, "RESERVED", width), width, DEVICES_SPARE, ("UUID",))
 
 
@@ -101,25 +93,14 @@ def policies_table(shared: tuple[SharedDevice, ...], width: int = 0) -> str:
     rows: list[tuple[str, ...]] = [("DEVICE", "UUID", "POLICY", "SLICES", "WEIGHT", "FREE", "QUANTUM")]
     for device in shared:
         own = device.own
-        quantum = "-"
-        if own.quantum_us:
-            quantum = duration_text(own.quantum_us)
-        free = device.free_weight
-        rows.append(
-            (
-                device.index,
-                device.uuid,
-                (policy_of(own.policy).name if own.policy >= 0 else "-")
-                + (f", floor {duration_text(own.floor_us)}" if own.floor_us else "")
-                + (f", idle-suspend {duration_text(own.idle_s * 1_000_000)}" if own.idle_s else ""),
-                f"{len(device.sharers)} of {own.max_instances}"
-                if own.max_instances
-                else str(len(device.sharers)),
-                f"{device.weight} of {own.total_weight}" if own.total_weight else str(device.weight),
-                "-" if free is None else str(free),
-                quantum,
-            )
-        )
+        policy = policy_of(own.policy).name if own.policy >= 0 else "-"
+        policy += f", floor {duration_text(own.floor_us)}" if own.floor_us else ""
+        policy += f", idle-suspend {duration_text(own.idle_s * 1_000_000)}" if own.idle_s else ""
+        slices = f"{len(device.sharers)}{f' of {own.max_instances}' if own.max_instances else ''}"
+        weight = f"{device.weight}{f' of {own.total_weight}' if own.total_weight else ''}"
+        free = "-" if device.free_weight is None else str(device.free_weight)
+        quantum = duration_text(own.quantum_us) if own.quantum_us else "-"
+        rows.append((device.index, device.uuid, policy, slices, weight, free, quantum))
     return fitted(rows, width, tail=("UUID",))
 
 
@@ -128,17 +109,9 @@ def tracks_table(tracks: tuple[Track, ...], width: int = 0) -> str:
     rows: list[tuple[str, ...]] = [("SLICE", "ENTITLED", "MEAN", "LEAST", "MOST", "READINGS", "UUID")]
     for track in tracks:
         shares = [share for _, share in track.points]
-        rows.append(
-            (
-                track.name,
-                percent(track.entitlement[-1][1] if track.entitlement else None),
-                percent(track.mean),
-                percent(min(shares)),
-                percent(max(shares)),
-                str(len(shares)),
-                track.uuid,
-            )
-        )
+        entitled = track.entitlement[-1][1] if track.entitlement else None
+        parts = map(percent, (entitled, track.mean, min(shares), max(shares)))
+        rows.append((track.name, *parts, str(len(shares)), track.uuid))
     return fitted(rows, width, ("READINGS", "UUID"), ("UUID",), ("SLICE",))
 
 

@@ -10,13 +10,12 @@ import hashlib
 import os
 import time
 
-from nvc.base.errors import InternalError
 from nvc.base.files import closing
 from nvc.kernel import Kernel
 from nvc.model.slices import layout, ledger, quota
 from nvc.model.slices.entry import Entry, is_remnant, open_own, read_entry, text_of
 from nvc.model.slices.slice import Slice
-from nvc.plan.ops import NODEV, NOEXEC, NOSUID, RDONLY, Ledger
+from nvc.plan.ops import Ledger
 from nvc.slices.policy.policies import with_policies
 from nvc.slices.store import registry
 from nvc.slices.store.liveness import living
@@ -24,8 +23,8 @@ from nvc.slices.store.registry import LEDGER, READY, RegistryError
 
 STEP = "make a slice for a claim"
 _DETACH, _NOFOLLOW = 2, 8  # umount2(2)
-#: The options of mounts that have the same number in mount_setattr(2) and in mount(2).
-_SAME = RDONLY | NOSUID | NODEV | NOEXEC
+#: Options of a ledger's mount: of mount_setattr(2), those with the same number in mount(2) alone.
+_FLAGS = Ledger.attributes
 #: Where SELinux is enabled, and the type of what any container may write.
 _SELINUX, _LABEL = "/sys/fs/selinux/enforce", "system_u:object_r:container_file_t:s0"
 
@@ -135,12 +134,11 @@ def _update(path: str, limits: tuple[quota.QuotaDevice, ...], entry: Entry) -> N
 
 def mount(path: str) -> None:
     """Mount a file system with room for the ledger alone, unless a whole one is there. Raises OSError."""
-    flags = mount_flags(Ledger.attributes)
     ready = f"{os.path.dirname(path)}/{READY}"
     try:
         os.mkdir(path, 0o755)
     except FileExistsError:
-        if _is_there(ready) and _is_mount(path):
+        if _is_there(ready) and os.lstat(path).st_dev != os.lstat(os.path.dirname(path)).st_dev:
             return  # whatever its tenants have made of it: a second one would give them as much again
         unmount(path)
         os.mkdir(path, 0o755)
@@ -148,7 +146,7 @@ def mount(path: str) -> None:
     if _is_there(_SELINUX):
         options += f",context={_LABEL}"
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.mount(b"nvc-ledger", os.fsencode(path), b"tmpfs", ctypes.c_ulong(flags), options.encode()):
+    if libc.mount(b"nvc-ledger", os.fsencode(path), b"tmpfs", ctypes.c_ulong(_FLAGS), options.encode()):
         number = ctypes.get_errno()
         raise OSError(number, f"mount: {os.strerror(number).lower()}", path)
     fd = os.open(f"{path}/{layout.LEDGER_NAME}", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -157,16 +155,6 @@ def mount(path: str) -> None:
         os.posix_fallocate(fd, 0, layout.LEDGER_SIZE)
         os.pwrite(fd, ledger.header(), 0)
     os.close(os.open(ready, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-
-
-def mount_flags(attributes: int) -> int:
-    """MOUNT_ATTR_* of mount_setattr(2) as MS_* of mount(2).
-
-    Raises InternalError for an attribute whose number means something else there, as MOUNT_ATTR_NOSYMFOLLOW's does.
-    """
-    if other := attributes & ~_SAME:
-        raise InternalError("mount a ledger", cause=f"mount(2) has another number for attribute {other:#x}")
-    return attributes
 
 
 def _is_there(path: str) -> bool:
@@ -178,20 +166,13 @@ def _is_there(path: str) -> bool:
     return True
 
 
-def _is_mount(path: str) -> bool:
-    return os.lstat(path).st_dev != os.lstat(os.path.dirname(path)).st_dev
-
-
 def unmount(path: str) -> None:
     """Unmount the file system of a ledger and remove its directory. Containers keep theirs. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     while libc.umount2(os.fsencode(path), _DETACH | _NOFOLLOW) == 0:
         pass
-    try:
-        os.unlink(f"{path}/{layout.LEDGER_NAME}")  # of a mount that is not there
-    except FileNotFoundError:
-        pass
-    try:
-        os.rmdir(path)
-    except FileNotFoundError:
-        pass
+    for remove, gone in ((os.unlink, f"{path}/{layout.LEDGER_NAME}"), (os.rmdir, path)):
+        try:
+            remove(gone)
+        except FileNotFoundError:
+            pass  # the ledger is in the mount
