@@ -100,15 +100,8 @@ static CUresult create_plane(CUarray *out, const CUDA_ARRAY_DESCRIPTOR *asked)
                                                   asked->NumChannels, 0});
 }
 
-CU_API CUresult cuArrayCreate_v2(CUarray *out, const CUDA_ARRAY_DESCRIPTOR *asked)
-{
-    CU_CALL(create_plane(out, asked));
-}
-
-CU_API CUresult cuArray3DCreate_v2(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *asked)
-{
-    CU_CALL(create(out, asked));
-}
+CU_EXPORT(cuArrayCreate_v2, (CUarray * out, const CUDA_ARRAY_DESCRIPTOR *asked), create_plane(out, asked))
+CU_EXPORT(cuArray3DCreate_v2, (CUarray * out, const CUDA_ARRAY3D_DESCRIPTOR *asked), create(out, asked))
 
 static void drop(struct array *array)
 {
@@ -125,10 +118,7 @@ static CUresult destroy(CUarray array)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuArrayDestroy(CUarray array)
-{
-    CU_CALL(destroy(array));
-}
+CU_EXPORT(cuArrayDestroy, (CUarray array), destroy(array))
 
 static size_t halved(size_t value, unsigned int level)
 {
@@ -167,11 +157,9 @@ static CUresult create_mipmap(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPT
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuMipmappedArrayCreate(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *asked,
-                                       unsigned int levels)
-{
-    CU_CALL(create_mipmap(out, asked, levels));
-}
+CU_EXPORT(cuMipmappedArrayCreate,
+          (CUmipmappedArray * out, const CUDA_ARRAY3D_DESCRIPTOR *asked, unsigned int levels),
+          create_mipmap(out, asked, levels))
 
 static CUresult destroy_mipmap(CUmipmappedArray mipmap)
 {
@@ -182,10 +170,7 @@ static CUresult destroy_mipmap(CUmipmappedArray mipmap)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuMipmappedArrayDestroy(CUmipmappedArray mipmap)
-{
-    CU_CALL(destroy_mipmap(mipmap));
-}
+CU_EXPORT(cuMipmappedArrayDestroy, (CUmipmappedArray mipmap), destroy_mipmap(mipmap))
 
 static CUresult get_level(CUarray *out, CUmipmappedArray mipmap, unsigned int level)
 {
@@ -195,10 +180,8 @@ static CUresult get_level(CUarray *out, CUmipmappedArray mipmap, unsigned int le
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuMipmappedArrayGetLevel(CUarray *out, CUmipmappedArray mipmap, unsigned int level)
-{
-    CU_CALL(get_level(out, mipmap, level));
-}
+CU_EXPORT(cuMipmappedArrayGetLevel, (CUarray * out, CUmipmappedArray mipmap, unsigned int level),
+          get_level(out, mipmap, level))
 
 static void forget(void *object, void *context)
 {

@@ -92,10 +92,8 @@ static CUresult get(int *out, int attribute, const struct device *device)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuDeviceGetAttribute(int *out, int attribute, CUdevice device)
-{
-    CU_CALL(get(out, attribute, device_at(device)));
-}
+CU_EXPORT(cuDeviceGetAttribute, (int *out, int attribute, CUdevice device),
+          get(out, attribute, device_at(device)))
 
 static CUresult properties(CUdevprop *out, const struct device *device)
 {
@@ -116,7 +114,4 @@ static CUresult properties(CUdevprop *out, const struct device *device)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuDeviceGetProperties(CUdevprop *out, CUdevice device)
-{
-    CU_CALL(properties(out, device_at(device)));
-}
+CU_EXPORT(cuDeviceGetProperties, (CUdevprop * out, CUdevice device), properties(out, device_at(device)))

@@ -220,25 +220,9 @@ static CUresult begin(CUstream handle, struct graph *graph, const CUgraphNode *n
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuStreamBeginCapture(CUstream stream)
-{
-    CU_CALL(begin(stream, NULL, NULL, 0, MODE_GLOBAL));
-}
-
-CU_API CUresult cuStreamBeginCapture_ptsz(CUstream stream)
-{
-    CU_CALL(begin(PER_THREAD(stream), NULL, NULL, 0, MODE_GLOBAL));
-}
-
-CU_API CUresult cuStreamBeginCapture_v2(CUstream stream, int mode)
-{
-    CU_CALL(begin(stream, NULL, NULL, 0, mode));
-}
-
-CU_API CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, int mode)
-{
-    CU_CALL(begin(PER_THREAD(stream), NULL, NULL, 0, mode));
-}
+CU_TWINS(_ptsz, cuStreamBeginCapture, (CUstream stream), begin(OWN(stream), NULL, NULL, 0, MODE_GLOBAL))
+CU_TWINS(_ptsz, cuStreamBeginCapture_v2, (CUstream stream, int mode),
+         begin(OWN(stream), NULL, NULL, 0, mode))
 
 static CUresult begin_to(CUstream stream, CUgraph graph, const CUgraphNode *needs, size_t count, int mode)
 {
@@ -246,19 +230,10 @@ static CUresult begin_to(CUstream stream, CUgraph graph, const CUgraphNode *need
     return begin(stream, graph, needs, count, mode);
 }
 
-CU_API CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *needs,
-                                            const CUgraphEdgeData *edges, size_t count, int mode)
-{
-    (void)edges;
-    CU_CALL(begin_to(stream, graph, needs, count, mode));
-}
-
-CU_API CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode *needs,
-                                                 const CUgraphEdgeData *edges, size_t count, int mode)
-{
-    (void)edges;
-    CU_CALL(begin_to(PER_THREAD(stream), graph, needs, count, mode));
-}
+CU_TWINS(_ptsz, cuStreamBeginCaptureToGraph,
+         (CUstream stream, CUgraph graph, const CUgraphNode *needs, const CUgraphEdgeData *edges,
+          size_t count, int mode),
+         ((void)edges, begin_to(OWN(stream), graph, needs, count, mode)))
 
 /* Marks all nodes that lead to `node`. */
 static void mark(struct node *node)
@@ -317,15 +292,7 @@ static CUresult end(CUstream handle, CUgraph *out)
     return result;
 }
 
-CU_API CUresult cuStreamEndCapture(CUstream stream, CUgraph *out)
-{
-    CU_CALL(end(stream, out));
-}
-
-CU_API CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *out)
-{
-    CU_CALL(end(PER_THREAD(stream), out));
-}
+CU_TWINS(_ptsz, cuStreamEndCapture, (CUstream stream, CUgraph *out), end(OWN(stream), out))
 
 CU_API CUresult cuThreadExchangeStreamCaptureMode(int *mode)
 {

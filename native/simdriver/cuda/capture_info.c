@@ -15,15 +15,7 @@ static CUresult is_capturing(CUstream handle, int *status)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuStreamIsCapturing(CUstream stream, int *status)
-{
-    CU_CALL(is_capturing(stream, status));
-}
-
-CU_API CUresult cuStreamIsCapturing_ptsz(CUstream stream, int *status)
-{
-    CU_CALL(is_capturing(PER_THREAD(stream), status));
-}
+CU_TWINS(_ptsz, cuStreamIsCapturing, (CUstream stream, int *status), is_capturing(OWN(stream), status))
 
 struct info {
     int *status;
@@ -60,35 +52,12 @@ static CUresult get_info(CUstream handle, struct info out)
     CUstream stream, int *status, uint64_t *id, CUgraph *graph, const CUgraphNode **nodes,                  \
         const CUgraphEdgeData **edges, size_t *count
 
-CU_API CUresult cuStreamGetCaptureInfo(CUstream stream, int *status, uint64_t *id)
-{
-    CU_CALL(get_info(stream, (struct info){.status = status, .id = id}));
-}
-
-CU_API CUresult cuStreamGetCaptureInfo_ptsz(CUstream stream, int *status, uint64_t *id)
-{
-    CU_CALL(get_info(PER_THREAD(stream), (struct info){.status = status, .id = id}));
-}
-
-CU_API CUresult cuStreamGetCaptureInfo_v2(INFO_V2)
-{
-    CU_CALL(get_info(stream, (struct info){status, id, graph, nodes, NULL, count}));
-}
-
-CU_API CUresult cuStreamGetCaptureInfo_v2_ptsz(INFO_V2)
-{
-    CU_CALL(get_info(PER_THREAD(stream), (struct info){status, id, graph, nodes, NULL, count}));
-}
-
-CU_API CUresult cuStreamGetCaptureInfo_v3(INFO_V3)
-{
-    CU_CALL(get_info(stream, (struct info){status, id, graph, nodes, edges, count}));
-}
-
-CU_API CUresult cuStreamGetCaptureInfo_v3_ptsz(INFO_V3)
-{
-    CU_CALL(get_info(PER_THREAD(stream), (struct info){status, id, graph, nodes, edges, count}));
-}
+CU_TWINS(_ptsz, cuStreamGetCaptureInfo, (CUstream stream, int *status, uint64_t *id),
+         get_info(OWN(stream), (struct info){.status = status, .id = id}))
+CU_TWINS(_ptsz, cuStreamGetCaptureInfo_v2, (INFO_V2),
+         get_info(OWN(stream), (struct info){status, id, graph, nodes, NULL, count}))
+CU_TWINS(_ptsz, cuStreamGetCaptureInfo_v3, (INFO_V3),
+         get_info(OWN(stream), (struct info){status, id, graph, nodes, edges, count}))
 
 static CUresult update(CUstream handle, CUgraphNode *nodes, size_t count, unsigned int flags)
 {
@@ -100,30 +69,10 @@ static CUresult update(CUstream handle, CUgraphNode *nodes, size_t count, unsign
     return flags ? frontier_set(stream, nodes, count) : frontier_extend(stream, nodes, count);
 }
 
-CU_API CUresult cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphNode *nodes, size_t count,
-                                                  unsigned int flags)
-{
-    CU_CALL(update(stream, nodes, count, flags));
-}
-
-CU_API CUresult cuStreamUpdateCaptureDependencies_ptsz(CUstream stream, CUgraphNode *nodes, size_t count,
-                                                       unsigned int flags)
-{
-    CU_CALL(update(PER_THREAD(stream), nodes, count, flags));
-}
-
-CU_API CUresult cuStreamUpdateCaptureDependencies_v2(CUstream stream, CUgraphNode *nodes,
-                                                     const CUgraphEdgeData *edges, size_t count,
-                                                     unsigned int flags)
-{
-    (void)edges;
-    CU_CALL(update(stream, nodes, count, flags));
-}
-
-CU_API CUresult cuStreamUpdateCaptureDependencies_v2_ptsz(CUstream stream, CUgraphNode *nodes,
-                                                          const CUgraphEdgeData *edges, size_t count,
-                                                          unsigned int flags)
-{
-    (void)edges;
-    CU_CALL(update(PER_THREAD(stream), nodes, count, flags));
-}
+CU_TWINS(_ptsz, cuStreamUpdateCaptureDependencies,
+         (CUstream stream, CUgraphNode *nodes, size_t count, unsigned int flags),
+         update(OWN(stream), nodes, count, flags))
+CU_TWINS(_ptsz, cuStreamUpdateCaptureDependencies_v2,
+         (CUstream stream, CUgraphNode *nodes, const CUgraphEdgeData *edges, size_t count,
+          unsigned int flags),
+         ((void)edges, update(OWN(stream), nodes, count, flags)))

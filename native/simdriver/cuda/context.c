@@ -155,15 +155,8 @@ static CUresult create(CUcontext *out, unsigned int flags, CUdevice ordinal)
 }
 
 /* Also the first version, whose handles were the same. */
-CU_API CUresult cuCtxCreate_v2(CUcontext *out, unsigned int flags, CUdevice device)
-{
-    CU_CALL(create(out, flags, device));
-}
-
-CU_API CUresult cuCtxCreate(CUcontext *out, unsigned int flags, CUdevice device)
-{
-    CU_CALL(create(out, flags, device));
-}
+CU_EXPORT(cuCtxCreate_v2, (CUcontext * out, unsigned int flags, CUdevice device), create(out, flags, device))
+CU_EXPORT(cuCtxCreate, (CUcontext * out, unsigned int flags, CUdevice device), create(out, flags, device))
 
 CU_API CUresult cuCtxCreate_v3(CUcontext *out, void *affinity, int count, unsigned int flags,
                                CUdevice device)
@@ -188,15 +181,8 @@ static CUresult destroy(struct context *context)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuCtxDestroy_v2(CUcontext context)
-{
-    CU_CALL(destroy(context));
-}
-
-CU_API CUresult cuCtxDestroy(CUcontext context)
-{
-    CU_CALL(destroy(context));
-}
+CU_EXPORT(cuCtxDestroy_v2, (CUcontext context), destroy(context))
+CU_EXPORT(cuCtxDestroy, (CUcontext context), destroy(context))
 
 static CUresult push_checked(struct context *context)
 {
@@ -204,15 +190,8 @@ static CUresult push_checked(struct context *context)
     return push(context);
 }
 
-CU_API CUresult cuCtxPushCurrent_v2(CUcontext context)
-{
-    CU_CALL(push_checked(context));
-}
-
-CU_API CUresult cuCtxPushCurrent(CUcontext context)
-{
-    CU_CALL(push_checked(context));
-}
+CU_EXPORT(cuCtxPushCurrent_v2, (CUcontext context), push_checked(context))
+CU_EXPORT(cuCtxPushCurrent, (CUcontext context), push_checked(context))
 
 static CUresult pop(CUcontext *out)
 {
@@ -223,15 +202,8 @@ static CUresult pop(CUcontext *out)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuCtxPopCurrent_v2(CUcontext *out)
-{
-    CU_CALL(pop(out));
-}
-
-CU_API CUresult cuCtxPopCurrent(CUcontext *out)
-{
-    CU_CALL(pop(out));
-}
+CU_EXPORT(cuCtxPopCurrent_v2, (CUcontext * out), pop(out))
+CU_EXPORT(cuCtxPopCurrent, (CUcontext * out), pop(out))
 
 static CUresult set_current(struct context *context)
 {
@@ -241,10 +213,7 @@ static CUresult set_current(struct context *context)
     return context ? push(context) : CUDA_SUCCESS;
 }
 
-CU_API CUresult cuCtxSetCurrent(CUcontext context)
-{
-    CU_CALL(set_current(context));
-}
+CU_EXPORT(cuCtxSetCurrent, (CUcontext context), set_current(context))
 
 static CUresult get_current(CUcontext *out)
 {
@@ -253,10 +222,7 @@ static CUresult get_current(CUcontext *out)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuCtxGetCurrent(CUcontext *out)
-{
-    CU_CALL(get_current(out));
-}
+CU_EXPORT(cuCtxGetCurrent, (CUcontext * out), get_current(out))
 
 static CUresult get_device(CUdevice *out, struct context *context)
 {
@@ -267,15 +233,8 @@ static CUresult get_device(CUdevice *out, struct context *context)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuCtxGetDevice(CUdevice *out)
-{
-    CU_CALL(get_device(out, context_current()));
-}
-
-CU_API CUresult cuCtxGetDevice_v2(CUdevice *out, CUcontext context)
-{
-    CU_CALL(get_device(out, context));
-}
+CU_EXPORT(cuCtxGetDevice, (CUdevice * out), get_device(out, context_current()))
+CU_EXPORT(cuCtxGetDevice_v2, (CUdevice * out, CUcontext context), get_device(out, context))
 
 static CUresult synchronize(struct context *context)
 {
@@ -286,12 +245,5 @@ static CUresult synchronize(struct context *context)
     return context->error;
 }
 
-CU_API CUresult cuCtxSynchronize(void)
-{
-    CU_CALL_RESIDENT(synchronize(context_current()));
-}
-
-CU_API CUresult cuCtxSynchronize_v2(CUcontext context)
-{
-    CU_CALL_RESIDENT(synchronize(context));
-}
+CU_EXPORT_RESIDENT(cuCtxSynchronize, (void), synchronize(context_current()))
+CU_EXPORT_RESIDENT(cuCtxSynchronize_v2, (CUcontext context), synchronize(context))

@@ -20,10 +20,7 @@ static CUresult set_limit(int limit, size_t value)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuCtxSetLimit(int limit, size_t value)
-{
-    CU_CALL(set_limit(limit, value));
-}
+CU_EXPORT(cuCtxSetLimit, (int limit, size_t value), set_limit(limit, value))
 
 static CUresult get_limit(size_t *value, int limit)
 {
@@ -34,10 +31,7 @@ static CUresult get_limit(size_t *value, int limit)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuCtxGetLimit(size_t *value, int limit)
-{
-    CU_CALL(get_limit(value, limit));
-}
+CU_EXPORT(cuCtxGetLimit, (size_t * value, int limit), get_limit(value, limit))
 
 /* A function that reads or writes one member of the current context. */
 #define GETTER(name, type, expression)                                                                      \
@@ -48,10 +42,7 @@ CU_API CUresult cuCtxGetLimit(size_t *value, int limit)
         *out = (type)(expression);                                                                          \
         return CUDA_SUCCESS;                                                                                \
     }                                                                                                       \
-    CU_API CUresult name(type *out)                                                                         \
-    {                                                                                                       \
-        CU_CALL(get_##name(out));                                                                           \
-    }
+    CU_EXPORT(name, (type * out), get_##name(out))
 
 #define SETTER(name, type, member)                                                                          \
     static CUresult set_##name(type value)                                                                  \
@@ -60,10 +51,7 @@ CU_API CUresult cuCtxGetLimit(size_t *value, int limit)
         context->member = value;                                                                            \
         return CUDA_SUCCESS;                                                                                \
     }                                                                                                       \
-    CU_API CUresult name(type value)                                                                        \
-    {                                                                                                       \
-        CU_CALL(set_##name(value));                                                                         \
-    }
+    CU_EXPORT(name, (type value), set_##name(value))
 
 GETTER(cuCtxGetFlags, unsigned int, context->flags)
 SETTER(cuCtxSetFlags, unsigned int, flags)
@@ -81,10 +69,7 @@ static CUresult get_version(struct context *context, unsigned int *version)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuCtxGetApiVersion(CUcontext context, unsigned int *version)
-{
-    CU_CALL(get_version(context, version));
-}
+CU_EXPORT(cuCtxGetApiVersion, (CUcontext context, unsigned int *version), get_version(context, version))
 
 static CUresult get_priorities(int *least, int *greatest)
 {
@@ -96,10 +81,7 @@ static CUresult get_priorities(int *least, int *greatest)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
-{
-    CU_CALL(get_priorities(least, greatest));
-}
+CU_EXPORT(cuCtxGetStreamPriorityRange, (int *least, int *greatest), get_priorities(least, greatest))
 
 /* All memory of the process lies in one address space: access is a matter of bookkeeping. */
 static CUresult set_peer(struct context *peer, bool enable)
@@ -123,10 +105,7 @@ CU_API CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags)
     CU_CALL(set_peer(peer, true));
 }
 
-CU_API CUresult cuCtxDisablePeerAccess(CUcontext peer)
-{
-    CU_CALL(set_peer(peer, false));
-}
+CU_EXPORT(cuCtxDisablePeerAccess, (CUcontext peer), set_peer(peer, false))
 
 CUresult primary_retain(CUcontext *out, struct device *device)
 {
@@ -141,10 +120,8 @@ CUresult primary_retain(CUcontext *out, struct device *device)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
-{
-    CU_CALL(primary_retain(out, device_at(device)));
-}
+CU_EXPORT(cuDevicePrimaryCtxRetain, (CUcontext * out, CUdevice device),
+          primary_retain(out, device_at(device)))
 
 static CUresult reset(struct device *device)
 {
@@ -162,25 +139,10 @@ CUresult primary_release(struct device *device)
     return --device->primary->retained == 0 ? reset(device) : CUDA_SUCCESS;
 }
 
-CU_API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
-{
-    CU_CALL(primary_release(device_at(device)));
-}
-
-CU_API CUresult cuDevicePrimaryCtxRelease(CUdevice device)
-{
-    CU_CALL(primary_release(device_at(device)));
-}
-
-CU_API CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
-{
-    CU_CALL(reset(device_at(device)));
-}
-
-CU_API CUresult cuDevicePrimaryCtxReset(CUdevice device)
-{
-    CU_CALL(reset(device_at(device)));
-}
+CU_EXPORT(cuDevicePrimaryCtxRelease_v2, (CUdevice device), primary_release(device_at(device)))
+CU_EXPORT(cuDevicePrimaryCtxRelease, (CUdevice device), primary_release(device_at(device)))
+CU_EXPORT(cuDevicePrimaryCtxReset_v2, (CUdevice device), reset(device_at(device)))
+CU_EXPORT(cuDevicePrimaryCtxReset, (CUdevice device), reset(device_at(device)))
 
 static CUresult set_primary_flags(struct device *device, unsigned int flags)
 {
@@ -191,15 +153,10 @@ static CUresult set_primary_flags(struct device *device, unsigned int flags)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned int flags)
-{
-    CU_CALL(set_primary_flags(device_at(device), flags));
-}
-
-CU_API CUresult cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned int flags)
-{
-    CU_CALL(set_primary_flags(device_at(device), flags));
-}
+CU_EXPORT(cuDevicePrimaryCtxSetFlags_v2, (CUdevice device, unsigned int flags),
+          set_primary_flags(device_at(device), flags))
+CU_EXPORT(cuDevicePrimaryCtxSetFlags, (CUdevice device, unsigned int flags),
+          set_primary_flags(device_at(device), flags))
 
 static CUresult primary_state(struct device *device, unsigned int *flags, int *active)
 {
@@ -210,7 +167,5 @@ static CUresult primary_state(struct device *device, unsigned int *flags, int *a
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int *flags, int *active)
-{
-    CU_CALL(primary_state(device_at(device), flags, active));
-}
+CU_EXPORT(cuDevicePrimaryCtxGetState, (CUdevice device, unsigned int *flags, int *active),
+          primary_state(device_at(device), flags, active))

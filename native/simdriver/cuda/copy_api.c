@@ -2,8 +2,6 @@
 #include "copy.h"
 #include "stream.h"
 
-#define LEGACY CU_STREAM_LEGACY
-
 static CUDA_MEMCPY3D line(uint64_t to, int to_type, uint64_t from, int from_type, size_t size)
 {
     return (CUDA_MEMCPY3D){
@@ -32,22 +30,10 @@ static CUresult copy_line(uint64_t to, int to_type, uint64_t from, int from_type
 
 /* One direction: synchronous and not, on the legacy and on the per-thread default stream. */
 #define LINE(name, to_c, to_type, from_c, from_type, suffix)                                                \
-    CU_API CUresult name##suffix(to_c to, from_c from, size_t size)                                         \
-    {                                                                                                       \
-        CU_CALL(copy_line(AT(to), to_type, AT(from), from_type, size, LEGACY, true));                       \
-    }                                                                                                       \
-    CU_API CUresult name##suffix##_ptds(to_c to, from_c from, size_t size)                                  \
-    {                                                                                                       \
-        CU_CALL(copy_line(AT(to), to_type, AT(from), from_type, size, CU_STREAM_PER_THREAD, true));         \
-    }                                                                                                       \
-    CU_API CUresult name##Async##suffix(to_c to, from_c from, size_t size, CUstream stream)                 \
-    {                                                                                                       \
-        CU_CALL(copy_line(AT(to), to_type, AT(from), from_type, size, stream, false));                      \
-    }                                                                                                       \
-    CU_API CUresult name##Async##suffix##_ptsz(to_c to, from_c from, size_t size, CUstream stream)          \
-    {                                                                                                       \
-        CU_CALL(copy_line(AT(to), to_type, AT(from), from_type, size, PER_THREAD(stream), false));          \
-    }
+    CU_TWINS(_ptds, name##suffix, (to_c to, from_c from, size_t size),                                      \
+             copy_line(AT(to), to_type, AT(from), from_type, size, OWN_DEFAULT, true))                      \
+    CU_TWINS(_ptsz, name##Async##suffix, (to_c to, from_c from, size_t size, CUstream stream),              \
+             copy_line(AT(to), to_type, AT(from), from_type, size, OWN(stream), false))
 
 LINE(cuMemcpyHtoD, CUdeviceptr, CU_MEMORYTYPE_DEVICE, const void *, CU_MEMORYTYPE_HOST, _v2)
 LINE(cuMemcpyDtoH, void *, CU_MEMORYTYPE_HOST, CUdeviceptr, CU_MEMORYTYPE_DEVICE, _v2)
@@ -65,25 +51,9 @@ static CUresult copy_peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from
 
 #define PEER CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t size
 
-CU_API CUresult cuMemcpyPeer(PEER)
-{
-    CU_CALL(copy_peer(to, to_context, from, from_context, size, LEGACY, true));
-}
-
-CU_API CUresult cuMemcpyPeer_ptds(PEER)
-{
-    CU_CALL(copy_peer(to, to_context, from, from_context, size, CU_STREAM_PER_THREAD, true));
-}
-
-CU_API CUresult cuMemcpyPeerAsync(PEER, CUstream stream)
-{
-    CU_CALL(copy_peer(to, to_context, from, from_context, size, stream, false));
-}
-
-CU_API CUresult cuMemcpyPeerAsync_ptsz(PEER, CUstream stream)
-{
-    CU_CALL(copy_peer(to, to_context, from, from_context, size, PER_THREAD(stream), false));
-}
+CU_TWINS(_ptds, cuMemcpyPeer, (PEER), copy_peer(to, to_context, from, from_context, size, OWN_DEFAULT, true))
+CU_TWINS(_ptsz, cuMemcpyPeerAsync, (PEER, CUstream stream),
+         copy_peer(to, to_context, from, from_context, size, OWN(stream), false))
 
 static CUresult copy_plane(const CUDA_MEMCPY2D *plane, CUstream stream, bool wait)
 {
@@ -119,33 +89,18 @@ static CUresult copy_block(const CUDA_MEMCPY3D *block, CUstream stream, bool wai
     return copy_submit(&copy, stream, wait);
 }
 
-#define SHAPED(name, type, function, suffix)                                                                \
-    CU_API CUresult name##suffix(const type *copy)                                                          \
-    {                                                                                                       \
-        CU_CALL(function(copy, LEGACY, true));                                                              \
-    }                                                                                                       \
-    CU_API CUresult name##suffix##_ptds(const type *copy)                                                   \
-    {                                                                                                       \
-        CU_CALL(function(copy, CU_STREAM_PER_THREAD, true));                                                \
-    }
+#define SHAPED(name, type, function)                                                                        \
+    CU_TWINS(_ptds, name, (const type *copy), function(copy, OWN_DEFAULT, true))
+#define SHAPED_ASYNC(name, type, function)                                                                  \
+    CU_TWINS(_ptsz, name, (const type *copy, CUstream stream), function(copy, OWN(stream), false))
 
-#define SHAPED_ASYNC(name, type, function, suffix)                                                          \
-    CU_API CUresult name##suffix(const type *copy, CUstream stream)                                         \
-    {                                                                                                       \
-        CU_CALL(function(copy, stream, false));                                                             \
-    }                                                                                                       \
-    CU_API CUresult name##suffix##_ptsz(const type *copy, CUstream stream)                                  \
-    {                                                                                                       \
-        CU_CALL(function(copy, PER_THREAD(stream), false));                                                 \
-    }
-
-SHAPED(cuMemcpy2D, CUDA_MEMCPY2D, copy_plane, _v2)
-SHAPED(cuMemcpy2DUnaligned, CUDA_MEMCPY2D, copy_plane, _v2)
-SHAPED_ASYNC(cuMemcpy2DAsync, CUDA_MEMCPY2D, copy_plane, _v2)
-SHAPED(cuMemcpy3D, CUDA_MEMCPY3D, copy_block, _v2)
-SHAPED_ASYNC(cuMemcpy3DAsync, CUDA_MEMCPY3D, copy_block, _v2)
-SHAPED(cuMemcpy3DPeer, CUDA_MEMCPY3D, copy_block, )
-SHAPED_ASYNC(cuMemcpy3DPeerAsync, CUDA_MEMCPY3D, copy_block, )
+SHAPED(cuMemcpy2D_v2, CUDA_MEMCPY2D, copy_plane)
+SHAPED(cuMemcpy2DUnaligned_v2, CUDA_MEMCPY2D, copy_plane)
+SHAPED_ASYNC(cuMemcpy2DAsync_v2, CUDA_MEMCPY2D, copy_plane)
+SHAPED(cuMemcpy3D_v2, CUDA_MEMCPY3D, copy_block)
+SHAPED_ASYNC(cuMemcpy3DAsync_v2, CUDA_MEMCPY3D, copy_block)
+SHAPED(cuMemcpy3DPeer, CUDA_MEMCPY3D, copy_block)
+SHAPED_ASYNC(cuMemcpy3DPeerAsync, CUDA_MEMCPY3D, copy_block)
 
 /* Copies that begin or end in an array: at a byte of its first row. */
 static CUresult copy_array(CUarray to, size_t to_x, uint64_t to_at, int to_type, CUarray from, size_t from_x,
@@ -163,21 +118,14 @@ static CUresult copy_array(CUarray to, size_t to_x, uint64_t to_at, int to_type,
 #define ON_DEVICE CU_MEMORYTYPE_DEVICE
 #define ON_HOST CU_MEMORYTYPE_HOST
 
-#define ARRAY_COPY(name, suffix, arguments, stream, wait, to, to_x, to_at, to_type, from, from_x, from_at,  \
-                   from_type)                                                                               \
-    CU_API CUresult name##suffix arguments                                                                  \
-    {                                                                                                       \
-        CU_CALL(                                                                                            \
-            copy_array(to, to_x, to_at, to_type, from, from_x, from_at, from_type, size, stream, wait));    \
-    }
-
-#define ARRAY_SYNC(name, arguments, ...)                                                                    \
-    ARRAY_COPY(name, _v2, arguments, LEGACY, true, __VA_ARGS__)                                             \
-    ARRAY_COPY(name, _v2_ptds, arguments, CU_STREAM_PER_THREAD, true, __VA_ARGS__)
-
-#define ARRAY_ASYNC(name, arguments, ...)                                                                   \
-    ARRAY_COPY(name, _v2, arguments, stream, false, __VA_ARGS__)                                            \
-    ARRAY_COPY(name, _v2_ptsz, arguments, PER_THREAD(stream), false, __VA_ARGS__)
+#define ARRAY_SYNC(name, arguments, to, to_x, to_at, to_type, from, from_x, from_at, from_type)             \
+    CU_TWINS(                                                                                               \
+        _ptds, name##_v2, arguments,                                                                        \
+        copy_array(to, to_x, to_at, to_type, from, from_x, from_at, from_type, size, OWN_DEFAULT, true))
+#define ARRAY_ASYNC(name, arguments, to, to_x, to_at, to_type, from, from_x, from_at, from_type)            \
+    CU_TWINS(                                                                                               \
+        _ptsz, name##_v2, arguments,                                                                        \
+        copy_array(to, to_x, to_at, to_type, from, from_x, from_at, from_type, size, OWN(stream), false))
 
 ARRAY_SYNC(cuMemcpyDtoA, (CUarray to, size_t x, CUdeviceptr from, size_t size), to, x, 0, IN_ARRAY, NULL, 0,
            from, ON_DEVICE)

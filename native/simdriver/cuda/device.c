@@ -12,10 +12,7 @@ static CUresult get_count(int *count)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuDeviceGetCount(int *count)
-{
-    CU_CALL(get_count(count));
-}
+CU_EXPORT(cuDeviceGetCount, (int *count), get_count(count))
 
 static CUresult get(CUdevice *out, int ordinal)
 {
@@ -25,10 +22,7 @@ static CUresult get(CUdevice *out, int ordinal)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuDeviceGet(CUdevice *out, int ordinal)
-{
-    CU_CALL(get(out, ordinal));
-}
+CU_EXPORT(cuDeviceGet, (CUdevice * out, int ordinal), get(out, ordinal))
 
 /* Cuts a name that does not fit, as the driver does. */
 static CUresult get_name(char *name, int length, const struct device *device)
@@ -40,10 +34,8 @@ static CUresult get_name(char *name, int length, const struct device *device)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuDeviceGetName(char *name, int length, CUdevice device)
-{
-    CU_CALL(get_name(name, length, device_at(device)));
-}
+CU_EXPORT(cuDeviceGetName, (char *name, int length, CUdevice device),
+          get_name(name, length, device_at(device)))
 
 /* The sixteen bytes that the hexadecimal digits of a UUID stand for. */
 static CUresult get_uuid(CUuuid *out, const struct device *device, bool of_mig)
@@ -64,15 +56,8 @@ static CUresult get_uuid(CUuuid *out, const struct device *device, bool of_mig)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuDeviceGetUuid(CUuuid *out, CUdevice device)
-{
-    CU_CALL(get_uuid(out, device_at(device), false));
-}
-
-CU_API CUresult cuDeviceGetUuid_v2(CUuuid *out, CUdevice device)
-{
-    CU_CALL(get_uuid(out, device_at(device), true));
-}
+CU_EXPORT(cuDeviceGetUuid, (CUuuid * out, CUdevice device), get_uuid(out, device_at(device), false))
+CU_EXPORT(cuDeviceGetUuid_v2, (CUuuid * out, CUdevice device), get_uuid(out, device_at(device), true))
 
 static CUresult total(size_t *bytes, const struct device *device)
 {
@@ -82,10 +67,7 @@ static CUresult total(size_t *bytes, const struct device *device)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
-{
-    CU_CALL(total(bytes, device_at(device)));
-}
+CU_EXPORT(cuDeviceTotalMem_v2, (size_t * bytes, CUdevice device), total(bytes, device_at(device)))
 
 /* The first version counted in 32 bits. */
 static CUresult total_narrow(unsigned int *bytes, const struct device *device)
@@ -97,10 +79,7 @@ static CUresult total_narrow(unsigned int *bytes, const struct device *device)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice device)
-{
-    CU_CALL(total_narrow(bytes, device_at(device)));
-}
+CU_EXPORT(cuDeviceTotalMem, (unsigned int *bytes, CUdevice device), total_narrow(bytes, device_at(device)))
 
 static CUresult capability(int *major, int *minor, const struct device *device)
 {
@@ -111,10 +90,8 @@ static CUresult capability(int *major, int *minor, const struct device *device)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice device)
-{
-    CU_CALL(capability(major, minor, device_at(device)));
-}
+CU_EXPORT(cuDeviceComputeCapability, (int *major, int *minor, CUdevice device),
+          capability(major, minor, device_at(device)))
 
 static CUresult get_bus_id(char *out, int length, const struct device *device)
 {
@@ -125,10 +102,8 @@ static CUresult get_bus_id(char *out, int length, const struct device *device)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuDeviceGetPCIBusId(char *out, int length, CUdevice device)
-{
-    CU_CALL(get_bus_id(out, length, device_at(device)));
-}
+CU_EXPORT(cuDeviceGetPCIBusId, (char *out, int length, CUdevice device),
+          get_bus_id(out, length, device_at(device)))
 
 static CUresult find_bus_id(CUdevice *out, const char *text)
 {
@@ -148,10 +123,7 @@ static CUresult find_bus_id(CUdevice *out, const char *text)
     return CUDA_ERROR_INVALID_DEVICE;
 }
 
-CU_API CUresult cuDeviceGetByPCIBusId(CUdevice *out, const char *text)
-{
-    CU_CALL(find_bus_id(out, text));
-}
+CU_EXPORT(cuDeviceGetByPCIBusId, (CUdevice * out, const char *text), find_bus_id(out, text))
 
 static CUresult can_access(int *out, const struct device *one, const struct device *other)
 {
@@ -161,10 +133,8 @@ static CUresult can_access(int *out, const struct device *one, const struct devi
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuDeviceCanAccessPeer(int *out, CUdevice device, CUdevice peer)
-{
-    CU_CALL(can_access(out, device_at(device), device_at(peer)));
-}
+CU_EXPORT(cuDeviceCanAccessPeer, (int *out, CUdevice device, CUdevice peer),
+          can_access(out, device_at(device), device_at(peer)))
 
 static CUresult peer_attribute(int *out, int attribute, const struct device *one, const struct device *other)
 {
@@ -176,7 +146,5 @@ static CUresult peer_attribute(int *out, int attribute, const struct device *one
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuDeviceGetP2PAttribute(int *out, int attribute, CUdevice device, CUdevice peer)
-{
-    CU_CALL(peer_attribute(out, attribute, device_at(device), device_at(peer)));
-}
+CU_EXPORT(cuDeviceGetP2PAttribute, (int *out, int attribute, CUdevice device, CUdevice peer),
+          peer_attribute(out, attribute, device_at(device), device_at(peer)))

@@ -287,6 +287,33 @@ CUresult cuDriverGetVersion(int *version);
         CU_CALL(expression);                                                                                \
     } while (0)
 
+/* An exported function that is one value; one that is not to be called while the process is suspended; and such with their
+ * twins for programs with a default stream for each thread: there, OWN() says which stream a program means. */
+#define CU_EXPORT(name, parameters, value)                                                                  \
+    CU_API CUresult name parameters                                                                         \
+    {                                                                                                       \
+        CU_CALL(value);                                                                                     \
+    }
+#define CU_EXPORT_RESIDENT(name, parameters, value)                                                         \
+    CU_API CUresult name parameters                                                                         \
+    {                                                                                                       \
+        CU_CALL_RESIDENT(value);                                                                            \
+    }
+#define CU_TWIN(is_per_thread, name, parameters, call)                                                      \
+    CU_API CUresult name parameters                                                                         \
+    {                                                                                                       \
+        enum { per_thread = is_per_thread };                                                                \
+        call;                                                                                               \
+    }
+#define CU_TWINS(suffix, name, parameters, value)                                                           \
+    CU_TWIN(false, name, parameters, CU_CALL(value))                                                        \
+    CU_TWIN(true, name##suffix, parameters, CU_CALL(value))
+#define CU_TWINS_RESIDENT(suffix, name, parameters, value)                                                  \
+    CU_TWIN(false, name, parameters, CU_CALL_RESIDENT(value))                                               \
+    CU_TWIN(true, name##suffix, parameters, CU_CALL_RESIDENT(value))
+#define OWN_DEFAULT (per_thread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY)
+#define OWN(stream) (per_thread && !(stream) ? CU_STREAM_PER_THREAD : (stream))
+
 #define CU_TRY(expression)                                                                                  \
     do {                                                                                                    \
         CUresult tried_ = (expression);                                                                     \

@@ -38,10 +38,7 @@ static CUresult create(CUevent *out, unsigned int flags)
     return event_create(context, flags, out);
 }
 
-CU_API CUresult cuEventCreate(CUevent *out, unsigned int flags)
-{
-    CU_CALL(create(out, flags));
-}
+CU_EXPORT(cuEventCreate, (CUevent * out, unsigned int flags), create(out, flags))
 
 static CUresult destroy(CUevent handle)
 {
@@ -52,15 +49,8 @@ static CUresult destroy(CUevent handle)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuEventDestroy_v2(CUevent event)
-{
-    CU_CALL(destroy(event));
-}
-
-CU_API CUresult cuEventDestroy(CUevent event)
-{
-    CU_CALL(destroy(event));
-}
+CU_EXPORT(cuEventDestroy_v2, (CUevent event), destroy(event))
+CU_EXPORT(cuEventDestroy, (CUevent event), destroy(event))
 
 static void forget(void *object, void *context)
 {
@@ -99,25 +89,9 @@ static CUresult record(CUevent handle, CUstream on, unsigned int flags)
     return engine_submit(stream, op_event(OP_RECORD, event));
 }
 
-CU_API CUresult cuEventRecord(CUevent event, CUstream stream)
-{
-    CU_CALL(record(event, stream, 0));
-}
-
-CU_API CUresult cuEventRecord_ptsz(CUevent event, CUstream stream)
-{
-    CU_CALL(record(event, PER_THREAD(stream), 0));
-}
-
-CU_API CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int flags)
-{
-    CU_CALL(record(event, stream, flags));
-}
-
-CU_API CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned int flags)
-{
-    CU_CALL(record(event, PER_THREAD(stream), flags));
-}
+CU_TWINS(_ptsz, cuEventRecord, (CUevent event, CUstream stream), record(event, OWN(stream), 0))
+CU_TWINS(_ptsz, cuEventRecordWithFlags, (CUevent event, CUstream stream, unsigned int flags),
+         record(event, OWN(stream), flags))
 
 /* Waiting for an event that was never recorded is no wait. */
 static CUresult wait(CUstream on, CUevent handle, unsigned int flags)
@@ -132,15 +106,8 @@ static CUresult wait(CUstream on, CUevent handle, unsigned int flags)
     return engine_submit(stream, op_event(OP_WAIT, event));
 }
 
-CU_API CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags)
-{
-    CU_CALL(wait(stream, event, flags));
-}
-
-CU_API CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned int flags)
-{
-    CU_CALL(wait(PER_THREAD(stream), event, flags));
-}
+CU_TWINS(_ptsz, cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned int flags),
+         wait(OWN(stream), event, flags))
 
 static CUresult query(CUevent handle)
 {
@@ -153,10 +120,7 @@ static CUresult query(CUevent handle)
     return event->done < event->recorded ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
-CU_API CUresult cuEventQuery(CUevent event)
-{
-    CU_CALL_RESIDENT(query(event));
-}
+CU_EXPORT_RESIDENT(cuEventQuery, (CUevent event), query(event))
 
 static CUresult synchronize(CUevent handle)
 {
@@ -171,10 +135,7 @@ static CUresult synchronize(CUevent handle)
     return context->error;
 }
 
-CU_API CUresult cuEventSynchronize(CUevent event)
-{
-    CU_CALL_RESIDENT(synchronize(event));
-}
+CU_EXPORT_RESIDENT(cuEventSynchronize, (CUevent event), synchronize(event))
 
 /* The difference is known in nanoseconds, but the interface has a float of milliseconds: coarse after an hour. */
 static CUresult elapsed(float *out, CUevent from, CUevent to)
@@ -192,12 +153,5 @@ static CUresult elapsed(float *out, CUevent from, CUevent to)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuEventElapsedTime(float *out, CUevent from, CUevent to)
-{
-    CU_CALL_RESIDENT(elapsed(out, from, to));
-}
-
-CU_API CUresult cuEventElapsedTime_v2(float *out, CUevent from, CUevent to)
-{
-    CU_CALL_RESIDENT(elapsed(out, from, to));
-}
+CU_EXPORT_RESIDENT(cuEventElapsedTime, (float *out, CUevent from, CUevent to), elapsed(out, from, to))
+CU_EXPORT_RESIDENT(cuEventElapsedTime_v2, (float *out, CUevent from, CUevent to), elapsed(out, from, to))

@@ -15,42 +15,16 @@ static CUresult fill(CUdeviceptr to, size_t pitch, unsigned int value, unsigned 
 }
 
 #define FILL(bits, type)                                                                                    \
-    CU_API CUresult cuMemsetD##bits##_v2(CUdeviceptr to, type value, size_t count)                          \
-    {                                                                                                       \
-        CU_CALL(fill(to, 0, value, bits / 8, count, 1, CU_STREAM_LEGACY));                                  \
-    }                                                                                                       \
-    CU_API CUresult cuMemsetD##bits##_v2_ptds(CUdeviceptr to, type value, size_t count)                     \
-    {                                                                                                       \
-        CU_CALL(fill(to, 0, value, bits / 8, count, 1, CU_STREAM_PER_THREAD));                              \
-    }                                                                                                       \
-    CU_API CUresult cuMemsetD##bits##Async(CUdeviceptr to, type value, size_t count, CUstream stream)       \
-    {                                                                                                       \
-        CU_CALL(fill(to, 0, value, bits / 8, count, 1, stream));                                            \
-    }                                                                                                       \
-    CU_API CUresult cuMemsetD##bits##Async_ptsz(CUdeviceptr to, type value, size_t count, CUstream stream)  \
-    {                                                                                                       \
-        CU_CALL(fill(to, 0, value, bits / 8, count, 1, PER_THREAD(stream)));                                \
-    }                                                                                                       \
-    CU_API CUresult cuMemsetD2D##bits##_v2(CUdeviceptr to, size_t pitch, type value, size_t width,          \
-                                           size_t height)                                                   \
-    {                                                                                                       \
-        CU_CALL(fill(to, pitch, value, bits / 8, width, height, CU_STREAM_LEGACY));                         \
-    }                                                                                                       \
-    CU_API CUresult cuMemsetD2D##bits##_v2_ptds(CUdeviceptr to, size_t pitch, type value, size_t width,     \
-                                                size_t height)                                              \
-    {                                                                                                       \
-        CU_CALL(fill(to, pitch, value, bits / 8, width, height, CU_STREAM_PER_THREAD));                     \
-    }                                                                                                       \
-    CU_API CUresult cuMemsetD2D##bits##Async(CUdeviceptr to, size_t pitch, type value, size_t width,        \
-                                             size_t height, CUstream stream)                                \
-    {                                                                                                       \
-        CU_CALL(fill(to, pitch, value, bits / 8, width, height, stream));                                   \
-    }                                                                                                       \
-    CU_API CUresult cuMemsetD2D##bits##Async_ptsz(CUdeviceptr to, size_t pitch, type value, size_t width,   \
-                                                  size_t height, CUstream stream)                           \
-    {                                                                                                       \
-        CU_CALL(fill(to, pitch, value, bits / 8, width, height, PER_THREAD(stream)));                       \
-    }
+    CU_TWINS(_ptds, cuMemsetD##bits##_v2, (CUdeviceptr to, type value, size_t count),                       \
+             fill(to, 0, value, bits / 8, count, 1, OWN_DEFAULT))                                           \
+    CU_TWINS(_ptsz, cuMemsetD##bits##Async, (CUdeviceptr to, type value, size_t count, CUstream stream),    \
+             fill(to, 0, value, bits / 8, count, 1, OWN(stream)))                                           \
+    CU_TWINS(_ptds, cuMemsetD2D##bits##_v2,                                                                 \
+             (CUdeviceptr to, size_t pitch, type value, size_t width, size_t height),                       \
+             fill(to, pitch, value, bits / 8, width, height, OWN_DEFAULT))                                  \
+    CU_TWINS(_ptsz, cuMemsetD2D##bits##Async,                                                               \
+             (CUdeviceptr to, size_t pitch, type value, size_t width, size_t height, CUstream stream),      \
+             fill(to, pitch, value, bits / 8, width, height, OWN(stream)))
 
 FILL(8, unsigned char)
 FILL(16, unsigned short)

@@ -12,16 +12,10 @@ static CUresult get_attribute(int *out, int attribute, CUfunction handle)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuFuncGetAttribute(int *out, int attribute, CUfunction function)
-{
-    CU_CALL(get_attribute(out, attribute, function));
-}
-
-CU_API CUresult cuKernelGetAttribute(int *out, int attribute, CUkernel kernel, CUdevice device)
-{
-    (void)device;
-    CU_CALL(get_attribute(out, attribute, kernel));
-}
+CU_EXPORT(cuFuncGetAttribute, (int *out, int attribute, CUfunction function),
+          get_attribute(out, attribute, function))
+CU_EXPORT(cuKernelGetAttribute, (int *out, int attribute, CUkernel kernel, CUdevice device),
+          ((void)device, get_attribute(out, attribute, kernel)))
 
 /* Only what a program may choose can be set. */
 static CUresult set_attribute(CUfunction handle, int attribute, int value)
@@ -36,16 +30,10 @@ static CUresult set_attribute(CUfunction handle, int attribute, int value)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuFuncSetAttribute(CUfunction function, int attribute, int value)
-{
-    CU_CALL(set_attribute(function, attribute, value));
-}
-
-CU_API CUresult cuKernelSetAttribute(int attribute, int value, CUkernel kernel, CUdevice device)
-{
-    (void)device;
-    CU_CALL(set_attribute(kernel, attribute, value));
-}
+CU_EXPORT(cuFuncSetAttribute, (CUfunction function, int attribute, int value),
+          set_attribute(function, attribute, value))
+CU_EXPORT(cuKernelSetAttribute, (int attribute, int value, CUkernel kernel, CUdevice device),
+          ((void)device, set_attribute(kernel, attribute, value)))
 
 /* Preferences about caches: accepted, and without effect. */
 static CUresult prefer(CUfunction function, int value)
@@ -55,21 +43,10 @@ static CUresult prefer(CUfunction function, int value)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuFuncSetCacheConfig(CUfunction function, int value)
-{
-    CU_CALL(prefer(function, value));
-}
-
-CU_API CUresult cuFuncSetSharedMemConfig(CUfunction function, int value)
-{
-    CU_CALL(prefer(function, value));
-}
-
-CU_API CUresult cuKernelSetCacheConfig(CUkernel kernel, int value, CUdevice device)
-{
-    (void)device;
-    CU_CALL(prefer(kernel, value));
-}
+CU_EXPORT(cuFuncSetCacheConfig, (CUfunction function, int value), prefer(function, value))
+CU_EXPORT(cuFuncSetSharedMemConfig, (CUfunction function, int value), prefer(function, value))
+CU_EXPORT(cuKernelSetCacheConfig, (CUkernel kernel, int value, CUdevice device),
+          ((void)device, prefer(kernel, value)))
 
 static CUresult get_name(const char **out, CUfunction handle)
 {
@@ -80,15 +57,8 @@ static CUresult get_name(const char **out, CUfunction handle)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuFuncGetName(const char **out, CUfunction function)
-{
-    CU_CALL(get_name(out, function));
-}
-
-CU_API CUresult cuKernelGetName(const char **out, CUkernel kernel)
-{
-    CU_CALL(get_name(out, kernel));
-}
+CU_EXPORT(cuFuncGetName, (const char **out, CUfunction function), get_name(out, function))
+CU_EXPORT(cuKernelGetName, (const char **out, CUkernel kernel), get_name(out, kernel))
 
 static CUresult get_parameter(CUfunction handle, size_t index, size_t *offset, size_t *size)
 {
@@ -101,15 +71,10 @@ static CUresult get_parameter(CUfunction handle, size_t index, size_t *offset, s
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuFuncGetParamInfo(CUfunction function, size_t index, size_t *offset, size_t *size)
-{
-    CU_CALL(get_parameter(function, index, offset, size));
-}
-
-CU_API CUresult cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t *offset, size_t *size)
-{
-    CU_CALL(get_parameter(kernel, index, offset, size));
-}
+CU_EXPORT(cuFuncGetParamInfo, (CUfunction function, size_t index, size_t *offset, size_t *size),
+          get_parameter(function, index, offset, size))
+CU_EXPORT(cuKernelGetParamInfo, (CUkernel kernel, size_t index, size_t *offset, size_t *size),
+          get_parameter(kernel, index, offset, size))
 
 static CUresult get_module(CUmodule *out, CUfunction handle)
 {
@@ -120,10 +85,7 @@ static CUresult get_module(CUmodule *out, CUfunction handle)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuFuncGetModule(CUmodule *out, CUfunction function)
-{
-    CU_CALL(get_module(out, function));
-}
+CU_EXPORT(cuFuncGetModule, (CUmodule * out, CUfunction function), get_module(out, function))
 
 static CUresult is_loaded(int *out, CUfunction handle)
 {
@@ -134,10 +96,7 @@ static CUresult is_loaded(int *out, CUfunction handle)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuFuncIsLoaded(int *out, CUfunction function)
-{
-    CU_CALL(is_loaded(out, function));
-}
+CU_EXPORT(cuFuncIsLoaded, (int *out, CUfunction function), is_loaded(out, function))
 
 static CUresult load(CUfunction handle)
 {
@@ -147,10 +106,7 @@ static CUresult load(CUfunction handle)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuFuncLoad(CUfunction function)
-{
-    CU_CALL(load(function));
-}
+CU_EXPORT(cuFuncLoad, (CUfunction function), load(function))
 
 /* Limited by threads and shared memory alone. */
 static CUresult max_blocks(int *out, CUfunction function, int block, size_t shared)
@@ -166,11 +122,9 @@ static CUresult max_blocks(int *out, CUfunction function, int block, size_t shar
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *out, CUfunction function, int block,
-                                                            size_t shared)
-{
-    CU_CALL(max_blocks(out, function, block, shared));
-}
+CU_EXPORT(cuOccupancyMaxActiveBlocksPerMultiprocessor,
+          (int *out, CUfunction function, int block, size_t shared),
+          max_blocks(out, function, block, shared))
 
 CU_API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *out, CUfunction function,
                                                                      int block, size_t shared,
@@ -193,11 +147,9 @@ static CUresult best_block(int *grid, int *block, CUfunction function, size_t sh
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuOccupancyMaxPotentialBlockSize(int *grid, int *block, CUfunction function,
-                                                 shared_of shared, size_t fixed, int limit)
-{
-    CU_CALL(best_block(grid, block, function, shared ? shared(1024) : fixed, limit));
-}
+CU_EXPORT(cuOccupancyMaxPotentialBlockSize,
+          (int *grid, int *block, CUfunction function, shared_of shared, size_t fixed, int limit),
+          best_block(grid, block, function, shared ? shared(1024) : fixed, limit))
 
 CU_API CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *grid, int *block, CUfunction function,
                                                           shared_of shared, size_t fixed, int limit,
@@ -217,11 +169,9 @@ static CUresult free_shared(size_t *out, CUfunction function, int blocks, int bl
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *out, CUfunction function, int blocks,
-                                                        int block)
-{
-    CU_CALL(free_shared(out, function, blocks, block));
-}
+CU_EXPORT(cuOccupancyAvailableDynamicSMemPerBlock,
+          (size_t * out, CUfunction function, int blocks, int block),
+          free_shared(out, function, blocks, block))
 
 static CUresult max_clusters(int *out, CUfunction function, const CUlaunchConfig *config)
 {
@@ -232,10 +182,8 @@ static CUresult max_clusters(int *out, CUfunction function, const CUlaunchConfig
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuOccupancyMaxActiveClusters(int *out, CUfunction function, const CUlaunchConfig *config)
-{
-    CU_CALL(max_clusters(out, function, config));
-}
+CU_EXPORT(cuOccupancyMaxActiveClusters, (int *out, CUfunction function, const CUlaunchConfig *config),
+          max_clusters(out, function, config))
 
 CU_API CUresult cuOccupancyMaxPotentialClusterSize(int *out, CUfunction function,
                                                    const CUlaunchConfig *config)

@@ -158,10 +158,7 @@ static CUresult create(CUgraph *out, unsigned int flags)
     return graph_create(out);
 }
 
-CU_API CUresult cuGraphCreate(CUgraph *out, unsigned int flags)
-{
-    CU_CALL(create(out, flags));
-}
+CU_EXPORT(cuGraphCreate, (CUgraph * out, unsigned int flags), create(out, flags))
 
 static CUresult destroy(CUgraph handle)
 {
@@ -172,10 +169,7 @@ static CUresult destroy(CUgraph handle)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuGraphDestroy(CUgraph graph)
-{
-    CU_CALL(destroy(graph));
-}
+CU_EXPORT(cuGraphDestroy, (CUgraph graph), destroy(graph))
 
 static CUresult clone_graph(CUgraph *out, CUgraph from)
 {
@@ -185,10 +179,7 @@ static CUresult clone_graph(CUgraph *out, CUgraph from)
     return graph_clone(from, out);
 }
 
-CU_API CUresult cuGraphClone(CUgraph *out, CUgraph from)
-{
-    CU_CALL(clone_graph(out, from));
-}
+CU_EXPORT(cuGraphClone, (CUgraph * out, CUgraph from), clone_graph(out, from))
 
 static CUresult find_in_clone(CUgraphNode *out, CUgraphNode origin, CUgraph graph)
 {
@@ -201,10 +192,8 @@ static CUresult find_in_clone(CUgraphNode *out, CUgraphNode origin, CUgraph grap
     return CUDA_ERROR_INVALID_VALUE;
 }
 
-CU_API CUresult cuGraphNodeFindInClone(CUgraphNode *out, CUgraphNode origin, CUgraph graph)
-{
-    CU_CALL(find_in_clone(out, origin, graph));
-}
+CU_EXPORT(cuGraphNodeFindInClone, (CUgraphNode * out, CUgraphNode origin, CUgraph graph),
+          find_in_clone(out, origin, graph))
 
 static CUresult get_type(CUgraphNode node, int *type)
 {
@@ -213,10 +202,7 @@ static CUresult get_type(CUgraphNode node, int *type)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuGraphNodeGetType(CUgraphNode node, int *type)
-{
-    CU_CALL(get_type(node, type));
-}
+CU_EXPORT(cuGraphNodeGetType, (CUgraphNode node, int *type), get_type(node, type))
 
 static void remove_need(struct node *node, size_t index)
 {
@@ -251,10 +237,7 @@ static CUresult destroy_node(CUgraphNode handle)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuGraphDestroyNode(CUgraphNode node)
-{
-    CU_CALL(destroy_node(node));
-}
+CU_EXPORT(cuGraphDestroyNode, (CUgraphNode node), destroy_node(node))
 
 static CUresult add_dependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t count)
 {
@@ -267,11 +250,9 @@ static CUresult add_dependencies(CUgraph graph, const CUgraphNode *from, const C
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
-                                       size_t count)
-{
-    CU_CALL(add_dependencies(graph, from, to, count));
-}
+CU_EXPORT(cuGraphAddDependencies,
+          (CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t count),
+          add_dependencies(graph, from, to, count))
 
 CU_API CUresult cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
                                           const CUgraphEdgeData *edges, size_t count)
@@ -295,15 +276,10 @@ static CUresult remove_dependencies(CUgraph graph, const CUgraphNode *from, cons
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
-                                          size_t count)
-{
-    CU_CALL(remove_dependencies(graph, from, to, count));
-}
-
-CU_API CUresult cuGraphRemoveDependencies_v2(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
-                                             const CUgraphEdgeData *edges, size_t count)
-{
-    (void)edges;
-    CU_CALL(remove_dependencies(graph, from, to, count));
-}
+CU_EXPORT(cuGraphRemoveDependencies,
+          (CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t count),
+          remove_dependencies(graph, from, to, count))
+CU_EXPORT(cuGraphRemoveDependencies_v2,
+          (CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, const CUgraphEdgeData *edges,
+           size_t count),
+          ((void)edges, remove_dependencies(graph, from, to, count)))

@@ -44,11 +44,10 @@ static CUresult create(CUgraphConditionalHandle *out, CUgraph graph, CUcontext c
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle *out, CUgraph graph,
-                                               CUcontext context, unsigned int initial, unsigned int flags)
-{
-    CU_CALL(create(out, graph, context, initial, flags));
-}
+CU_EXPORT(cuGraphConditionalHandleCreate,
+          (CUgraphConditionalHandle * out, CUgraph graph, CUcontext context, unsigned int initial,
+           unsigned int flags),
+          create(out, graph, context, initial, flags))
 
 bool condition_exists(uint64_t handle)
 {

@@ -82,10 +82,8 @@ CUresult graph_instantiate(CUgraphExec *out, CUgraph graph, unsigned long long f
     return result;
 }
 
-CU_API CUresult cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph graph, unsigned long long flags)
-{
-    CU_CALL(graph_instantiate(out, graph, flags));
-}
+CU_EXPORT(cuGraphInstantiateWithFlags, (CUgraphExec * out, CUgraph graph, unsigned long long flags),
+          graph_instantiate(out, graph, flags))
 
 static CUresult instantiate_logged(CUgraphExec *out, CUgraph graph, CUgraphNode *bad, char *log, size_t size)
 {
@@ -96,16 +94,11 @@ static CUresult instantiate_logged(CUgraphExec *out, CUgraph graph, CUgraphNode 
     return graph_instantiate(out, graph, 0);
 }
 
-CU_API CUresult cuGraphInstantiate(CUgraphExec *out, CUgraph graph, CUgraphNode *bad, char *log, size_t size)
-{
-    CU_CALL(instantiate_logged(out, graph, bad, log, size));
-}
-
-CU_API CUresult cuGraphInstantiate_v2(CUgraphExec *out, CUgraph graph, CUgraphNode *bad, char *log,
-                                      size_t size)
-{
-    CU_CALL(instantiate_logged(out, graph, bad, log, size));
-}
+CU_EXPORT(cuGraphInstantiate, (CUgraphExec * out, CUgraph graph, CUgraphNode *bad, char *log, size_t size),
+          instantiate_logged(out, graph, bad, log, size))
+CU_EXPORT(cuGraphInstantiate_v2,
+          (CUgraphExec * out, CUgraph graph, CUgraphNode *bad, char *log, size_t size),
+          instantiate_logged(out, graph, bad, log, size))
 
 static struct graph_exec *exec_of(CUgraphExec handle)
 {
@@ -151,17 +144,9 @@ static CUresult instantiate_with(CUgraphExec *out, CUgraph graph, CUDA_GRAPH_INS
     return result;
 }
 
-CU_API CUresult cuGraphInstantiateWithParams(CUgraphExec *out, CUgraph graph,
-                                             CUDA_GRAPH_INSTANTIATE_PARAMS *params)
-{
-    CU_CALL(instantiate_with(out, graph, params));
-}
-
-CU_API CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *out, CUgraph graph,
-                                                  CUDA_GRAPH_INSTANTIATE_PARAMS *params)
-{
-    CU_CALL(instantiate_with(out, graph, params));
-}
+CU_TWINS(_ptsz, cuGraphInstantiateWithParams,
+         (CUgraphExec * out, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params),
+         instantiate_with(out, graph, params))
 
 static CUresult get_flags(CUgraphExec handle, uint64_t *flags)
 {
@@ -170,20 +155,8 @@ static CUresult get_flags(CUgraphExec handle, uint64_t *flags)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuGraphExecGetFlags(CUgraphExec exec, uint64_t *flags)
-{
-    CU_CALL(get_flags(exec, flags));
-}
-
-CU_API CUresult cuGraphUpload(CUgraphExec exec, CUstream stream)
-{
-    CU_CALL(upload(exec, stream));
-}
-
-CU_API CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream)
-{
-    CU_CALL(upload(exec, PER_THREAD(stream)));
-}
+CU_EXPORT(cuGraphExecGetFlags, (CUgraphExec exec, uint64_t *flags), get_flags(exec, flags))
+CU_TWINS(_ptsz, cuGraphUpload, (CUgraphExec exec, CUstream stream), upload(exec, OWN(stream)))
 
 /* Into a stream that captures, a launch goes as the nodes that it consists of. */
 static CUresult launch(CUgraphExec handle, CUstream on)
@@ -209,15 +182,7 @@ static CUresult launch(CUgraphExec handle, CUstream on)
     return result == CUDA_SUCCESS ? ended : result;
 }
 
-CU_API CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
-{
-    CU_CALL(launch(exec, stream));
-}
-
-CU_API CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream)
-{
-    CU_CALL(launch(exec, PER_THREAD(stream)));
-}
+CU_TWINS(_ptsz, cuGraphLaunch, (CUgraphExec exec, CUstream stream), launch(exec, OWN(stream)))
 
 static CUresult destroy(CUgraphExec handle)
 {
@@ -232,10 +197,7 @@ static CUresult destroy(CUgraphExec handle)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuGraphExecDestroy(CUgraphExec exec)
-{
-    CU_CALL(destroy(exec));
-}
+CU_EXPORT(cuGraphExecDestroy, (CUgraphExec exec), destroy(exec))
 
 /* Takes the parameters of another graph of the same shape. */
 static CUresult update(CUgraphExec handle, CUgraph graph, CUgraphNode *bad)
@@ -274,10 +236,8 @@ static CUresult update_v1(CUgraphExec exec, CUgraph graph, CUgraphNode *bad, int
     return updated;
 }
 
-CU_API CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode *bad, int *result)
-{
-    CU_CALL(update_v1(exec, graph, bad, result));
-}
+CU_EXPORT(cuGraphExecUpdate, (CUgraphExec exec, CUgraph graph, CUgraphNode *bad, int *result),
+          update_v1(exec, graph, bad, result))
 
 static CUresult update_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *info)
 {
@@ -286,10 +246,8 @@ static CUresult update_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResu
     return update_v1(exec, graph, &info->errorNode, &info->result);
 }
 
-CU_API CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *info)
-{
-    CU_CALL(update_v2(exec, graph, info));
-}
+CU_EXPORT(cuGraphExecUpdate_v2, (CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *info),
+          update_v2(exec, graph, info))
 
 static CUresult find_node(CUgraphExec exec, CUgraphNode node, bool **out)
 {
@@ -310,10 +268,8 @@ static CUresult set_enabled(CUgraphExec exec, CUgraphNode node, unsigned int ena
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuGraphNodeSetEnabled(CUgraphExec exec, CUgraphNode node, unsigned int enabled)
-{
-    CU_CALL(set_enabled(exec, node, enabled));
-}
+CU_EXPORT(cuGraphNodeSetEnabled, (CUgraphExec exec, CUgraphNode node, unsigned int enabled),
+          set_enabled(exec, node, enabled))
 
 static CUresult get_enabled(CUgraphExec exec, CUgraphNode node, unsigned int *enabled)
 {
@@ -324,7 +280,5 @@ static CUresult get_enabled(CUgraphExec exec, CUgraphNode node, unsigned int *en
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuGraphNodeGetEnabled(CUgraphExec exec, CUgraphNode node, unsigned int *enabled)
-{
-    CU_CALL(get_enabled(exec, node, enabled));
-}
+CU_EXPORT(cuGraphNodeGetEnabled, (CUgraphExec exec, CUgraphNode node, unsigned int *enabled),
+          get_enabled(exec, node, enabled))

@@ -65,10 +65,8 @@ static CUresult get_allocation(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS *out
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS *out)
-{
-    CU_CALL(get_allocation(node, out));
-}
+CU_EXPORT(cuGraphMemAllocNodeGetParams, (CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS *out),
+          get_allocation(node, out))
 
 static CUresult get_free(CUgraphNode node, CUdeviceptr *out)
 {
@@ -77,10 +75,7 @@ static CUresult get_free(CUgraphNode node, CUdeviceptr *out)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuGraphMemFreeNodeGetParams(CUgraphNode node, CUdeviceptr *out)
-{
-    CU_CALL(get_free(node, out));
-}
+CU_EXPORT(cuGraphMemFreeNodeGetParams, (CUgraphNode node, CUdeviceptr *out), get_free(node, out))
 
 static CUresult trim(struct device *device)
 {
@@ -90,10 +85,7 @@ static CUresult trim(struct device *device)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuDeviceGraphMemTrim(CUdevice device)
-{
-    CU_CALL(trim(device_at(device)));
-}
+CU_EXPORT(cuDeviceGraphMemTrim, (CUdevice device), trim(device_at(device)))
 
 static CUresult get_attribute(struct device *device, int attribute, uint64_t *value)
 {
@@ -108,10 +100,8 @@ static CUresult get_attribute(struct device *device, int attribute, uint64_t *va
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute, void *value)
-{
-    CU_CALL(get_attribute(device_at(device), attribute, value));
-}
+CU_EXPORT(cuDeviceGetGraphMemAttribute, (CUdevice device, int attribute, void *value),
+          get_attribute(device_at(device), attribute, value))
 
 /* The high-water marks can only be reset. */
 static CUresult set_attribute(struct device *device, int attribute, const uint64_t *value)
@@ -125,10 +115,8 @@ static CUresult set_attribute(struct device *device, int attribute, const uint64
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuDeviceSetGraphMemAttribute(CUdevice device, int attribute, void *value)
-{
-    CU_CALL(set_attribute(device_at(device), attribute, value));
-}
+CU_EXPORT(cuDeviceSetGraphMemAttribute, (CUdevice device, int attribute, void *value),
+          set_attribute(device_at(device), attribute, value))
 
 struct user_object {
     CUhostFn destroy;
@@ -154,11 +142,9 @@ static CUresult create(CUuserObject *out, void *argument, CUhostFn destroy, unsi
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuUserObjectCreate(CUuserObject *out, void *argument, CUhostFn destroy, unsigned int count,
-                                   unsigned int flags)
-{
-    CU_CALL(create(out, argument, destroy, count, flags));
-}
+CU_EXPORT(cuUserObjectCreate,
+          (CUuserObject * out, void *argument, CUhostFn destroy, unsigned int count, unsigned int flags),
+          create(out, argument, destroy, count, flags))
 
 static CUresult retain(CUuserObject object, unsigned int count)
 {
@@ -167,10 +153,7 @@ static CUresult retain(CUuserObject object, unsigned int count)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuUserObjectRetain(CUuserObject object, unsigned int count)
-{
-    CU_CALL(retain(object, count));
-}
+CU_EXPORT(cuUserObjectRetain, (CUuserObject object, unsigned int count), retain(object, count))
 
 /* The destructor may not call the driver, so it may run with the lock held. */
 static CUresult release(CUuserObject object, unsigned int count)
@@ -184,10 +167,7 @@ static CUresult release(CUuserObject object, unsigned int count)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuUserObjectRelease(CUuserObject object, unsigned int count)
-{
-    CU_CALL(release(object, count));
-}
+CU_EXPORT(cuUserObjectRelease, (CUuserObject object, unsigned int count), release(object, count))
 
 /* With flag 1 the program's own references move to the graph. */
 static CUresult graph_retain(CUgraph graph, CUuserObject object, unsigned int count, unsigned int flags)
@@ -205,11 +185,9 @@ static CUresult graph_retain(CUgraph graph, CUuserObject object, unsigned int co
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned int count,
-                                        unsigned int flags)
-{
-    CU_CALL(graph_retain(graph, object, count, flags));
-}
+CU_EXPORT(cuGraphRetainUserObject,
+          (CUgraph graph, CUuserObject object, unsigned int count, unsigned int flags),
+          graph_retain(graph, object, count, flags))
 
 static CUresult graph_release_object(CUgraph graph, CUuserObject object, unsigned int count)
 {
@@ -228,10 +206,8 @@ static CUresult graph_release_object(CUgraph graph, CUuserObject object, unsigne
     return CUDA_ERROR_INVALID_VALUE;
 }
 
-CU_API CUresult cuGraphReleaseUserObject(CUgraph graph, CUuserObject object, unsigned int count)
-{
-    CU_CALL(graph_release_object(graph, object, count));
-}
+CU_EXPORT(cuGraphReleaseUserObject, (CUgraph graph, CUuserObject object, unsigned int count),
+          graph_release_object(graph, object, count))
 
 void graph_drop_objects(struct graph *graph)
 {

@@ -145,10 +145,8 @@ ADD_IN_CONTEXT(cuGraphAddMemcpyNode, CU_GRAPH_NODE_TYPE_MEMCPY, const CUDA_MEMCP
 ADD_IN_CONTEXT(cuGraphAddMemsetNode, CU_GRAPH_NODE_TYPE_MEMSET, const CUDA_MEMSET_NODE_PARAMS *params,
                fill_pattern(params, &pattern))
 
-CU_API CUresult cuGraphAddEmptyNode(NEEDS)
-{
-    CU_CALL(add(out, graph, needs, count, CU_GRAPH_NODE_TYPE_EMPTY, CUDA_SUCCESS, NULL));
-}
+CU_EXPORT(cuGraphAddEmptyNode, (NEEDS),
+          add(out, graph, needs, count, CU_GRAPH_NODE_TYPE_EMPTY, CUDA_SUCCESS, NULL))
 
 static bool has_memory(const struct graph *graph)
 {
@@ -185,10 +183,7 @@ static CUresult move_child(NEEDS, CUgraph child)
     return enter_child(out, graph, needs, count, child);
 }
 
-CU_API CUresult cuGraphAddChildGraphNode(NEEDS, CUgraph child)
-{
-    CU_CALL(add_child(out, graph, needs, count, child));
-}
+CU_EXPORT(cuGraphAddChildGraphNode, (NEEDS, CUgraph child), add_child(out, graph, needs, count, child))
 
 static CUresult get_child(CUgraphNode node, CUgraph *out)
 {
@@ -197,10 +192,7 @@ static CUresult get_child(CUgraphNode node, CUgraph *out)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph *out)
-{
-    CU_CALL(get_child(node, out));
-}
+CU_EXPORT(cuGraphChildGraphNodeGetGraph, (CUgraphNode node, CUgraph *out), get_child(node, out))
 
 /* The newest form: the type is in the parameters. */
 static CUresult add_any(NEEDS, CUgraphNodeParams *params)
@@ -222,24 +214,12 @@ static CUresult add_any(NEEDS, CUgraphNodeParams *params)
     return add(out, graph, needs, count, params->type, made, pattern);
 }
 
-CU_API CUresult cuGraphAddNode(NEEDS, CUgraphNodeParams *params)
-{
-    CU_CALL(add_any(out, graph, needs, count, params));
-}
-
-CU_API CUresult cuGraphAddNode_v2(CUgraphNode *out, CUgraph graph, const CUgraphNode *needs,
-                                  const CUgraphEdgeData *edges, size_t count, CUgraphNodeParams *params)
-{
-    (void)edges;
-    CU_CALL(add_any(out, graph, needs, count, params));
-}
-
-CU_API CUresult cuGraphAddMemAllocNode(NEEDS, CUDA_MEM_ALLOC_NODE_PARAMS *params)
-{
-    CU_CALL(graph_add_allocation(out, graph, needs, count, params));
-}
-
-CU_API CUresult cuGraphAddMemFreeNode(NEEDS, CUdeviceptr address)
-{
-    CU_CALL(graph_add_free(out, graph, needs, count, address));
-}
+CU_EXPORT(cuGraphAddNode, (NEEDS, CUgraphNodeParams *params), add_any(out, graph, needs, count, params))
+CU_EXPORT(cuGraphAddNode_v2,
+          (CUgraphNode * out, CUgraph graph, const CUgraphNode *needs, const CUgraphEdgeData *edges,
+           size_t count, CUgraphNodeParams *params),
+          ((void)edges, add_any(out, graph, needs, count, params)))
+CU_EXPORT(cuGraphAddMemAllocNode, (NEEDS, CUDA_MEM_ALLOC_NODE_PARAMS *params),
+          graph_add_allocation(out, graph, needs, count, params))
+CU_EXPORT(cuGraphAddMemFreeNode, (NEEDS, CUdeviceptr address),
+          graph_add_free(out, graph, needs, count, address))

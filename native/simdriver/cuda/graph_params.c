@@ -35,15 +35,10 @@ static CUresult get_kernel(CUgraphNode handle, CUDA_KERNEL_NODE_PARAMS *out, boo
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *out)
-{
-    CU_CALL(get_kernel(node, out, false));
-}
-
-CU_API CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *out)
-{
-    CU_CALL(get_kernel(node, out, true));
-}
+CU_EXPORT(cuGraphKernelNodeGetParams, (CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *out),
+          get_kernel(node, out, false))
+CU_EXPORT(cuGraphKernelNodeGetParams_v2, (CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *out),
+          get_kernel(node, out, true))
 
 static CUresult get_copy(CUgraphNode handle, CUDA_MEMCPY3D *out)
 {
@@ -53,10 +48,7 @@ static CUresult get_copy(CUgraphNode handle, CUDA_MEMCPY3D *out)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuGraphMemcpyNodeGetParams(CUgraphNode node, CUDA_MEMCPY3D *out)
-{
-    CU_CALL(get_copy(node, out));
-}
+CU_EXPORT(cuGraphMemcpyNodeGetParams, (CUgraphNode node, CUDA_MEMCPY3D *out), get_copy(node, out))
 
 static CUresult get_fill(CUgraphNode handle, CUDA_MEMSET_NODE_PARAMS *out)
 {
@@ -68,10 +60,7 @@ static CUresult get_fill(CUgraphNode handle, CUDA_MEMSET_NODE_PARAMS *out)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuGraphMemsetNodeGetParams(CUgraphNode node, CUDA_MEMSET_NODE_PARAMS *out)
-{
-    CU_CALL(get_fill(node, out));
-}
+CU_EXPORT(cuGraphMemsetNodeGetParams, (CUgraphNode node, CUDA_MEMSET_NODE_PARAMS *out), get_fill(node, out))
 
 static CUresult get_host(CUgraphNode handle, CUDA_HOST_NODE_PARAMS *out)
 {
@@ -81,10 +70,7 @@ static CUresult get_host(CUgraphNode handle, CUDA_HOST_NODE_PARAMS *out)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuGraphHostNodeGetParams(CUgraphNode node, CUDA_HOST_NODE_PARAMS *out)
-{
-    CU_CALL(get_host(node, out));
-}
+CU_EXPORT(cuGraphHostNodeGetParams, (CUgraphNode node, CUDA_HOST_NODE_PARAMS *out), get_host(node, out))
 
 static CUresult get_event(CUgraphNode node, CUevent *out)
 {
@@ -93,15 +79,8 @@ static CUresult get_event(CUgraphNode node, CUevent *out)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuGraphEventRecordNodeGetEvent(CUgraphNode node, CUevent *out)
-{
-    CU_CALL(get_event(node, out));
-}
-
-CU_API CUresult cuGraphEventWaitNodeGetEvent(CUgraphNode node, CUevent *out)
-{
-    CU_CALL(get_event(node, out));
-}
+CU_EXPORT(cuGraphEventRecordNodeGetEvent, (CUgraphNode node, CUevent *out), get_event(node, out))
+CU_EXPORT(cuGraphEventWaitNodeGetEvent, (CUgraphNode node, CUevent *out), get_event(node, out))
 
 /* Puts a new pattern where an old one was. */
 static void replace(struct op **at, struct op *pattern)
@@ -228,7 +207,5 @@ CU_API CUresult cuGraphKernelNodeSetAttribute(CUgraphNode node, int attribute, c
     CU_CALL(kernel_attribute(node, value));
 }
 
-CU_API CUresult cuGraphKernelNodeCopyAttributes(CUgraphNode to, CUgraphNode from)
-{
-    CU_CALL(kernel_attribute(to, node_of_type(from, CU_GRAPH_NODE_TYPE_KERNEL)));
-}
+CU_EXPORT(cuGraphKernelNodeCopyAttributes, (CUgraphNode to, CUgraphNode from),
+          kernel_attribute(to, node_of_type(from, CU_GRAPH_NODE_TYPE_KERNEL)))

@@ -46,15 +46,10 @@ static CUresult get_nodes(CUgraph graph, CUgraphNode *nodes, size_t *count, bool
     return finish(&list, count);
 }
 
-CU_API CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
-{
-    CU_CALL(get_nodes(graph, nodes, count, false));
-}
-
-CU_API CUresult cuGraphGetRootNodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
-{
-    CU_CALL(get_nodes(graph, nodes, count, true));
-}
+CU_EXPORT(cuGraphGetNodes, (CUgraph graph, CUgraphNode *nodes, size_t *count),
+          get_nodes(graph, nodes, count, false))
+CU_EXPORT(cuGraphGetRootNodes, (CUgraph graph, CUgraphNode *nodes, size_t *count),
+          get_nodes(graph, nodes, count, true))
 
 static CUresult get_edges(CUgraph graph, CUgraphNode *from, CUgraphNode *to, CUgraphEdgeData *edges,
                           size_t *count)
@@ -67,16 +62,11 @@ static CUresult get_edges(CUgraph graph, CUgraphNode *from, CUgraphNode *to, CUg
     return finish(&list, count);
 }
 
-CU_API CUresult cuGraphGetEdges(CUgraph graph, CUgraphNode *from, CUgraphNode *to, size_t *count)
-{
-    CU_CALL(get_edges(graph, from, to, NULL, count));
-}
-
-CU_API CUresult cuGraphGetEdges_v2(CUgraph graph, CUgraphNode *from, CUgraphNode *to, CUgraphEdgeData *edges,
-                                   size_t *count)
-{
-    CU_CALL(get_edges(graph, from, to, edges, count));
-}
+CU_EXPORT(cuGraphGetEdges, (CUgraph graph, CUgraphNode *from, CUgraphNode *to, size_t *count),
+          get_edges(graph, from, to, NULL, count))
+CU_EXPORT(cuGraphGetEdges_v2,
+          (CUgraph graph, CUgraphNode *from, CUgraphNode *to, CUgraphEdgeData *edges, size_t *count),
+          get_edges(graph, from, to, edges, count))
 
 static CUresult get_needs(CUgraphNode node, CUgraphNode *nodes, CUgraphEdgeData *edges, size_t *count)
 {
@@ -87,16 +77,11 @@ static CUresult get_needs(CUgraphNode node, CUgraphNode *nodes, CUgraphEdgeData 
     return finish(&list, count);
 }
 
-CU_API CUresult cuGraphNodeGetDependencies(CUgraphNode node, CUgraphNode *nodes, size_t *count)
-{
-    CU_CALL(get_needs(node, nodes, NULL, count));
-}
-
-CU_API CUresult cuGraphNodeGetDependencies_v2(CUgraphNode node, CUgraphNode *nodes, CUgraphEdgeData *edges,
-                                              size_t *count)
-{
-    CU_CALL(get_needs(node, nodes, edges, count));
-}
+CU_EXPORT(cuGraphNodeGetDependencies, (CUgraphNode node, CUgraphNode *nodes, size_t *count),
+          get_needs(node, nodes, NULL, count))
+CU_EXPORT(cuGraphNodeGetDependencies_v2,
+          (CUgraphNode node, CUgraphNode *nodes, CUgraphEdgeData *edges, size_t *count),
+          get_needs(node, nodes, edges, count))
 
 static CUresult get_dependents(CUgraphNode node, CUgraphNode *nodes, CUgraphEdgeData *edges, size_t *count)
 {
@@ -109,16 +94,11 @@ static CUresult get_dependents(CUgraphNode node, CUgraphNode *nodes, CUgraphEdge
     return finish(&list, count);
 }
 
-CU_API CUresult cuGraphNodeGetDependentNodes(CUgraphNode node, CUgraphNode *nodes, size_t *count)
-{
-    CU_CALL(get_dependents(node, nodes, NULL, count));
-}
-
-CU_API CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode node, CUgraphNode *nodes, CUgraphEdgeData *edges,
-                                                size_t *count)
-{
-    CU_CALL(get_dependents(node, nodes, edges, count));
-}
+CU_EXPORT(cuGraphNodeGetDependentNodes, (CUgraphNode node, CUgraphNode *nodes, size_t *count),
+          get_dependents(node, nodes, NULL, count))
+CU_EXPORT(cuGraphNodeGetDependentNodes_v2,
+          (CUgraphNode node, CUgraphNode *nodes, CUgraphEdgeData *edges, size_t *count),
+          get_dependents(node, nodes, edges, count))
 
 static CUresult print(CUgraph graph, const char *path)
 {
@@ -135,8 +115,5 @@ static CUresult print(CUgraph graph, const char *path)
     return fclose(out) == 0 ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
 }
 
-CU_API CUresult cuGraphDebugDotPrint(CUgraph graph, const char *path, unsigned int flags)
-{
-    (void)flags;
-    CU_CALL(print(graph, path));
-}
+CU_EXPORT(cuGraphDebugDotPrint, (CUgraph graph, const char *path, unsigned int flags),
+          ((void)flags, print(graph, path)))

@@ -20,10 +20,8 @@ static CUresult get_resource(char *out, struct device *device, int type)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuDeviceGetDevResource(CUdevice device, void *out, int type)
-{
-    CU_CALL(get_resource(out, device_at(device), type));
-}
+CU_EXPORT(cuDeviceGetDevResource, (CUdevice device, void *out, int type),
+          get_resource(out, device_at(device), type))
 
 static CUresult describe(struct resource **out, const char *from, unsigned int count)
 {
@@ -38,10 +36,8 @@ static CUresult describe(struct resource **out, const char *from, unsigned int c
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuDevResourceGenerateDesc(void **out, void *resources, unsigned int count)
-{
-    CU_CALL(describe((struct resource **)out, resources, count));
-}
+CU_EXPORT(cuDevResourceGenerateDesc, (void **out, void *resources, unsigned int count),
+          describe((struct resource **)out, resources, count))
 
 static CUresult create(struct green **out, const struct resource *from, struct device *device,
                        unsigned int flags)
@@ -59,10 +55,8 @@ static CUresult create(struct green **out, const struct resource *from, struct d
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuGreenCtxCreate(struct green **out, void *description, CUdevice device, unsigned int flags)
-{
-    CU_CALL(create(out, description, device_at(device), flags));
-}
+CU_EXPORT(cuGreenCtxCreate, (struct green * *out, void *description, CUdevice device, unsigned int flags),
+          create(out, description, device_at(device), flags))
 
 static CUresult destroy(struct green *green)
 {
@@ -72,10 +66,7 @@ static CUresult destroy(struct green *green)
     return device->primary ? primary_release(device) : CUDA_SUCCESS;
 }
 
-CU_API CUresult cuGreenCtxDestroy(struct green *green)
-{
-    CU_CALL(destroy(green));
-}
+CU_EXPORT(cuGreenCtxDestroy, (struct green * green), destroy(green))
 
 static CUresult from_green(CUcontext *out, struct green *green)
 {
@@ -84,7 +75,4 @@ static CUresult from_green(CUcontext *out, struct green *green)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuCtxFromGreenCtx(CUcontext *out, struct green *green)
-{
-    CU_CALL(from_green(out, green));
-}
+CU_EXPORT(cuCtxFromGreenCtx, (CUcontext * out, struct green *green), from_green(out, green))

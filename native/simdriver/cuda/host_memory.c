@@ -38,20 +38,9 @@ static CUresult allocate_host(void **out, size_t size, unsigned int flags)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuMemHostAlloc(void **out, size_t size, unsigned int flags)
-{
-    CU_CALL(allocate_host(out, size, flags));
-}
-
-CU_API CUresult cuMemAllocHost_v2(void **out, size_t size)
-{
-    CU_CALL(allocate_host(out, size, 0));
-}
-
-CU_API CUresult cuMemAllocHost(void **out, unsigned int size)
-{
-    CU_CALL(allocate_host(out, size, 0));
-}
+CU_EXPORT(cuMemHostAlloc, (void **out, size_t size, unsigned int flags), allocate_host(out, size, flags))
+CU_EXPORT(cuMemAllocHost_v2, (void **out, size_t size), allocate_host(out, size, 0))
+CU_EXPORT(cuMemAllocHost, (void **out, unsigned int size), allocate_host(out, size, 0))
 
 static CUresult free_host(void *address)
 {
@@ -63,10 +52,7 @@ static CUresult free_host(void *address)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuMemFreeHost(void *address)
-{
-    CU_CALL(free_host(address));
-}
+CU_EXPORT(cuMemFreeHost, (void *address), free_host(address))
 
 static CUresult register_host(void *address, size_t size, unsigned int flags)
 {
@@ -84,15 +70,10 @@ static CUresult register_host(void *address, size_t size, unsigned int flags)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuMemHostRegister_v2(void *address, size_t size, unsigned int flags)
-{
-    CU_CALL(register_host(address, size, flags));
-}
-
-CU_API CUresult cuMemHostRegister(void *address, size_t size, unsigned int flags)
-{
-    CU_CALL(register_host(address, size, flags));
-}
+CU_EXPORT(cuMemHostRegister_v2, (void *address, size_t size, unsigned int flags),
+          register_host(address, size, flags))
+CU_EXPORT(cuMemHostRegister, (void *address, size_t size, unsigned int flags),
+          register_host(address, size, flags))
 
 static CUresult unregister_host(void *address)
 {
@@ -104,10 +85,7 @@ static CUresult unregister_host(void *address)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuMemHostUnregister(void *address)
-{
-    CU_CALL(unregister_host(address));
-}
+CU_EXPORT(cuMemHostUnregister, (void *address), unregister_host(address))
 
 static struct memory *find_host(const void *address)
 {
@@ -124,10 +102,8 @@ static CUresult host_pointer(CUdeviceptr *out, const void *address, unsigned int
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *out, void *address, unsigned int flags)
-{
-    CU_CALL(host_pointer(out, address, flags));
-}
+CU_EXPORT(cuMemHostGetDevicePointer_v2, (CUdeviceptr * out, void *address, unsigned int flags),
+          host_pointer(out, address, flags))
 
 static CUresult host_flags(unsigned int *out, const void *address)
 {
@@ -138,10 +114,7 @@ static CUresult host_flags(unsigned int *out, const void *address)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuMemHostGetFlags(unsigned int *out, void *address)
-{
-    CU_CALL(host_flags(out, address));
-}
+CU_EXPORT(cuMemHostGetFlags, (unsigned int *out, void *address), host_flags(out, address))
 
 static CUresult allocate_managed(CUdeviceptr *out, size_t size, unsigned int flags)
 {
@@ -153,10 +126,8 @@ static CUresult allocate_managed(CUdeviceptr *out, size_t size, unsigned int fla
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuMemAllocManaged(CUdeviceptr *out, size_t size, unsigned int flags)
-{
-    CU_CALL(allocate_managed(out, size, flags));
-}
+CU_EXPORT(cuMemAllocManaged, (CUdeviceptr * out, size_t size, unsigned int flags),
+          allocate_managed(out, size, flags))
 
 /* Moves managed memory to a device, or with `device` NULL to the host. */
 static CUresult prefetch(CUdeviceptr address, size_t size, struct device *device, struct stream *stream)
@@ -183,29 +154,20 @@ static CUresult prefetch_to(CUdeviceptr address, size_t size, CUdevice ordinal, 
     return prefetch(address, size, device, stream_of(stream, context));
 }
 
-CU_API CUresult cuMemPrefetchAsync(CUdeviceptr address, size_t size, CUdevice device, CUstream stream)
-{
-    CU_CALL(prefetch_to(address, size, device, stream));
-}
-
-CU_API CUresult cuMemPrefetchAsync_ptsz(CUdeviceptr address, size_t size, CUdevice device, CUstream stream)
-{
-    CU_CALL(prefetch_to(address, size, device, PER_THREAD(stream)));
-}
+CU_TWINS(_ptsz, cuMemPrefetchAsync, (CUdeviceptr address, size_t size, CUdevice device, CUstream stream),
+         prefetch_to(address, size, device, OWN(stream)))
 
 /* Version 2 names a location by value, and flags, where the first had a device. */
-CU_API CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t size, CUmemLocation to, unsigned int flags,
-                                      CUstream stream)
+static CUresult prefetch_at(CUdeviceptr address, size_t size, CUmemLocation to, unsigned int flags,
+                            CUstream stream)
 {
     CU_ARGUMENT(flags == 0 && to.type >= CU_MEM_LOCATION_TYPE_DEVICE && to.type <= 4);
-    CU_CALL(prefetch_to(address, size, to.type == CU_MEM_LOCATION_TYPE_DEVICE ? to.id : -1, stream));
+    return prefetch_to(address, size, to.type == CU_MEM_LOCATION_TYPE_DEVICE ? to.id : -1, stream);
 }
 
-CU_API CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr address, size_t size, CUmemLocation to,
-                                           unsigned int flags, CUstream stream)
-{
-    return cuMemPrefetchAsync_v2(address, size, to, flags, PER_THREAD(stream));
-}
+CU_TWINS(_ptsz, cuMemPrefetchAsync_v2,
+         (CUdeviceptr address, size_t size, CUmemLocation to, unsigned int flags, CUstream stream),
+         prefetch_at(address, size, to, flags, OWN(stream)))
 
 /* Advice changes nothing that a program could notice here. */
 static CUresult advise(CUdeviceptr address, size_t size, int advice)

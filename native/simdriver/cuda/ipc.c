@@ -61,10 +61,7 @@ static CUresult get_handle(CUipcMemHandle *out, CUdeviceptr address)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr address)
-{
-    CU_CALL(get_handle(out, address));
-}
+CU_EXPORT(cuIpcGetMemHandle, (CUipcMemHandle * out, CUdeviceptr address), get_handle(out, address))
 
 static struct device *device_of(uint32_t partition)
 {
@@ -125,15 +122,10 @@ static CUresult open_handle(CUdeviceptr *out, const CUipcMemHandle *from, unsign
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *out, CUipcMemHandle handle, unsigned int flags)
-{
-    CU_CALL(open_handle(out, &handle, flags));
-}
-
-CU_API CUresult cuIpcOpenMemHandle(CUdeviceptr *out, CUipcMemHandle handle, unsigned int flags)
-{
-    CU_CALL(open_handle(out, &handle, flags));
-}
+CU_EXPORT(cuIpcOpenMemHandle_v2, (CUdeviceptr * out, CUipcMemHandle handle, unsigned int flags),
+          open_handle(out, &handle, flags))
+CU_EXPORT(cuIpcOpenMemHandle, (CUdeviceptr * out, CUipcMemHandle handle, unsigned int flags),
+          open_handle(out, &handle, flags))
 
 /* The process holds an export once, however often it opened it. */
 static bool is_open_elsewhere(const struct memory *memory)
@@ -168,10 +160,8 @@ static CUresult export_pointer(CUmemPoolPtrExportData *out, CUdeviceptr address)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *out, CUdeviceptr address)
-{
-    CU_CALL(export_pointer(out, address));
-}
+CU_EXPORT(cuMemPoolExportPointer, (CUmemPoolPtrExportData * out, CUdeviceptr address),
+          export_pointer(out, address))
 
 static CUresult import_pointer(CUdeviceptr *out, CUmemoryPool pool, const CUmemPoolPtrExportData *data)
 {
@@ -195,10 +185,8 @@ static CUresult import_pointer(CUdeviceptr *out, CUmemoryPool pool, const CUmemP
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuMemPoolImportPointer(CUdeviceptr *out, CUmemoryPool pool, CUmemPoolPtrExportData *data)
-{
-    CU_CALL(import_pointer(out, pool, data));
-}
+CU_EXPORT(cuMemPoolImportPointer, (CUdeviceptr * out, CUmemoryPool pool, CUmemPoolPtrExportData *data),
+          import_pointer(out, pool, data))
 
 static CUresult close_handle(CUdeviceptr address)
 {
@@ -209,7 +197,4 @@ static CUresult close_handle(CUdeviceptr address)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuIpcCloseMemHandle(CUdeviceptr address)
-{
-    CU_CALL(close_handle(address));
-}
+CU_EXPORT(cuIpcCloseMemHandle, (CUdeviceptr address), close_handle(address))

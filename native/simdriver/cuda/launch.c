@@ -158,25 +158,10 @@ static CUresult launch_on(CUfunction handle, const struct launch *launch)
     unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x,                    \
         unsigned int block_y, unsigned int block_z, unsigned int shared, CUstream stream, void **parameters
 
-CU_API CUresult cuLaunchKernel(CUfunction function, SHAPE, void **extra)
-{
-    CU_CALL(launch_on(function, &LAUNCH(stream, false, extra)));
-}
-
-CU_API CUresult cuLaunchKernel_ptsz(CUfunction function, SHAPE, void **extra)
-{
-    CU_CALL(launch_on(function, &LAUNCH(PER_THREAD(stream), false, extra)));
-}
-
-CU_API CUresult cuLaunchCooperativeKernel(CUfunction function, SHAPE)
-{
-    CU_CALL(launch_on(function, &LAUNCH(stream, true, NULL)));
-}
-
-CU_API CUresult cuLaunchCooperativeKernel_ptsz(CUfunction function, SHAPE)
-{
-    CU_CALL(launch_on(function, &LAUNCH(PER_THREAD(stream), true, NULL)));
-}
+CU_TWINS(_ptsz, cuLaunchKernel, (CUfunction function, SHAPE, void **extra),
+         launch_on(function, &LAUNCH(OWN(stream), false, extra)))
+CU_TWINS(_ptsz, cuLaunchCooperativeKernel, (CUfunction function, SHAPE),
+         launch_on(function, &LAUNCH(OWN(stream), true, NULL)))
 
 /* An event that a launch attribute names is recorded behind the kernel. */
 static CUresult record_events(const CUlaunchConfig *config, CUstream on)
@@ -213,17 +198,9 @@ static CUresult launch_ex(const CUlaunchConfig *config, CUfunction function, voi
     return record_events(config, launch.stream);
 }
 
-CU_API CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **parameters,
-                                 void **extra)
-{
-    CU_CALL(launch_ex(config, function, parameters, extra, false));
-}
-
-CU_API CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction function, void **parameters,
-                                      void **extra)
-{
-    CU_CALL(launch_ex(config, function, parameters, extra, true));
-}
+CU_TWINS(_ptsz, cuLaunchKernelEx,
+         (const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra),
+         launch_ex(config, function, parameters, extra, per_thread))
 
 static CUresult launch_many(const CUDA_LAUNCH_PARAMS *list, unsigned int count)
 {

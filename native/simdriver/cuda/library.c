@@ -57,10 +57,7 @@ static CUresult unload(CUlibrary library)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuLibraryUnload(CUlibrary library)
-{
-    CU_CALL(unload(library));
-}
+CU_EXPORT(cuLibraryUnload, (CUlibrary library), unload(library))
 
 static CUresult get_kernel(CUkernel *out, CUlibrary library, const char *name)
 {
@@ -68,10 +65,8 @@ static CUresult get_kernel(CUkernel *out, CUlibrary library, const char *name)
     return module_function(library, name, out);
 }
 
-CU_API CUresult cuLibraryGetKernel(CUkernel *out, CUlibrary library, const char *name)
-{
-    CU_CALL(get_kernel(out, library, name));
-}
+CU_EXPORT(cuLibraryGetKernel, (CUkernel * out, CUlibrary library, const char *name),
+          get_kernel(out, library, name))
 
 CU_API CUresult cuLibraryGetKernelCount(unsigned int *count, CUlibrary library)
 {
@@ -104,10 +99,8 @@ static CUresult get_global(CUdeviceptr *address, size_t *size, CUlibrary library
     return CUDA_ERROR_NOT_FOUND;
 }
 
-CU_API CUresult cuLibraryGetGlobal(CUdeviceptr *address, size_t *size, CUlibrary library, const char *name)
-{
-    CU_CALL(get_global(address, size, library, name));
-}
+CU_EXPORT(cuLibraryGetGlobal, (CUdeviceptr * address, size_t *size, CUlibrary library, const char *name),
+          get_global(address, size, library, name))
 
 static CUresult get_module(CUmodule *out, CUlibrary library)
 {
@@ -120,10 +113,7 @@ static CUresult get_module(CUmodule *out, CUlibrary library)
 }
 
 /* The library itself serves as its module: whatever takes a module's functions takes it. */
-CU_API CUresult cuLibraryGetModule(CUmodule *out, CUlibrary library)
-{
-    CU_CALL(get_module(out, library));
-}
+CU_EXPORT(cuLibraryGetModule, (CUmodule * out, CUlibrary library), get_module(out, library))
 
 static CUresult kernel_function(CUfunction *out, CUkernel kernel)
 {
@@ -134,10 +124,7 @@ static CUresult kernel_function(CUfunction *out, CUkernel kernel)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuKernelGetFunction(CUfunction *out, CUkernel kernel)
-{
-    CU_CALL(kernel_function(out, kernel));
-}
+CU_EXPORT(cuKernelGetFunction, (CUfunction * out, CUkernel kernel), kernel_function(out, kernel))
 
 /* Inputs one behind the other; PTX of several files reads as one. */
 struct link_state {
@@ -229,10 +216,7 @@ static CUresult link_complete(CUlinkState state, void **image, size_t *size)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuLinkComplete(CUlinkState state, void **image, size_t *size)
-{
-    CU_CALL(link_complete(state, image, size));
-}
+CU_EXPORT(cuLinkComplete, (CUlinkState state, void **image, size_t *size), link_complete(state, image, size))
 
 static CUresult link_destroy(CUlinkState state)
 {
@@ -242,7 +226,4 @@ static CUresult link_destroy(CUlinkState state)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuLinkDestroy(CUlinkState state)
-{
-    CU_CALL(link_destroy(state));
-}
+CU_EXPORT(cuLinkDestroy, (CUlinkState state), link_destroy(state))

@@ -144,10 +144,7 @@ static CUresult allocate(CUdeviceptr *out, size_t size)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t size)
-{
-    CU_CALL(allocate(out, size));
-}
+CU_EXPORT(cuMemAlloc_v2, (CUdeviceptr * out, size_t size), allocate(out, size))
 
 static CUresult allocate_pitch(CUdeviceptr *out, size_t *pitch, size_t width, size_t height,
                                unsigned int element)
@@ -162,11 +159,9 @@ static CUresult allocate_pitch(CUdeviceptr *out, size_t *pitch, size_t width, si
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, size_t height,
-                                   unsigned int element)
-{
-    CU_CALL(allocate_pitch(out, pitch, width, height, element));
-}
+CU_EXPORT(cuMemAllocPitch_v2,
+          (CUdeviceptr * out, size_t *pitch, size_t width, size_t height, unsigned int element),
+          allocate_pitch(out, pitch, width, height, element))
 
 /* The first versions had addresses of 32 bits, which this driver has none of. */
 CU_API CUresult cuMemAlloc(unsigned int *out, unsigned int size)
@@ -208,10 +203,7 @@ static CUresult release(CUdeviceptr address)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuMemFree_v2(CUdeviceptr address)
-{
-    CU_CALL(release(address));
-}
+CU_EXPORT(cuMemFree_v2, (CUdeviceptr address), release(address))
 
 static CUresult get_info(size_t *free_bytes, size_t *total)
 {
@@ -255,7 +247,5 @@ static CUresult get_range(CUdeviceptr *base, size_t *size, CUdeviceptr address)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr address)
-{
-    CU_CALL(get_range(base, size, address));
-}
+CU_EXPORT(cuMemGetAddressRange_v2, (CUdeviceptr * base, size_t *size, CUdeviceptr address),
+          get_range(base, size, address))

@@ -13,15 +13,8 @@ static CUresult no_profiler(void)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuProfilerStart(void)
-{
-    CU_CALL(no_profiler());
-}
-
-CU_API CUresult cuProfilerStop(void)
-{
-    CU_CALL(no_profiler());
-}
+CU_EXPORT(cuProfilerStart, (void), no_profiler())
+CU_EXPORT(cuProfilerStop, (void), no_profiler())
 
 static CUresult copy_batch(const CUdeviceptr *to, const CUdeviceptr *from, const size_t *sizes, size_t count,
                            size_t *failed, CUstream stream)
@@ -45,32 +38,14 @@ static CUresult copy_batch(const CUdeviceptr *to, const CUdeviceptr *from, const
 }
 
 #define BATCH                                                                                               \
-    const CUdeviceptr *to, const CUdeviceptr *from, const size_t *sizes, size_t count, const void *hints
+    const CUdeviceptr *to, const CUdeviceptr *from, const size_t *sizes, size_t count, const void *hints,   \
+        const size_t *at, size_t number
 
-CU_API CUresult cuMemcpyBatchAsync(BATCH, const size_t *at, size_t number, size_t *failed, CUstream stream)
-{
-    (void)hints, (void)at, (void)number;
-    CU_CALL(copy_batch(to, from, sizes, count, failed, stream));
-}
+#define BATCHED(failed)                                                                                     \
+    ((void)hints, (void)at, (void)number, copy_batch(to, from, sizes, count, failed, OWN(stream)))
 
-CU_API CUresult cuMemcpyBatchAsync_ptsz(BATCH, const size_t *at, size_t number, size_t *failed,
-                                        CUstream stream)
-{
-    (void)hints, (void)at, (void)number;
-    CU_CALL(copy_batch(to, from, sizes, count, failed, PER_THREAD(stream)));
-}
-
-CU_API CUresult cuMemcpyBatchAsync_v2(BATCH, const size_t *at, size_t number, CUstream stream)
-{
-    (void)hints, (void)at, (void)number;
-    CU_CALL(copy_batch(to, from, sizes, count, NULL, stream));
-}
-
-CU_API CUresult cuMemcpyBatchAsync_v2_ptsz(BATCH, const size_t *at, size_t number, CUstream stream)
-{
-    (void)hints, (void)at, (void)number;
-    CU_CALL(copy_batch(to, from, sizes, count, NULL, PER_THREAD(stream)));
-}
+CU_TWINS(_ptsz, cuMemcpyBatchAsync, (BATCH, size_t *failed, CUstream stream), BATCHED(failed))
+CU_TWINS(_ptsz, cuMemcpyBatchAsync_v2, (BATCH, CUstream stream), BATCHED(NULL))
 
 /* What a texture or surface object is made of. No kernel samples it, so only the descriptions are kept. */
 struct view {
@@ -102,11 +77,9 @@ static CUresult create_view(unsigned long long *out, const void *resource, const
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuTexObjectCreate(unsigned long long *out, const void *resource, const void *texture,
-                                  const void *resource_view)
-{
-    CU_CALL(create_view(out, resource, texture, resource_view, true));
-}
+CU_EXPORT(cuTexObjectCreate,
+          (unsigned long long *out, const void *resource, const void *texture, const void *resource_view),
+          create_view(out, resource, texture, resource_view, true))
 
 static CUresult destroy_view(struct view *view)
 {
@@ -115,15 +88,8 @@ static CUresult destroy_view(struct view *view)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuTexObjectDestroy(unsigned long long object)
-{
-    CU_CALL(destroy_view(view_of(object, true)));
-}
-
-CU_API CUresult cuSurfObjectDestroy(unsigned long long object)
-{
-    CU_CALL(destroy_view(view_of(object, false)));
-}
+CU_EXPORT(cuTexObjectDestroy, (unsigned long long object), destroy_view(view_of(object, true)))
+CU_EXPORT(cuSurfObjectDestroy, (unsigned long long object), destroy_view(view_of(object, false)))
 
 static CUresult describe_view(void *out, const void *from, size_t size)
 {

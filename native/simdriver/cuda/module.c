@@ -113,10 +113,7 @@ static CUresult load(CUmodule *out, const void *image)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuModuleLoadData(CUmodule *out, const void *image)
-{
-    CU_CALL(load(out, image));
-}
+CU_EXPORT(cuModuleLoadData, (CUmodule * out, const void *image), load(out, image))
 
 CU_API CUresult cuModuleLoadDataEx(CUmodule *out, const void *image, unsigned int count, int *options,
                                    void **values)
@@ -125,10 +122,7 @@ CU_API CUresult cuModuleLoadDataEx(CUmodule *out, const void *image, unsigned in
     CU_CALL(load(out, image));
 }
 
-CU_API CUresult cuModuleLoadFatBinary(CUmodule *out, const void *image)
-{
-    CU_CALL(load(out, image));
-}
+CU_EXPORT(cuModuleLoadFatBinary, (CUmodule * out, const void *image), load(out, image))
 
 CUresult file_read(const char *path, char **out)
 {
@@ -156,10 +150,7 @@ static CUresult load_file(CUmodule *out, const char *path)
     return result;
 }
 
-CU_API CUresult cuModuleLoad(CUmodule *out, const char *path)
-{
-    CU_CALL(load_file(out, path));
-}
+CU_EXPORT(cuModuleLoad, (CUmodule * out, const char *path), load_file(out, path))
 
 static CUresult unload(CUmodule handle)
 {
@@ -177,10 +168,7 @@ static CUresult unload(CUmodule handle)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuModuleUnload(CUmodule module)
-{
-    CU_CALL(unload(module));
-}
+CU_EXPORT(cuModuleUnload, (CUmodule module), unload(module))
 
 /* What is not text may have any function: it is not looked into. */
 CUresult module_function(struct module *module, const char *name, struct function **out)
@@ -211,10 +199,8 @@ static CUresult get_function(CUfunction *out, CUmodule module, const char *name)
     return module_function(module, name, out);
 }
 
-CU_API CUresult cuModuleGetFunction(CUfunction *out, CUmodule module, const char *name)
-{
-    CU_CALL(get_function(out, module, name));
-}
+CU_EXPORT(cuModuleGetFunction, (CUfunction * out, CUmodule module, const char *name),
+          get_function(out, module, name))
 
 static CUresult get_global(CUdeviceptr *address, size_t *size, CUmodule module, const char *name)
 {
@@ -233,10 +219,8 @@ static CUresult get_global(CUdeviceptr *address, size_t *size, CUmodule module, 
     return CUDA_ERROR_NOT_FOUND;
 }
 
-CU_API CUresult cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *size, CUmodule module, const char *name)
-{
-    CU_CALL(get_global(address, size, module, name));
-}
+CU_EXPORT(cuModuleGetGlobal_v2, (CUdeviceptr * address, size_t *size, CUmodule module, const char *name),
+          get_global(address, size, module, name))
 
 CU_API CUresult cuModuleGetLoadingMode(int *mode)
 {

@@ -86,10 +86,8 @@ static CUresult get(void *out, int attribute, uint64_t address)
     }
 }
 
-CU_API CUresult cuPointerGetAttribute(void *out, int attribute, CUdeviceptr address)
-{
-    CU_CALL(get(out, attribute, address));
-}
+CU_EXPORT(cuPointerGetAttribute, (void *out, int attribute, CUdeviceptr address),
+          get(out, attribute, address))
 
 /* For what is no memory of the driver, every attribute is zero and the call succeeds. */
 static CUresult get_many(unsigned int count, const int *attributes, void **out, uint64_t address)
@@ -126,10 +124,8 @@ static CUresult get_many(unsigned int count, const int *attributes, void **out, 
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuPointerGetAttributes(unsigned int count, int *attributes, void **out, CUdeviceptr address)
-{
-    CU_CALL(get_many(count, attributes, out, address));
-}
+CU_EXPORT(cuPointerGetAttributes, (unsigned int count, int *attributes, void **out, CUdeviceptr address),
+          get_many(count, attributes, out, address))
 
 /* A descriptor for other devices, of which there are none here: nobody can have the memory by it. */
 static CUresult range_handle(int *out, uint64_t address, size_t size, int type)

@@ -24,15 +24,8 @@ static CUresult allocate_current(CUdeviceptr *out, size_t size, CUstream handle)
     return allocate(out, size, stream->context->device->pool, handle);
 }
 
-CU_API CUresult cuMemAllocAsync(CUdeviceptr *out, size_t size, CUstream stream)
-{
-    CU_CALL(allocate_current(out, size, stream));
-}
-
-CU_API CUresult cuMemAllocAsync_ptsz(CUdeviceptr *out, size_t size, CUstream stream)
-{
-    CU_CALL(allocate_current(out, size, PER_THREAD(stream)));
-}
+CU_TWINS(_ptsz, cuMemAllocAsync, (CUdeviceptr * out, size_t size, CUstream stream),
+         allocate_current(out, size, OWN(stream)))
 
 static CUresult allocate_from(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream stream)
 {
@@ -40,16 +33,9 @@ static CUresult allocate_from(CUdeviceptr *out, size_t size, CUmemoryPool pool, 
     return allocate(out, size, pool, stream);
 }
 
-CU_API CUresult cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream stream)
-{
-    CU_CALL(allocate_from(out, size, pool, stream));
-}
-
-CU_API CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *out, size_t size, CUmemoryPool pool,
-                                             CUstream stream)
-{
-    CU_CALL(allocate_from(out, size, pool, PER_THREAD(stream)));
-}
+CU_TWINS(_ptsz, cuMemAllocFromPoolAsync,
+         (CUdeviceptr * out, size_t size, CUmemoryPool pool, CUstream stream),
+         allocate_from(out, size, pool, OWN(stream)))
 
 static CUresult free_async(CUdeviceptr address, CUstream handle)
 {
@@ -64,15 +50,7 @@ static CUresult free_async(CUdeviceptr address, CUstream handle)
     return pool_free_later(memory, stream);
 }
 
-CU_API CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream)
-{
-    CU_CALL(free_async(address, stream));
-}
-
-CU_API CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream)
-{
-    CU_CALL(free_async(address, PER_THREAD(stream)));
-}
+CU_TWINS(_ptsz, cuMemFreeAsync, (CUdeviceptr address, CUstream stream), free_async(address, OWN(stream)))
 
 static CUresult create(CUmemoryPool *out, const CUmemPoolProps *properties)
 {
@@ -89,10 +67,7 @@ static CUresult create(CUmemoryPool *out, const CUmemPoolProps *properties)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *properties)
-{
-    CU_CALL(create(out, properties));
-}
+CU_EXPORT(cuMemPoolCreate, (CUmemoryPool * out, const CUmemPoolProps *properties), create(out, properties))
 
 /* What is allocated from it stays; the pool goes with the last of that. */
 static CUresult destroy(CUmemoryPool pool)
@@ -107,10 +82,7 @@ static CUresult destroy(CUmemoryPool pool)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuMemPoolDestroy(CUmemoryPool pool)
-{
-    CU_CALL(destroy(pool));
-}
+CU_EXPORT(cuMemPoolDestroy, (CUmemoryPool pool), destroy(pool))
 
 static CUresult trim(CUmemoryPool pool, size_t keep)
 {
@@ -119,10 +91,7 @@ static CUresult trim(CUmemoryPool pool, size_t keep)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
-{
-    CU_CALL(trim(pool, keep));
-}
+CU_EXPORT(cuMemPoolTrimTo, (CUmemoryPool pool, size_t keep), trim(pool, keep))
 
 static CUresult get_attribute(CUmemoryPool pool, int attribute, void *value)
 {
@@ -153,10 +122,8 @@ static CUresult get_attribute(CUmemoryPool pool, int attribute, void *value)
     }
 }
 
-CU_API CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value)
-{
-    CU_CALL(get_attribute(pool, attribute, value));
-}
+CU_EXPORT(cuMemPoolGetAttribute, (CUmemoryPool pool, int attribute, void *value),
+          get_attribute(pool, attribute, value))
 
 /* The high-water marks can only be reset. */
 static CUresult set_attribute(CUmemoryPool pool, int attribute, const void *value)
@@ -184,10 +151,8 @@ static CUresult set_attribute(CUmemoryPool pool, int attribute, const void *valu
     }
 }
 
-CU_API CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value)
-{
-    CU_CALL(set_attribute(pool, attribute, value));
-}
+CU_EXPORT(cuMemPoolSetAttribute, (CUmemoryPool pool, int attribute, void *value),
+          set_attribute(pool, attribute, value))
 
 /* All devices of the process reach all of its memory here. */
 static CUresult set_access(CUmemoryPool pool, const CUmemAccessDesc *list, size_t count)
@@ -200,10 +165,8 @@ static CUresult set_access(CUmemoryPool pool, const CUmemAccessDesc *list, size_
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *list, size_t count)
-{
-    CU_CALL(set_access(pool, list, count));
-}
+CU_EXPORT(cuMemPoolSetAccess, (CUmemoryPool pool, const CUmemAccessDesc *list, size_t count),
+          set_access(pool, list, count))
 
 static CUresult get_access(int *flags, CUmemoryPool pool, const CUmemLocation *location)
 {
@@ -214,10 +177,8 @@ static CUresult get_access(int *flags, CUmemoryPool pool, const CUmemLocation *l
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuMemPoolGetAccess(int *flags, CUmemoryPool pool, CUmemLocation *location)
-{
-    CU_CALL(get_access(flags, pool, location));
-}
+CU_EXPORT(cuMemPoolGetAccess, (int *flags, CUmemoryPool pool, CUmemLocation *location),
+          get_access(flags, pool, location))
 
 static CUresult get_default(CUmemoryPool *out, struct device *device, bool current)
 {
@@ -229,15 +190,10 @@ static CUresult get_default(CUmemoryPool *out, struct device *device, bool curre
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *out, CUdevice device)
-{
-    CU_CALL(get_default(out, device_at(device), false));
-}
-
-CU_API CUresult cuDeviceGetMemPool(CUmemoryPool *out, CUdevice device)
-{
-    CU_CALL(get_default(out, device_at(device), true));
-}
+CU_EXPORT(cuDeviceGetDefaultMemPool, (CUmemoryPool * out, CUdevice device),
+          get_default(out, device_at(device), false))
+CU_EXPORT(cuDeviceGetMemPool, (CUmemoryPool * out, CUdevice device),
+          get_default(out, device_at(device), true))
 
 static CUresult set_pool(struct device *device, CUmemoryPool pool)
 {
@@ -249,10 +205,7 @@ static CUresult set_pool(struct device *device, CUmemoryPool pool)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
-{
-    CU_CALL(set_pool(device_at(device), pool));
-}
+CU_EXPORT(cuDeviceSetMemPool, (CUdevice device, CUmemoryPool pool), set_pool(device_at(device), pool))
 
 /* CUDA 13 names pools by location and type of memory; there are pools of devices only. */
 static CUresult pool_at(CUmemoryPool *out, const CUmemLocation *location, int type, bool current)
@@ -263,12 +216,7 @@ static CUresult pool_at(CUmemoryPool *out, const CUmemLocation *location, int ty
     return get_default(out, device_at(location->id), current);
 }
 
-CU_API CUresult cuMemGetDefaultMemPool(CUmemoryPool *out, CUmemLocation *location, int type)
-{
-    CU_CALL(pool_at(out, location, type, false));
-}
-
-CU_API CUresult cuMemGetMemPool(CUmemoryPool *out, CUmemLocation *location, int type)
-{
-    CU_CALL(pool_at(out, location, type, true));
-}
+CU_EXPORT(cuMemGetDefaultMemPool, (CUmemoryPool * out, CUmemLocation *location, int type),
+          pool_at(out, location, type, false))
+CU_EXPORT(cuMemGetMemPool, (CUmemoryPool * out, CUmemLocation *location, int type),
+          pool_at(out, location, type, true))

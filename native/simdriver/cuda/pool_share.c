@@ -32,11 +32,9 @@ static CUresult export_pool(int *out, CUmemoryPool pool, int type, unsigned long
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuMemPoolExportToShareableHandle(void *out, CUmemoryPool pool, int type,
-                                                 unsigned long long flags)
-{
-    CU_CALL(export_pool(out, pool, type, flags));
-}
+CU_EXPORT(cuMemPoolExportToShareableHandle,
+          (void *out, CUmemoryPool pool, int type, unsigned long long flags),
+          export_pool(out, pool, type, flags))
 
 static CUresult import_pool(CUmemoryPool *out, int fd, int type, unsigned long long flags)
 {
@@ -54,8 +52,6 @@ static CUresult import_pool(CUmemoryPool *out, int fd, int type, unsigned long l
     return CUDA_ERROR_INVALID_DEVICE;
 }
 
-CU_API CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *out, void *handle, int type,
-                                                   unsigned long long flags)
-{
-    CU_CALL(import_pool(out, (int)(intptr_t)handle, type, flags));
-}
+CU_EXPORT(cuMemPoolImportFromShareableHandle,
+          (CUmemoryPool * out, void *handle, int type, unsigned long long flags),
+          import_pool(out, (int)(intptr_t)handle, type, flags))

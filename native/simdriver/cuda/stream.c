@@ -72,15 +72,9 @@ static CUresult create(CUstream *out, unsigned int flags, int priority)
     return stream_create(context, flags, priority, out);
 }
 
-CU_API CUresult cuStreamCreate(CUstream *out, unsigned int flags)
-{
-    CU_CALL(create(out, flags, 0));
-}
-
-CU_API CUresult cuStreamCreateWithPriority(CUstream *out, unsigned int flags, int priority)
-{
-    CU_CALL(create(out, flags, priority));
-}
+CU_EXPORT(cuStreamCreate, (CUstream * out, unsigned int flags), create(out, flags, 0))
+CU_EXPORT(cuStreamCreateWithPriority, (CUstream * out, unsigned int flags, int priority),
+          create(out, flags, priority))
 
 /* Returns at once; what is queued is done all the same. */
 static CUresult destroy(CUstream handle)
@@ -98,15 +92,8 @@ static CUresult destroy(CUstream handle)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuStreamDestroy_v2(CUstream stream)
-{
-    CU_CALL(destroy(stream));
-}
-
-CU_API CUresult cuStreamDestroy(CUstream stream)
-{
-    CU_CALL(destroy(stream));
-}
+CU_EXPORT(cuStreamDestroy_v2, (CUstream stream), destroy(stream))
+CU_EXPORT(cuStreamDestroy, (CUstream stream), destroy(stream))
 
 static CUresult query(CUstream handle)
 {
@@ -117,15 +104,7 @@ static CUresult query(CUstream handle)
     return stream->head ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
-CU_API CUresult cuStreamQuery(CUstream stream)
-{
-    CU_CALL_RESIDENT(query(stream));
-}
-
-CU_API CUresult cuStreamQuery_ptsz(CUstream stream)
-{
-    CU_CALL_RESIDENT(query(PER_THREAD(stream)));
-}
+CU_TWINS_RESIDENT(_ptsz, cuStreamQuery, (CUstream stream), query(OWN(stream)))
 
 /* Work in the legacy default stream waits for the blocking streams, so waiting for it waits for them. */
 static CUresult synchronize(CUstream handle)
@@ -142,15 +121,7 @@ static CUresult synchronize(CUstream handle)
     return context->error;
 }
 
-CU_API CUresult cuStreamSynchronize(CUstream stream)
-{
-    CU_CALL_RESIDENT(synchronize(stream));
-}
-
-CU_API CUresult cuStreamSynchronize_ptsz(CUstream stream)
-{
-    CU_CALL_RESIDENT(synchronize(PER_THREAD(stream)));
-}
+CU_TWINS_RESIDENT(_ptsz, cuStreamSynchronize, (CUstream stream), synchronize(OWN(stream)))
 
 /* A property of a stream: the function, and the one for per-thread default streams. */
 #define GETTER(name, type, expression)                                                                      \
@@ -161,14 +132,7 @@ CU_API CUresult cuStreamSynchronize_ptsz(CUstream stream)
         *out = (type)(expression);                                                                          \
         return CUDA_SUCCESS;                                                                                \
     }                                                                                                       \
-    CU_API CUresult name(CUstream stream, type *out)                                                        \
-    {                                                                                                       \
-        CU_CALL(get_##name(stream, out));                                                                   \
-    }                                                                                                       \
-    CU_API CUresult name##_ptsz(CUstream stream, type *out)                                                 \
-    {                                                                                                       \
-        CU_CALL(get_##name(PER_THREAD(stream), out));                                                       \
-    }
+    CU_TWINS(_ptsz, name, (CUstream stream, type * out), get_##name(OWN(stream), out))
 
 GETTER(cuStreamGetFlags, unsigned int, stream->flags)
 GETTER(cuStreamGetPriority, int, stream->priority)
@@ -186,12 +150,5 @@ static CUresult get_contexts(CUstream handle, CUcontext *context, void **green)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext *context, void **green)
-{
-    CU_CALL(get_contexts(stream, context, green));
-}
-
-CU_API CUresult cuStreamGetCtx_v2_ptsz(CUstream stream, CUcontext *context, void **green)
-{
-    CU_CALL(get_contexts(PER_THREAD(stream), context, green));
-}
+CU_TWINS(_ptsz, cuStreamGetCtx_v2, (CUstream stream, CUcontext *context, void **green),
+         get_contexts(OWN(stream), context, green))

@@ -46,15 +46,8 @@ static CUresult launch_host(CUstream handle, CUhostFn function, void *argument)
     return engine_submit(stream, op_host(function, argument));
 }
 
-CU_API CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *argument)
-{
-    CU_CALL(launch_host(stream, function, argument));
-}
-
-CU_API CUresult cuLaunchHostFunc_ptsz(CUstream stream, CUhostFn function, void *argument)
-{
-    CU_CALL(launch_host(PER_THREAD(stream), function, argument));
-}
+CU_TWINS(_ptsz, cuLaunchHostFunc, (CUstream stream, CUhostFn function, void *argument),
+         launch_host(OWN(stream), function, argument))
 
 static CUresult add_callback(CUstream handle, CUstreamCallback callback, void *argument, unsigned int flags)
 {
@@ -69,17 +62,9 @@ static CUresult add_callback(CUstream handle, CUstreamCallback callback, void *a
     return engine_submit(stream, op);
 }
 
-CU_API CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void *argument,
-                                    unsigned int flags)
-{
-    CU_CALL(add_callback(stream, callback, argument, flags));
-}
-
-CU_API CUresult cuStreamAddCallback_ptsz(CUstream stream, CUstreamCallback callback, void *argument,
-                                         unsigned int flags)
-{
-    CU_CALL(add_callback(PER_THREAD(stream), callback, argument, flags));
-}
+CU_TWINS(_ptsz, cuStreamAddCallback,
+         (CUstream stream, CUstreamCallback callback, void *argument, unsigned int flags),
+         add_callback(OWN(stream), callback, argument, flags))
 
 /* A wait for, or a write of, a word of 32 or 64 bits. */
 struct word {
@@ -127,14 +112,8 @@ static CUresult submit_word(CUstream handle, struct word word)
 }
 
 #define WORD(name, writes)                                                                                  \
-    CU_API CUresult name(CUstream stream, CUdeviceptr address, uint32_t value, unsigned int flags)          \
-    {                                                                                                       \
-        CU_CALL(submit_word(stream, (struct word){address, value, flags, writes}));                         \
-    }                                                                                                       \
-    CU_API CUresult name##_ptsz(CUstream stream, CUdeviceptr address, uint32_t value, unsigned int flags)   \
-    {                                                                                                       \
-        CU_CALL(submit_word(PER_THREAD(stream), (struct word){address, value, flags, writes}));             \
-    }
+    CU_TWINS(_ptsz, name, (CUstream stream, CUdeviceptr address, uint32_t value, unsigned int flags),       \
+             submit_word(OWN(stream), (struct word){address, value, flags, writes}))
 
 WORD(cuStreamWaitValue32_v2, false)
 WORD(cuStreamWriteValue32_v2, true)

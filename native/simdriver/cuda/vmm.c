@@ -67,11 +67,10 @@ static CUresult create(CUmemGenericAllocationHandle *out, size_t size, const CUm
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size,
-                            const CUmemAllocationProp *properties, unsigned long long flags)
-{
-    CU_CALL(create(out, size, properties, flags));
-}
+CU_EXPORT(cuMemCreate,
+          (CUmemGenericAllocationHandle * out, size_t size, const CUmemAllocationProp *properties,
+           unsigned long long flags),
+          create(out, size, properties, flags))
 
 /* The handle ends with the last release; the memory with the last mapping too. */
 static CUresult release(CUmemGenericAllocationHandle handle)
@@ -84,10 +83,7 @@ static CUresult release(CUmemGenericAllocationHandle handle)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
-{
-    CU_CALL(release(handle));
-}
+CU_EXPORT(cuMemRelease, (CUmemGenericAllocationHandle handle), release(handle))
 
 static CUresult retain(CUmemGenericAllocationHandle *out, void *address)
 {
@@ -100,10 +96,8 @@ static CUresult retain(CUmemGenericAllocationHandle *out, void *address)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void *address)
-{
-    CU_CALL(retain(out, address));
-}
+CU_EXPORT(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle * out, void *address),
+          retain(out, address))
 
 static CUresult reserve(CUdeviceptr *out, size_t size, size_t align, CUdeviceptr hint,
                         unsigned long long flags)
@@ -133,11 +127,9 @@ static CUresult reserve(CUdeviceptr *out, size_t size, size_t align, CUdeviceptr
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t align, CUdeviceptr hint,
-                                    unsigned long long flags)
-{
-    CU_CALL(reserve(out, size, align, hint, flags));
-}
+CU_EXPORT(cuMemAddressReserve,
+          (CUdeviceptr * out, size_t size, size_t align, CUdeviceptr hint, unsigned long long flags),
+          reserve(out, size, align, hint, flags))
 
 /* The first mapping in a stretch of addresses, or NULL. */
 static struct memory *mapping_in(uint64_t base, uint64_t size)
@@ -158,10 +150,7 @@ static CUresult free_address(CUdeviceptr base, size_t size)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuMemAddressFree(CUdeviceptr base, size_t size)
-{
-    CU_CALL(free_address(base, size));
-}
+CU_EXPORT(cuMemAddressFree, (CUdeviceptr base, size_t size), free_address(base, size))
 
 /* Whether a stretch of addresses lies in one reservation. */
 static bool is_reserved(uint64_t base, uint64_t size)
@@ -195,11 +184,10 @@ static CUresult map(CUdeviceptr base, size_t size, size_t offset, CUmemGenericAl
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuMemMap(CUdeviceptr base, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
-                         unsigned long long flags)
-{
-    CU_CALL(map(base, size, offset, handle, flags));
-}
+CU_EXPORT(cuMemMap,
+          (CUdeviceptr base, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+           unsigned long long flags),
+          map(base, size, offset, handle, flags))
 
 void vmm_unmapped(struct memory *memory)
 {
@@ -235,10 +223,7 @@ static CUresult unmap(CUdeviceptr base, size_t size)
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuMemUnmap(CUdeviceptr base, size_t size)
-{
-    CU_CALL(unmap(base, size));
-}
+CU_EXPORT(cuMemUnmap, (CUdeviceptr base, size_t size), unmap(base, size))
 
 static CUresult set_access(CUdeviceptr base, size_t size, const CUmemAccessDesc *list, size_t count)
 {
@@ -263,10 +248,8 @@ static CUresult set_access(CUdeviceptr base, size_t size, const CUmemAccessDesc 
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuMemSetAccess(CUdeviceptr base, size_t size, const CUmemAccessDesc *list, size_t count)
-{
-    CU_CALL(set_access(base, size, list, count));
-}
+CU_EXPORT(cuMemSetAccess, (CUdeviceptr base, size_t size, const CUmemAccessDesc *list, size_t count),
+          set_access(base, size, list, count))
 
 static CUresult get_access(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr address)
 {
@@ -276,10 +259,8 @@ static CUresult get_access(unsigned long long *flags, const CUmemLocation *locat
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr address)
-{
-    CU_CALL(get_access(flags, location, address));
-}
+CU_EXPORT(cuMemGetAccess, (unsigned long long *flags, const CUmemLocation *location, CUdeviceptr address),
+          get_access(flags, location, address))
 
 static CUresult granularity(size_t *out, const CUmemAllocationProp *properties, int option)
 {
@@ -288,10 +269,8 @@ static CUresult granularity(size_t *out, const CUmemAllocationProp *properties, 
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuMemGetAllocationGranularity(size_t *out, const CUmemAllocationProp *properties, int option)
-{
-    CU_CALL(granularity(out, properties, option));
-}
+CU_EXPORT(cuMemGetAllocationGranularity, (size_t * out, const CUmemAllocationProp *properties, int option),
+          granularity(out, properties, option))
 
 static CUresult get_properties(CUmemAllocationProp *out, CUmemGenericAllocationHandle handle)
 {
@@ -301,8 +280,5 @@ static CUresult get_properties(CUmemAllocationProp *out, CUmemGenericAllocationH
     return CUDA_SUCCESS;
 }
 
-CU_API CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *out,
-                                                       CUmemGenericAllocationHandle handle)
-{
-    CU_CALL(get_properties(out, handle));
-}
+CU_EXPORT(cuMemGetAllocationPropertiesFromHandle,
+          (CUmemAllocationProp * out, CUmemGenericAllocationHandle handle), get_properties(out, handle))

@@ -102,7 +102,5 @@ static CUresult import(CUmemGenericAllocationHandle *out, int fd, int type)
     return vmm->fd < 0 ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
 }
 
-CU_API CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void *os_handle, int type)
-{
-    CU_CALL(import(out, (int)(intptr_t)os_handle, type));
-}
+CU_EXPORT(cuMemImportFromShareableHandle, (CUmemGenericAllocationHandle * out, void *os_handle, int type),
+          import(out, (int)(intptr_t)os_handle, type))
