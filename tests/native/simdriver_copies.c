@@ -1,27 +1,6 @@
 /* Copies and settings of memory: the bytes are real. */
 #include "simdriver_test.h"
 
-static void bytes_go_around(void)
-{
-    char text[] = "around the device and back", back[sizeof(text)] = "";
-    CUdeviceptr one, other;
-    use_device();
-    OK(cuMemAlloc_v2(&one, sizeof(text)));
-    OK(cuMemAlloc_v2(&other, sizeof(text)));
-    OK(cuMemcpyHtoD_v2(one, text, sizeof(text)));
-    OK(cuMemcpyDtoD_v2(other, one, sizeof(text)));
-    OK(cuMemcpyDtoH_v2(back, other, sizeof(text)));
-    CHECK(strcmp(text, back) == 0);
-    memset(back, 0, sizeof(back));
-    OK(cuMemcpy((CUdeviceptr)(uintptr_t)back, one, sizeof(back)));
-    CHECK(strcmp(text, back) == 0);
-    OK(cuMemcpyHtoD_v2(one, text, 0));
-    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemcpyHtoD_v2(one + 1, text, sizeof(text)));
-    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoH_v2(back, 4096, 1));
-    OK(cuMemFree_v2(one));
-    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemcpyHtoD_v2(one, text, 1));
-}
-
 /* What was pageable when an asynchronous copy returned may change at once. */
 static void pageable_memory_is_free_again(void)
 {
@@ -197,7 +176,6 @@ static void batches_and_views(void)
 }
 
 const struct test copy_tests[] = {
-    {"bytes_go_around", bytes_go_around},
     {"pageable_memory_is_free_again", pageable_memory_is_free_again},
     {"settings_have_widths", settings_have_widths},
     {"long_settings_are_whole", long_settings_are_whole},

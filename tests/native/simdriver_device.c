@@ -153,20 +153,6 @@ static void every_entry_point_is_found(void)
     }
 }
 
-static void a_child_cannot_go_on(void)
-{
-    int status, count;
-    use_device();
-    pid_t child = fork();
-    if (child == 0)
-        _exit(cuDeviceGetCount(&count) == CUDA_ERROR_NOT_INITIALIZED &&
-                      cuInit(0) == CUDA_ERROR_NOT_INITIALIZED
-                  ? 0
-                  : 1);
-    CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
-    OK(cuDeviceGetCount(&count));
-}
-
 static void a_child_may_start_itself(void)
 {
     int status, count;
@@ -188,7 +174,6 @@ const struct test device_tests[] = {
     {"functions_are_found_by_version", functions_are_found_by_version},
     {"functions_that_are_not_there", functions_that_are_not_there},
     {"every_entry_point_is_found", every_entry_point_is_found},
-    {"a_child_cannot_go_on", a_child_cannot_go_on},
     {"a_child_may_start_itself", a_child_may_start_itself},
     {NULL, NULL},
 };

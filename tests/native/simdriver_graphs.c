@@ -93,35 +93,6 @@ static void kernels_of_graphs_can_change(void)
     EXPECT(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, cuGraphExecUpdate_v2(exec, clone, &info));
 }
 
-static void graphs_nest(void)
-{
-    CUgraph inner, outer;
-    CUgraphExec exec;
-    CUgraphNode node, child;
-    CUdeviceptr word;
-    use_device();
-    OK(cuMemAlloc_v2(&word, 4));
-    CUDA_MEMSET_NODE_PARAMS one = setting(word, 1), two = setting(word, 2);
-    OK(cuGraphCreate(&inner, 0));
-    OK(cuGraphAddMemsetNode(&node, inner, NULL, 0, &two, NULL));
-    OK(cuGraphCreate(&outer, 0));
-    OK(cuGraphAddMemsetNode(&node, outer, NULL, 0, &one, NULL));
-    OK(cuGraphAddChildGraphNode(&child, outer, &node, 1, inner));
-    OK(cuGraphDestroy(inner));
-    OK(cuGraphInstantiateWithFlags(&exec, outer, 0));
-    OK(cuGraphDestroy(outer));
-    OK(cuGraphLaunch(exec, NULL));
-    CHECK(read_word(word) == 2);
-}
-
-/* A node that takes 1 from `word`, and says whether anything is left. */
-static void count_down(CUgraph graph, CUdeviceptr word, CUgraphConditionalHandle handle)
-{
-    CUgraphNode node;
-    CUDA_KERNEL_NODE_PARAMS params = one_thread("sim_count_down", (void *[]){&word, &handle});
-    OK(cuGraphAddKernelNode_v2(&node, graph, NULL, 0, &params));
-}
-
 static CUgraphNode conditional(CUgraph graph, CUgraphConditionalHandle handle, int type, unsigned int size,
                                CUgraph *bodies)
 {
@@ -135,37 +106,6 @@ static CUgraphNode conditional(CUgraph graph, CUgraphConditionalHandle handle, i
     for (unsigned int i = 0; i < size; i++)
         bodies[i] = params.conditional.phGraph_out[i];
     return node;
-}
-
-static void graphs_loop(void)
-{
-    CUgraph graph, body, clone;
-    CUgraphExec exec;
-    CUgraphNode node;
-    CUgraphConditionalHandle handle;
-    CUdeviceptr word;
-    use_device();
-    OK(cuMemAlloc_v2(&word, 4));
-    OK(cuGraphCreate(&graph, 0));
-    OK(cuGraphConditionalHandleCreate(&handle, graph, NULL, 1, CU_GRAPH_COND_ASSIGN_DEFAULT));
-    node = conditional(graph, handle, CU_GRAPH_COND_TYPE_WHILE, 1, &body);
-    count_down(body, word, handle);
-    CUDA_MEMSET_NODE_PARAMS last = setting(word, 77);
-    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
-    for (int round = 0; round < 2; round++) {
-        OK(cuMemsetD32Async(word, 100, 1, NULL));
-        OK(cuGraphLaunch(exec, NULL));
-        CHECK(read_word(word) == 0);
-    }
-    EXPECT(CUDA_ERROR_NOT_SUPPORTED, cuGraphClone(&clone, graph));
-    EXPECT(CUDA_ERROR_INVALID_VALUE, cuGraphDestroy(body));
-    OK(cuGraphAddMemsetNode(&node, graph, &node, 1, &last, NULL));
-    OK(cuGraphExecDestroy(exec));
-    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
-    OK(cuGraphDestroy(graph));
-    OK(cuMemsetD32Async(word, 3, 1, NULL));
-    OK(cuGraphLaunch(exec, NULL));
-    CHECK(read_word(word) == 77);
 }
 
 static void graphs_choose(void)
@@ -296,8 +236,6 @@ static void captures_are_protected(void)
 const struct test graph_tests[] = {
     {"nodes_run_in_the_order_of_their_needs", nodes_run_in_the_order_of_their_needs},
     {"kernels_of_graphs_can_change", kernels_of_graphs_can_change},
-    {"graphs_nest", graphs_nest},
-    {"graphs_loop", graphs_loop},
     {"graphs_choose", graphs_choose},
     {"loops_without_an_end_end_with_their_context", loops_without_an_end_end_with_their_context},
     {"streams_are_captured", streams_are_captured},

@@ -116,26 +116,6 @@ static void bad_launches_are_refused(void)
     OK(cuCtxSynchronize());
 }
 
-static void libraries_belong_to_no_context(void)
-{
-    CUlibrary library;
-    CUkernel found;
-    CUfunction function;
-    CUcontext other;
-    OK(cuInit(0));
-    OK(cuLibraryLoadData(&library, image, NULL, NULL, 0, NULL, NULL, 0));
-    OK(cuLibraryGetKernel(&found, library, "plain"));
-    EXPECT(CUDA_ERROR_INVALID_CONTEXT, cuKernelGetFunction(&function, found));
-    use_device();
-    OK(cuKernelGetFunction(&function, found));
-    launch_small(function, NULL, NULL);
-    OK(cuCtxCreate_v2(&other, 0, 1));
-    launch_small((CUfunction)found, NULL, NULL);
-    OK(cuCtxSynchronize());
-    OK(cuLibraryUnload(library));
-    EXPECT(CUDA_ERROR_INVALID_HANDLE, cuLibraryGetKernel(&found, library, "plain"));
-}
-
 static void the_linker_joins_texts(void)
 {
     static char one[] = ".visible .entry one() { ret; }", two[] = ".visible .entry two() { ret; }";
@@ -162,7 +142,6 @@ const struct test module_tests[] = {
     {"vectors_are_added", vectors_are_added},
     {"a_bad_address_breaks_the_context", a_bad_address_breaks_the_context},
     {"bad_launches_are_refused", bad_launches_are_refused},
-    {"libraries_belong_to_no_context", libraries_belong_to_no_context},
     {"the_linker_joins_texts", the_linker_joins_texts},
     {NULL, NULL},
 };

@@ -116,45 +116,6 @@ static void functions_of_the_program_run_in_order(void)
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuLaunchHostFunc(stream, NULL, NULL));
 }
 
-/* A kernel spins until a word is written by another stream: both must be able to run. */
-static void a_kernel_may_wait_for_another(void)
-{
-    CUstream waiting, writing;
-    CUdeviceptr word;
-    uint32_t value = 7;
-    uint64_t count = 1;
-    use_device();
-    OK(cuMemAlloc_v2(&word, 4));
-    OK(cuMemsetD32_v2(word, 0, 1));
-    OK(cuCtxSynchronize());
-    OK(cuStreamCreate(&waiting, CU_STREAM_NON_BLOCKING));
-    OK(cuStreamCreate(&writing, CU_STREAM_NON_BLOCKING));
-    launch_small(kernel("sim_wait_for"), waiting, (void *[]){&word, &value});
-    EXPECT(CUDA_ERROR_NOT_READY, cuStreamQuery(waiting));
-    launch_small(kernel("fill_u32"), writing, (void *[]){&word, &value, &count});
-    OK(cuStreamSynchronize(waiting));
-    value = 8;
-    OK(cuStreamWaitValue32_v2(waiting, word, value, 1));
-    EXPECT(CUDA_ERROR_NOT_READY, cuStreamQuery(waiting));
-    OK(cuStreamWriteValue32_v2(writing, word, value, 0));
-    OK(cuStreamSynchronize(waiting));
-}
-
-static void a_spinning_kernel_ends_with_its_context(void)
-{
-    CUcontext context;
-    CUdeviceptr word;
-    uint32_t value = 1;
-    OK(cuInit(0));
-    OK(cuCtxCreate_v2(&context, 0, 0));
-    OK(cuMemAlloc_v2(&word, 4));
-    OK(cuMemsetD32_v2(word, 0, 1));
-    launch_small(kernel("sim_wait_for"), NULL, (void *[]){&word, &value});
-    OK(cuCtxDestroy_v2(context));
-    use_device();
-    CHECK(used_bytes() == 518 * MIB);
-}
-
 static void *use_own_stream(void *argument)
 {
     CUcontext context = argument;
@@ -178,49 +139,6 @@ static void each_thread_has_a_stream(void)
     CHECK(flags == 0);
 }
 
-enum { ROUNDS = 60 };
-
-/* All that one thread does, over and over, on memory and streams of its own. */
-static void *work_alone(void *argument)
-{
-    CUstream stream;
-    CUevent event;
-    uint64_t count = 64;
-    OK(cuCtxSetCurrent(argument));
-    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    OK(cuEventCreate(&event, 0));
-    CUfunction fill = kernel("fill_u32");
-    for (uint32_t round = 0; round < ROUNDS; round++) {
-        CUdeviceptr pooled, own;
-        uint32_t back[64];
-        OK(cuMemAllocAsync(&pooled, sizeof(back), stream));
-        OK(cuMemAlloc_v2(&own, sizeof(back) + round * 100000));
-        launch_small(fill, stream, (void *[]){&pooled, &round, &count});
-        OK(cuMemcpyDtoDAsync_v2(own, pooled, sizeof(back), stream));
-        OK(cuMemFreeAsync(pooled, stream));
-        OK(cuEventRecord(event, stream));
-        OK(cuEventSynchronize(event));
-        OK(cuMemcpyDtoHAsync_v2(back, own, sizeof(back), stream));
-        CHECK(back[0] == round && back[63] == round);
-        OK(cuMemFree_v2(own));
-    }
-    OK(cuEventDestroy_v2(event));
-    OK(cuStreamDestroy_v2(stream));
-    return NULL;
-}
-
-static void threads_work_side_by_side(void)
-{
-    pthread_t threads[6];
-    CUcontext context = use_device();
-    for (int i = 0; i < 6; i++)
-        CHECK(pthread_create(&threads[i], NULL, work_alone, context) == 0);
-    for (int i = 0; i < 6; i++)
-        CHECK(pthread_join(threads[i], NULL) == 0);
-    OK(cuCtxSynchronize());
-    CHECK(used_bytes() == 518 * MIB);
-}
-
 static void queues_are_1024_deep(void)
 {
     CUevent from, to;
@@ -236,33 +154,12 @@ static void queues_are_1024_deep(void)
     CHECK(ms >= 59.9f && ms < 90.0f);
 }
 
-static void streams_end_with_work_in_them(void)
-{
-    CUstream stream;
-    CUdeviceptr word;
-    uint32_t seen;
-    use_device();
-    OK(cuMemAlloc_v2(&word, 4));
-    OK(cuMemsetD32_v2(word, 1, 1));
-    OK(cuStreamCreate(&stream, 0));
-    launch_full(kernel("sim_spin_5ms"), stream, NULL);
-    OK(cuMemsetD32Async(word, 2, 1, stream));
-    OK(cuStreamDestroy_v2(stream));
-    EXPECT(CUDA_ERROR_INVALID_HANDLE, cuStreamQuery(stream));
-    OK(cuMemcpyDtoH_v2(&seen, word, 4));
-    CHECK(seen == 2);
-}
-
 const struct test stream_tests[] = {
     {"kernels_overlap_where_they_fit", kernels_overlap_where_they_fit},
     {"the_default_stream_waits", the_default_stream_waits},
     {"events_have_rules", events_have_rules},
     {"functions_of_the_program_run_in_order", functions_of_the_program_run_in_order},
-    {"a_kernel_may_wait_for_another", a_kernel_may_wait_for_another},
-    {"a_spinning_kernel_ends_with_its_context", a_spinning_kernel_ends_with_its_context},
     {"each_thread_has_a_stream", each_thread_has_a_stream},
-    {"threads_work_side_by_side", threads_work_side_by_side},
     {"queues_are_1024_deep", queues_are_1024_deep},
-    {"streams_end_with_work_in_them", streams_end_with_work_in_them},
     {NULL, NULL},
 };

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 from collections.abc import Callable
 
 import pytest
-from support import MIB, until
-from support.checkpoint import CHECKPOINTED, LOCKED, RUNNING, begin, calls, state
+from support import MIB
+from support.checkpoint import CHECKPOINTED, LOCKED, RUNNING, calls, state
 from support.simdriver import Client, library_directory
 
 from nvc.testing.sim.layout import STATE
@@ -27,21 +26,10 @@ def library(root: str) -> str:
     return os.path.join(library_directory(root), "libcuda.so.1")
 
 
-def delay(root: str, step: str, ms: int) -> None:
-    """Let a step take so long."""
-    with open(os.path.join(root, "proc/driver/nvidia/sim/checkpoint"), "w", encoding="ascii") as out:
-        out.write(f"{step} {ms}\n")
-
-
 def waits(one: Client) -> bool:
     """Whether a call that was sent does not return in a while."""
     assert one.process.stdout is not None
     return not select.select([one.process.stdout], [], [], 0.2)[0]
-
-
-def asks_in_vain(one: Client) -> bool:
-    one.send("info")
-    return waits(one) or not one.receive()
 
 
 def test_memory_goes_and_comes_back(sim_root: Root, client: Start) -> None:
@@ -115,35 +103,6 @@ def test_an_old_driver_has_no_such_calls(sim_root: Root, client: Start) -> None:
     root = sim_root(cuda_version="12.4")
     one = client(root).start()
     assert calls(library(root), one.process.pid, "GetState", "Lock") == [UNSUPPORTED] * 2
-
-
-@pytest.mark.parametrize("step", ["checkpoint", "restore"])
-def test_who_asks_is_killed(sim_root: Root, client: Start, step: str) -> None:
-    """Before the step: it can be done again."""
-    root = sim_root()
-    one = client(root).start()
-    done = ("Lock",) if step == "checkpoint" else AWAY
-    assert not any(calls(library(root), one.process.pid, *done))
-    delay(root, step, 60_000)
-    with begin(library(root), one.process.pid, step.capitalize()) as killed:
-        killed.send_signal(signal.SIGKILL)
-    delay(root, step, 0)
-    left = ("Checkpoint", *BACK) if step == "checkpoint" else BACK
-    assert not any(calls(library(root), one.process.pid, *left))
-    one.call("info")
-
-
-def test_who_locks_is_killed(sim_root: Root, client: Start) -> None:
-    """While work is in flight: that ends, and then the process is locked."""
-    root = sim_root()
-    one = client(root).start()
-    one.call("launch", "sim_spin_2000ms", 1)
-    with begin(library(root), one.process.pid, "Lock") as killed:
-        until(lambda: asks_in_vain(one))
-        killed.send_signal(signal.SIGKILL)
-    until(lambda: state(library(root), one.process.pid) == LOCKED)
-    assert calls(library(root), one.process.pid, "Unlock") == [0]
-    one.receive()
 
 
 def test_a_process_that_dies_checkpointed_leaves_nothing(sim_root: Root, client: Start) -> None:

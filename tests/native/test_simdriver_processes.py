@@ -122,36 +122,3 @@ def test_a_dead_holder_gives_the_gpu_free(sim_root: Root, world: World, client: 
     other.call("time", "sim_spin_1ms", 5)
     one.kill()
     assert float(other.call("time", "sim_spin_1ms", 50)[0]) < 300
-
-
-def test_a_stopped_holder_does_not_block_others(sim_root: Root, client: Start) -> None:
-    root = sim_root()
-    one, other = client(root).start(), client(root).start()
-    one.call("launch", "sim_spin_300ms", 1)
-    one.process.send_signal(signal.SIGSTOP)
-    try:
-        other.call("time", "sim_spin_1ms", 20)
-    finally:
-        one.process.send_signal(signal.SIGCONT)
-    one.call("sync")
-
-
-def test_memory_is_opened_in_another_process(sim_root: Root, client: Start) -> None:
-    root = sim_root()
-    one, other = client(root).start(), client(root).start()
-    address = one.number("alloc", 100 * MIB)
-    one.call("write", address, 12345)
-    handle = one.call("ipc-get", address)[0]
-    assert one.code("ipc-open", handle) == 201
-    opened = other.number("ipc-open", handle)
-    assert other.number("read", opened) == 12345
-    other.call("write", opened, 54321)
-    assert one.number("read", address) == 54321
-    assert one.used() == 2 * CONTEXT + 100
-    one.kill()
-    assert other.number("read", opened) == 54321
-    assert other.used() == CONTEXT + 100
-    other.call("ipc-close", opened)
-    assert other.used() == CONTEXT
-    third = client(root).start()
-    assert third.code("ipc-open", handle) == 400

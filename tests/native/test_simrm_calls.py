@@ -141,20 +141,6 @@ def test_the_last_descriptor_frees_its_clients(served: Served) -> None:
     until(lambda: not groups(served), lambda: "the groups stay")
 
 
-def test_faults(served: Served) -> None:
-    tenant = Tenant(served)
-    served.fault("fail 2080110b 65")
-    assert tenant.client.disable(tenant.subdevice, tenant.channels) == 0x65
-    assert tenant.client.timeslice(tenant.group) == 2048
-    served.fault("fail 0 0f")
-    refused(0x0F, lambda: tenant.client.timeslice(tenant.group))
-    refused(0x0F, tenant.client.device)
-    with pytest.raises(OSError, match="Invalid argument"):
-        served.fault("nonsense")
-    served.fault("none")
-    assert tenant.client.disable(tenant.subdevice, tenant.channels) == 0
-
-
 def test_a_call_that_hangs(served: Served) -> None:
     """Until the fault is off, or the server ends."""
     tenant = Tenant(served)

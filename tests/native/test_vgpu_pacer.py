@@ -15,7 +15,6 @@ from pytest import approx
 from support import GIB, REPO, run
 from support.builds import kept
 from support.clocks import apart
-from support.nightly import few
 from support.simdriver import SANITIZE
 from support.vgpucap import FIXED, NATIVE, PERIOD, Capped, Shares, Worker, compile_work
 from support.vgpushim import Slice
@@ -262,42 +261,6 @@ def test_events_take_what_they_do_on_an_h100(world: World, capped: Callable[...,
     plain, _, _, fourth, among, _ = map(float, world.output([program], variables).split())
     assert 4 * (fourth - plain) == approx(2.2, abs=0.05)
     assert among - plain == approx(2.2, abs=0.05)
-
-
-@pytest.mark.parametrize(("cap", "words"), few([
-    (10, {"ns": 100_000, "batch": 0}),
-    (90, {"ns": 300_000, "batch": 1}),
-    (25, {"ns": 5_000_000, "batch": 0}),
-    (50, {"ns": 200_000, "batch": 8, "rest": 300}),
-    (90, {"ns": 100_000, "kind": "graph", "nodes": 10, "batch": 0}),
-    (25, {"ns": 100_000, "kind": "graph", "nodes": 10, "batch": 1}),
-    (50, {"ns": 100_000, "kind": "ptsz", "threads": 2, "grid": 20000, "batch": 4}),
-], 2))  # fmt: skip
-def test_programs_that_mean_well(
-    world: World, capped: Callable[..., Capped], cap: int, words: dict[str, object]
-) -> None:
-    """Within 3 points, where they have as much work as that."""
-    slice_ = capped()
-    slice_.cap(99)
-    slice_.worker(**words, **LONG)
-    could = Shares(world, slice_, 2, 0.5).total
-    slice_.cap(cap)
-    got = Shares(world, slice_, 4)
-    if could > cap / 100 + 0.03:
-        assert got.total == approx(cap / 100, abs=0.03)
-    else:
-        assert got.total > could - 0.06
-
-
-@pytest.mark.parametrize("cap", [25, 90])
-def test_processes_of_a_slice(world: World, capped: Callable[..., Capped], cap: int) -> None:
-    """Of different kinds, and one of them waits on the host for most of the time."""
-    slice_ = capped()
-    slice_.cap(cap)
-    slice_.worker(ns=1_000_000, batch=0, **LONG)
-    slice_.worker(ns=300_000, batch=2, **LONG)
-    slice_.worker(ns=500_000, batch=1, rest=20_000, **LONG)
-    assert Shares(world, slice_, 4).total == approx(cap / 100, abs=0.03)
 
 
 @pytest.mark.parametrize("count", [3, 12])

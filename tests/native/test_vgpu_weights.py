@@ -180,15 +180,6 @@ def points_off(rates: list[float], weights: list[int]) -> float:
     return max(100 * abs(rate / sum(rates) - one / sum(weights)) for rate, one in zip(rates, weights))
 
 
-def test_three_to_one(gpu: Gpu) -> None:
-    """More in all than by turns, and each has its weight's part."""
-    gpu.slice(3), gpu.slice(1)
-    tenants = gpu.start_all()
-    rates = gpu.rates(tenants)
-    assert points_off(rates, [3, 1]) < 2, rates
-    assert sum(rates) > 1.1 * NATIVE, rates
-
-
 def test_equal_weights_cost_nothing(gpu: Gpu) -> None:
     """Nothing is measured, and nobody waits."""
     gpu.slice(1), gpu.slice(1)
