@@ -8,11 +8,12 @@ node removed       succeeds once `uninstall` has removed everything: the readine
 
 A version is in use while a file in /etc/cdi, /var/run/cdi or the plugin's state names it: a runtime reads those
 when it restarts a container. Versions appear and disappear by a rename. An installation of nvc on the host, in
-/usr or /usr/local, is left alone.
+/usr or /usr/local, is left alone, and so are slices that live.
 """
 
 import argparse
 import contextlib
+import errno
 import fcntl
 import glob
 import hashlib
@@ -145,6 +146,20 @@ def sockets(kubelet, driver):
         yield from glob.glob(os.path.join(glob.escape(kubelet), pattern.format(driver)))
 
 
+def is_used(run):
+    """Whether a process of the node has the quota of a slice among its mounts: another nvc has made it."""
+    keys = [f"/nvc/vgpu/{name}/".encode() for name in os.listdir(run)] if os.path.isdir(run) else []
+    for path in glob.glob("/proc/[0-9]*/mountinfo") if keys else ():
+        try:
+            with open(path, "rb") as mounts:
+                if any(key in line.split()[3] for line in mounts for key in keys):
+                    return True
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ESRCH, errno.EINVAL):  # it has ended
+                raise
+    return False
+
+
 def uninstall(host, driver):
     """Remove everything of nvc's plugin from the node."""
     found = list(specifications(host))
@@ -154,8 +169,10 @@ def uninstall(host, driver):
     place = os.path.join(host, OPT)
     paths = [path for path, _ in found] + [os.path.join(host, STATE)]
     paths += sockets(os.path.join(host, KUBELET), driver)
-    if not any(os.path.isdir(os.path.join(host, name)) for name in OWN) and not answers(os.path.join(host, NVCD)):
-        paths += glob.glob(os.path.join(glob.escape(os.path.join(host, RUN)), "*"))
+    run = os.path.join(host, RUN)
+    own = any(os.path.isdir(os.path.join(host, name)) for name in OWN) or answers(os.path.join(host, NVCD))
+    if not own and not is_used(os.path.join(run, "vgpu")):
+        paths += glob.glob(os.path.join(glob.escape(run), "*"))
     with alone(place):
         paths += [os.path.join(place, name) for name in os.listdir(place) if name != ".lock"]
         for path in paths:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
 import sys
 
 import pytest
-from support import REPO, run
+from support import CLEAN_ENV, REPO, run
 
 SCRIPT = os.path.join(REPO, "packaging/kubernetes/node.py")
 
@@ -146,3 +147,16 @@ def test_an_installation_of_the_host_is_left_alone(node: Node, own: str) -> None
             listener.listen()
         assert node.uninstall()[0] == 0
     assert os.path.isdir(node.path("run/nvc/vgpu"))
+
+
+def test_slices_that_live_are_left_alone(node: Node) -> None:
+    """Of `vgpu run`, of pods by NRI, of an nvc elsewhere: their memory still counts."""
+    node.install("1")
+    quota = node.path("run/nvc/vgpu/f-1-2-3/quota")
+    os.mkdir(os.path.dirname(quota))
+    open(quota, "w").close()
+    words = ("unshare", "--mount", "sh", "-c", f"mount --bind {quota} {SCRIPT} && echo ready && exec cat")
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=CLEAN_ENV) as program:
+        assert program.stdout is not None and program.stdout.readline() == b"ready\n"
+        assert node.uninstall()[0] == 0
+    assert os.path.isfile(quota)
