@@ -107,6 +107,19 @@ def test_a_link_of_the_image_changes_no_volume(
         assert (snapshot(path), snapshot(bundle.rootfs), mounts(container.pid)) == before
 
 
+def test_a_merged_usr_may_be_a_mount(runc_bundle: Any, scratch: str, volume: Any) -> None:
+    """/lib is a link to /usr/lib in most images, and /usr may come from elsewhere."""
+    bundle = runc_bundle()
+    path = volume(bundle, "/usr", "rw")
+    os.mkdir(f"{path}/lib")
+    if os.path.lexists(f"{bundle.rootfs}/lib"):
+        os.rename(f"{bundle.rootfs}/lib", f"{bundle.rootfs}/was")
+    os.symlink("usr/lib", f"{bundle.rootfs}/lib")
+    with bundle.created("runc") as container:
+        apply(plan_of(f"{scratch}/driver", Symlink("anything", "/lib/nvc/link")), container.pid, bundle.rootfs)
+        assert os.readlink(f"{path}/lib/nvc/link") == "anything"
+
+
 def profile_plan(driver: str, content: bytes, *more: Any) -> Any:
     """A plan that also writes a small file in a tmpfs of its own."""
     return plan_of(driver, Tmpfs(PROFILES, (), (("10-container.conf", content),)), *more)

@@ -88,26 +88,40 @@ static bool same_mount(int one, int other)
     return nvc_identity(one, &a) == 0 && nvc_identity(other, &b) == 0 && a.mount == b.mount;
 }
 
-/* Whether a link of the image leads from the path of the operation to another mount, such as a volume. Of who may start
- * containers, the one who mounts it need not be the one who has made the image; and nvc has every right there. */
-static bool is_led_away(const struct applier *a, const struct place *place)
+/* Whether `place` is on the mount of the last directory of `path` before what is missing yet, or a link. */
+static bool is_on_mount_of(const struct place *place, char *path)
 {
-    char path[NVC_PATH_MAX];
     int fd = -1;
 
-    if (a->target->keep || same_mount(place->parent, place->root))
-        return false; /* without a container, the host's mounts are meant */
-    strcpy(path, a->asked);
-    while (fd < 0) { /* the last directory of the path before what is missing yet, or a link */
+    while (fd < 0) {
         char *slash = strrchr(path, '/');
         path[slash ? slash - path : 0] = '\0';
         fd = open_in_root(place->root, path, O_PATH | O_DIRECTORY, RESOLVE_NO_SYMLINKS);
         if (fd < 0 && !slash)
-            return true;
+            return false;
     }
-    bool led = !same_mount(place->parent, fd);
+    bool on = same_mount(place->parent, fd);
     close(fd);
-    return led;
+    return on;
+}
+
+/* Whether a link of the image leads from the path of the operation to another mount, such as a volume. Of who may start
+ * containers, the one who mounts it need not be the one who has made the image; and nvc has every right there. That /lib
+ * leads to /usr/lib is no such link, where /usr is a mount. */
+static bool is_led_away(const struct applier *a, const struct place *place)
+{
+    char path[NVC_PATH_MAX + sizeof("/usr")];
+
+    if (a->target->keep || same_mount(place->parent, place->root))
+        return false; /* without a container, the host's mounts are meant */
+    strcpy(path, a->asked);
+    if (is_on_mount_of(place, path))
+        return false;
+    if (strncmp(a->asked, "/lib", 4) != 0 && strncmp(a->asked, "/bin/", 5) != 0 &&
+        strncmp(a->asked, "/sbin/", 6) != 0)
+        return true;
+    snprintf(path, sizeof(path), "/usr%s", a->asked);
+    return !is_on_mount_of(place, path);
 }
 
 static int make_parents(struct applier *a, const char *directory);
