@@ -103,8 +103,8 @@ def broken(parser: Parser, data: bytes) -> str:
         parser.call(data)
     except parser.errors as error:
         text = str(error)
-        if "\n" in text:
-            return "a message of more than one line"
+        if not text.isprintable():
+            return "a message that is not one line of text"
     except Exception as error:
         traceback = error.__traceback__
         while traceback is not None and traceback.tb_next is not None:

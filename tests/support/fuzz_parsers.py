@@ -25,7 +25,7 @@ from nvc.frontends.cdi.store import CdiError, parse_document, text_of
 from nvc.frontends.engines import EngineError, jsontext, tomltext
 from nvc.kernel import rm, tracer, tracing
 from nvc.kernel.bpf import BpfProgram
-from nvc.model.slices import layout, ledger, quota
+from nvc.model.slices import layout, ledger, quota, sizes
 from nvc.model.slices.sizes import parse_size
 from nvc.request.config import Config, ConfigError
 from nvc.request.config.file import parse as parse_config
@@ -155,7 +155,27 @@ def _engine_json(data: bytes) -> None:
     text = data.decode("utf-8", "replace")
     value = jsontext.load(text, "/etc/docker/daemon.json")
     if isinstance(value, dict):
-        jsontext.assign(text, "/etc/docker/daemon.json", ("runtimes", "nvc"), {"path": "/x"})
+        changed = jsontext.assign(text, "/etc/docker/daemon.json", ("runtimes", "nvc"), {"path": "/x"})
+        again = jsontext.load(changed, "/etc/docker/daemon.json")
+        assert again["runtimes"].pop("nvc") == {"path": "/x"}
+
+
+def _minors(data: bytes) -> None:
+    assert all(0 <= minor < 1 << 20 for minor in parse_minors(data).values())
+
+
+def _quota(data: bytes) -> None:
+    assert len(quota.unpack(data)[1]) <= layout.DEVICES
+
+
+def _size(data: bytes) -> None:
+    size = parse_size("size", _text(data))
+    assert sizes.SMALLEST <= size.bytes <= sizes.LARGEST or 1 <= size.part <= size.whole == 100
+
+
+def _policy(data: bytes) -> None:
+    found = policies.parse(data.decode("utf-8", "replace"))
+    assert policies.parse(found.text()) == found
 
 
 def _engine_toml(data: bytes) -> None:
@@ -179,16 +199,14 @@ PARSERS: dict[str, Parser] = {
     "json": Parser(lambda data: parse(data, 1 << 20), (JsonError,)),
     "ldcache": Parser(parse_cache, (DetectionError,)),
     "ledger": Parser(_ledger, (ledger.LedgerError,)),
-    "mig-minors": Parser(parse_minors, (DetectionError,)),
+    "mig-minors": Parser(_minors, (DetectionError,)),
     "nvml-reply": Parser(parse_reply, (DetectionError, InitializationError)),
     "oci-config": Parser(lambda data: container_of(parse(data, 1 << 20), "/b"), (JsonError, Malformed)),
     "oci-state": Parser(_state, (NvcError,)),
     "options": Parser(_options, (NvcError,)),
-    "policy": Parser(
-        lambda data: policies.parse(data.decode("utf-8", "replace")), (policies.PolicyError, InputError)
-    ),
+    "policy": Parser(_policy, (policies.PolicyError, InputError)),
     "proc": Parser(_proc),
-    "quota": Parser(quota.unpack, (quota.QuotaError,)),
+    "quota": Parser(_quota, (quota.QuotaError,)),
     "requirement": Parser(
         lambda data: _holds(
             _text(data), {"cuda": "13.0", "driver": "580.1", "arch": "9.0", "brand": "tesla"}
@@ -196,7 +214,7 @@ PARSERS: dict[str, Parser] = {
         (RequirementError,),
     ),
     "rm-minors": Parser(_rm_minors),
-    "size": Parser(lambda data: parse_size("size", _text(data)), (NvcError,)),
+    "size": Parser(_size, (NvcError,)),
     "tracer": Parser(tracing.parse, (ValueError,)),
     "tracer-news": Parser(_tracer_news, (ValueError,)),
     "user": Parser(lambda data: user_and_group(_text(data.replace(b"\0", b""))), (InputError,)),

@@ -81,14 +81,6 @@ def test_anything_else_is_refused_in_words(text: str) -> None:
         assert str(error).startswith("line ")
 
 
-@given(st.binary(max_size=200))
-def test_any_bytes_are_read_or_refused(data: bytes) -> None:
-    try:
-        parse_document(data, "FILE")
-    except CdiError as error:
-        assert "\n" not in str(error)
-
-
 GO = """\
 # written by another tool
 cdiVersion: 0.5.0

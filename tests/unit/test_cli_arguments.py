@@ -7,8 +7,6 @@ import pwd
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from nvc.base.errors import InputError
 from nvc.model.request import DriverOptions, Request
@@ -168,18 +166,3 @@ def test_the_mps_directory_comes_from_the_environment(monkeypatch: pytest.Monkey
     assert options().mps_directory == "/run/mps"
     environment[b"CUDA_MPS_PIPE_DIRECTORY"] = b"relative"
     assert options().mps_directory == DriverOptions().mps_directory
-
-
-@given(st.text(alphabet=st.characters(exclude_characters="\0"), max_size=200))
-def test_any_value_is_taken_or_refused_in_one_line(text: str) -> None:
-    for made in (
-        lambda: arguments.pid({"pid": text}),
-        lambda: arguments.rootfs((text,)),
-        lambda: arguments.user(text),
-        lambda: arguments.driver_options({"timeout": text}),
-        lambda: arguments.request({"imex_channel": [text], "cuda_compat_mode": text}),
-    ):
-        try:
-            made()
-        except InputError as error:
-            assert str(error).isprintable()

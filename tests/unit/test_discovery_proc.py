@@ -5,17 +5,13 @@ from __future__ import annotations
 import os
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from support import examples
 from support.drivertree import VERSION, DriverTree
 
 from nvc.base.errors import DetectionError, InitializationError
 from nvc.base.files import closing
-from nvc.discovery.devices.mig import MigCapabilities, parse_minors
+from nvc.discovery.devices.mig import MigCapabilities
 from nvc.discovery.devices.proc import (
     char_majors,
-    fields_of,
     is_version,
     kernel_version,
     parse_address,
@@ -134,15 +130,6 @@ def test_a_capability_that_mig_minors_does_not_list_tells_its_minor_itself(tree:
     assert capabilities.of_global("monitor") == DeviceNode("/dev/nvidia-caps/nvidia-cap2", 510, 2)
     assert capabilities.of_global("config") is None
     assert MigCapabilities(tree.root(), {}).of_global("monitor") is None  # capabilities without nodes
-
-
-@settings(max_examples=examples(200), deadline=None)
-@given(st.binary(max_size=400))
-def test_text_parsers_survive_any_bytes(data: bytes) -> None:
-    assert all(major >= 0 for major in char_majors(data).values())
-    assert all(0 <= minor < 1 << 20 for minor in parse_minors(data).values())
-    fields_of(data)
-    parse_address(data.decode("latin-1"))
 
 
 def test_a_root_must_be_a_directory(scratch: str) -> None:

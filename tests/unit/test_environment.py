@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from nvc.base.errors import InputError
 from nvc.model.request import Request
@@ -257,27 +255,6 @@ def test_a_part_of_a_gpu_is_not_turned_into_a_whole_one(name: str) -> None:
     assert request({name: "4g"}, Config(vgpu_variables="ignore")).devices == ("all",)
     assert asked({name: "4g"}) is None  # no GPU, no part of one
     assert request({name: ""}).devices == ("all",)
-
-
-NAMES = [
-    "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_REQUIRE_CUDA", "NVIDIA_REQUIRE_X",
-    "NVIDIA_DISABLE_REQUIRE", "CUDA_VERSION", "NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_IMEX_CHANNELS",
-]  # fmt: skip
-
-
-@given(
-    st.dictionaries(st.sampled_from(NAMES), st.text() | st.sampled_from(["all", "none", "0", "utility"])),
-    st.booleans(),
-    st.lists(st.tuples(st.just("/dev/null"), st.text().map(lambda tail: f"{VOLUMES}/{tail}"))),
-)
-def test_any_values_are_understood_or_refused(environment: Any, privileged: bool, mounts: Any) -> None:
-    config = Config(accept_volume_mounts=True)
-    try:
-        found = asked(environment, config, privileged, mounts)
-    except InputError as error:
-        assert str(error).isprintable() and len(str(error)) < 1000
-    else:
-        assert found is None or all(item and not item.startswith("-") for item in found.devices)
 
 
 def test_a_slice_is_asked_for_by_variables() -> None:

@@ -144,10 +144,3 @@ def test_a_predicate_is_a_disjunction_of_conjunctions(
     assert (text == "") == wanted
     if not wanted:
         assert text.startswith(f"requirement error: unsatisfied condition: {','.join(words[0])}")
-
-
-@given(st.text(max_size=300) | st.text(alphabet="cudaribn<>=!., 0123456789", max_size=60))
-def test_any_text_holds_or_is_refused_in_one_line(expression: str) -> None:
-    text = failure(expression)
-    assert text.isprintable()
-    assert len(text) < 1600

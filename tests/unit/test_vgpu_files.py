@@ -162,13 +162,3 @@ def test_whatever_a_tenant_scribbles(junk: bytes, at: int) -> None:
     except ledger.LedgerError:
         return
     assert len(accounts) <= layout.SLOTS and all(a.name.isprintable() for a in accounts)
-
-
-@given(st.binary(max_size=layout.QUOTA_SIZE + 8))
-def test_whatever_a_quota_holds(junk: bytes) -> None:
-    for data in (junk, junk.ljust(layout.QUOTA_SIZE, b"\0"), quota.pack(DEVICES, 0)[:40] + junk):
-        try:
-            _, devices = quota.unpack(data)
-        except quota.QuotaError:
-            continue
-        assert len(devices) <= layout.DEVICES

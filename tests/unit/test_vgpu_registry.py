@@ -55,15 +55,6 @@ def test_any_name_comes_back(
     assert read_entry(written(path, text)) == entry
 
 
-@given(st.text(max_size=80))
-def test_a_spoilt_file_is_an_error_or_an_entry(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
-    path = written(str(tmp_path_factory.getbasetemp()), text.encode("utf-8", "replace").decode())
-    try:
-        assert read_entry(path).directory == path
-    except RegistryError as error:
-        assert "\n" not in str(error)
-
-
 def test_a_policy_of_a_newer_version_is_kept(scratch: str) -> None:
     """A slice that it started can be read after a downgrade, as its quota can."""
     device = EntryDevice("GPU-0", "0", 0, "H", asked_policy=77)
@@ -138,12 +129,6 @@ def test_measurements_that_cannot_be_read_are_no_measurements_to_assume(scratch:
         load(path)
     store((one,), path)
     assert load(path) == (one,)
-
-
-@given(st.text(max_size=100))
-def test_a_line_is_a_measurement_or_nothing(line: str) -> None:
-    found = parse_line(line)
-    assert found is None or found.context >= 0
 
 
 def test_a_line_as_it_is_written() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from support import GIB
 
 from nvc.base.errors import InputError
@@ -83,12 +81,3 @@ def test_cgpu() -> None:
 )
 def test_shown(count: int, text: str) -> None:
     assert sizes.size_text(count) == text
-
-
-@given(st.text(max_size=30))
-def test_anything_is_a_size_in_bounds_or_an_error(text: str) -> None:
-    try:
-        size = sizes.parse_size(NAME, text)
-    except InputError:
-        return
-    assert sizes.SMALLEST <= size.bytes <= sizes.LARGEST or 1 <= size.part <= size.whole == 100

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from support import GIB
 
 from nvc.base.errors import InputError
@@ -213,22 +211,3 @@ def test_cgpu_devices() -> None:
     assert asked(**CGPU, ALIYUN_COM_GPU_VISIBLE_DEVICES="0, 2,").devices == ("0", "2")
     assert asked(**CGPU, ALIYUN_COM_GPU_VISIBLE_DEVICES="all").devices == ("all",)
     assert asked(**CGPU).devices == ()
-
-
-NAMES = st.sampled_from(
-    ["NVC_VGPU_MEMORY", "NVC_VGPU_MEMORY_1", "NVC_VGPU_X", "CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT_2",
-     "ALIYUN_COM_GPU_MEM_CONTAINER", "ALIYUN_COM_GPU_MEM_DEV", "CGPU_DISABLE", "NVC_VGPU_POLICY",
-     "NVC_VGPU_CORES_1", "NVC_VGPU_WEIGHT", "GPU_CORE_UTILIZATION_POLICY", "NVIDIA_GPU_MEMORY_LIMIT",
-     "NVIDIA_GPU_MEMORY_REQUEST"]
-)  # fmt: skip
-VALUES = st.one_of(st.text(max_size=12), st.sampled_from(["1g", "25%", "3", "true", "0", "100"]))
-
-
-@given(st.dictionaries(NAMES, VALUES, max_size=5))
-def test_any_variables_are_a_slice_or_an_error_that_names_one(environment: dict[str, str]) -> None:
-    try:
-        found = slice_from(environment)
-    except InputError as error:
-        assert any(name in str(error) for name in environment)
-        return
-    assert found is None or found.replace(library_path=()) != SliceRequest()
