@@ -6,10 +6,13 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 
 from nvc.apply.cgroup import HINT_SKIP, STEP, RuleChange
 from nvc.apply.cgroup.find import DeviceCgroup, read_all
-from nvc.apply.cgroup.program import Rule
 from nvc.base.errors import MountError
 from nvc.base.files import closing
 from nvc.kernel import Kernel
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.apply.cgroup.program import Rule
 
 #: type, major, minor as devices.list writes them, and the letters of access
 Entry = tuple[str, str, str, str]
