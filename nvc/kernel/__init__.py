@@ -6,7 +6,8 @@ import errno
 import posix
 import stat
 
-from nvc._syscalls import ffi, lib
+from nvc._syscalls import ffi as ffi
+from nvc._syscalls import lib as lib
 from nvc.base.errors import InitializationError, of_host
 from nvc.base.value import Value
 
@@ -245,20 +246,3 @@ class LinuxKernel:
             tuple(_text(report.warnings).splitlines()),
             report.failure,
         )
-
-
-__all__ = [
-    "ApplyReport",
-    "ApplyTarget",
-    "LinuxKernel",
-    "O_NOFOLLOW",
-    "O_PATH",
-    "check_floor",
-    "checked",
-    "ffi",
-    "lib",
-    "private_mounts",
-    "process_control",
-    "strerror",
-    "writable_over",
-]

@@ -18,28 +18,18 @@ import nvc
 from nvc.base.errors import TracerError
 from nvc.base.files import Closable, closing
 from nvc.kernel import LinuxKernel, tracing
-from nvc.kernel.clocks import ahead, began_at_most, process_began
+from nvc.kernel.clocks import ahead, began_at_most
 from nvc.kernel.objects import (
-    CLIENT,
-    CLIENT_FREED,
-    COMPUTE_ENGINES,
     CONTESTED,
     CROWDED,
-    DEVICE,
     EXITED,
-    FREED,
     FULL,
-    GROUP,
     KEY,
     KILLED,
     MEDDLED,
     NAMED,
-    NEW,
     RECORD,
-    SUBDEVICE,
-    TIMESLICE,
     UNREADABLE,
-    WORDS,
     News,
     Object,
     living,
@@ -48,13 +38,6 @@ from nvc.kernel.objects import (
 )
 from nvc.kernel.pid_space import HOST_PIDS, Space
 from nvc.kernel.processes import is_over
-
-__all__ = [
-    "CLIENT", "CLIENT_FREED", "COMPUTE_ENGINES", "CONTESTED", "CROWDED", "DEVICE", "EXITED", "FREED",
-    "FULL", "GROUP", "KILLED", "MEDDLED", "NAMED", "NEW", "SUBDEVICE", "TIMESLICE", "UNREADABLE", "WORDS",
-    "News", "Object", "living", "parse_news", "parse_object", "Tracer", "flat_path", "missing_rights",
-    "process_began", "status_at",
-]  # fmt: skip
 
 _GUARDED, _EXEMPT = 1, 2
 _SLICE = 2  # bits below the number of the slice that a process is guarded for

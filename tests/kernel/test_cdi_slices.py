@@ -24,6 +24,7 @@ from nvc.frontends.runtime.spec import Spec, apply_edits
 from nvc.kernel import LinuxKernel
 from nvc.kernel.processes import start_of
 from nvc.model.request import DriverOptions, Request
+from nvc.model.slices.entry import text_of, write_about
 from nvc.model.slices.layout import NO_LIMIT
 from nvc.model.slices.sizes import parse_size
 from nvc.slices.make.shim import installed
@@ -89,7 +90,7 @@ def test_a_slice_lives_wherever_its_container_moves_its_files(
         assert (entry.pid, entry.start) == (container.pid, start_of(f"/proc/{container.pid}"))
         assert entry.mounts
         changed = entry.replace(**known)
-        registry.write_about(entry.directory, registry.text_of(changed))
+        write_about(entry.directory, text_of(changed))
         assert living(kernel, (changed,))[entry.key].pids == (container.pid,)
         assert entry.key not in registry.prune(kernel, base) and os.path.exists(entry.quota)
         uuid = entry.devices[0].uuid

@@ -17,8 +17,8 @@ from support.vgpushim import CONTEXT
 
 from nvc.daemon.io.identity import parent_of
 from nvc.daemon.io.services import CONNECTIONS
+from nvc.model.slices.entry import read_entry
 from nvc.slices.store.limits import read_quota
-from nvc.slices.store.registry import read_entry
 
 pytestmark = pytest.mark.driver(gpus=1)
 #: Less than two processes have with 1 GiB, more than their contexts alone: NVML is asked each second.

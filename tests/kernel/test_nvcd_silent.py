@@ -19,10 +19,10 @@ from support.rootfs import LIBS
 from nvc.daemon.audit.accountant import _read
 from nvc.kernel import LinuxKernel
 from nvc.model.slices import layout
+from nvc.model.slices.entry import Entry
 from nvc.model.slices.ledger import LedgerError
 from nvc.slices.store.liveness import use_of
 from nvc.slices.store.process_view import ProcessView
-from nvc.slices.store.registry import Entry
 
 pytestmark = pytest.mark.driver(gpus=1)
 

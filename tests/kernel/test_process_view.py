@@ -12,10 +12,11 @@ from support import CLEAN_ENV, PATIENCE
 
 from nvc.kernel import LinuxKernel
 from nvc.model.slices import layout
+from nvc.model.slices.entry import Entry
 from nvc.model.slices.ledger import LedgerError
 from nvc.slices.store import claims
 from nvc.slices.store.process_view import ProcessView
-from nvc.slices.store.registry import LEDGER, Entry
+from nvc.slices.store.registry import LEDGER
 
 #: A container of the claim: quota and ledger are the host's, bound where its shim looks for them.
 CONTAINER = """

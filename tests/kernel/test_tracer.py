@@ -15,7 +15,9 @@ from support.tracing import Caller, build_calls, changed, unmount, wait_for
 
 from nvc.base.errors import TracerError
 from nvc.kernel import LinuxKernel, private_mounts, tracer, tracing, writable_over
-from nvc.kernel.tracer import EXITED, Tracer, process_began, status_at
+from nvc.kernel.clocks import process_began
+from nvc.kernel.objects import EXITED
+from nvc.kernel.tracer import Tracer, status_at
 
 
 def pins(directory: str) -> dict[str, list[str]]:

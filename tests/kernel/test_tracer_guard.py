@@ -13,8 +13,9 @@ from support.nightly import few
 from support.tracing import Caller, build_calls, changed, wait_for
 
 from nvc.daemon.time.timing import Timing
+from nvc.kernel.objects import EXITED, KILLED
 from nvc.kernel.pid_space import Space, pid_space
-from nvc.kernel.tracer import EXITED, KILLED, Tracer
+from nvc.kernel.tracer import Tracer
 
 WAYS_64 = ("plain", "xfer", "type", "thread", "fork", "vfork", "parent", "grandchild", "high", "int80")
 WAYS_32 = ("plain", "xfer", "thread", "fork", "vfork", "parent", "grandchild")

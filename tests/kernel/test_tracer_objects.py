@@ -15,8 +15,8 @@ from support.simrm import Served, serve
 from support.tracing import Caller, build_calls, changed, wait_for
 
 from nvc.kernel import rm
-from nvc.kernel.clocks import host_boottime
-from nvc.kernel.tracer import (
+from nvc.kernel.clocks import host_boottime, process_began
+from nvc.kernel.objects import (
     CLIENT_FREED,
     CONTESTED,
     CROWDED,
@@ -29,16 +29,15 @@ from nvc.kernel.tracer import (
     TIMESLICE,
     News,
     Object,
-    Tracer,
-    process_began,
 )
+from nvc.kernel.tracer import Tracer
 
 CLIENT, DEVICE, SUBDEVICE, GROUP, CHANNEL = 0x41, 0x80, 0x2080, 0xA06C, 0xC86F
 
 
 def test_when_a_process_began_in_a_time_namespace() -> None:
     """What the tracer's program reads has no offset: one day ahead, every object would be of a process before."""
-    words = (sys.executable, "-c", f"from nvc.kernel.tracer import *; print(process_began({os.getpid()}))")
+    words = (sys.executable, "-c", f"from nvc.kernel.clocks import *; print(process_began({os.getpid()}))")
     ahead = run(*apart(86400, clock="boottime"), *words)
     assert ahead.stdout == f"{process_began(os.getpid())}\n"
 

@@ -14,6 +14,7 @@ import nvc
 from nvc.base.errors import SourceChanged
 from nvc.base.program import Silent
 from nvc.model.request import Request, SliceRequest
+from nvc.model.slices.entry import RegistryError
 from nvc.model.slices.policy import POLICIES
 from nvc.model.slices.sizes import parse_size
 from nvc.plan.describe import describe
@@ -21,7 +22,6 @@ from nvc.plan.ops import Plan
 from nvc.slices.make import shim as shims
 from nvc.slices.policy import policies
 from nvc.slices.store.limits import read_quota
-from nvc.slices.store.registry import RegistryError
 from nvc.testing.sim.report import report
 
 FAIR, WEIGHT, NATIVE = (POLICIES.index(name) for name in ("fair", "weight", "native"))

@@ -19,6 +19,7 @@ from support.rootfs import LIBS
 from support.vgpu import cli
 
 from nvc.kernel import LinuxKernel
+from nvc.model.slices.entry import RegistryError, read_entry
 from nvc.slices.make.run import _wait
 from nvc.slices.store import registry
 
@@ -42,9 +43,9 @@ def entries(driver: str) -> list[str]:
     base, found = registry.base_directory(), []
     for name in registry.entry_names(base):
         try:
-            if registry.read_entry(f"{base}/{name}").libs_dir.startswith(driver):
+            if read_entry(f"{base}/{name}").libs_dir.startswith(driver):
                 found.append(name)
-        except registry.RegistryError:
+        except RegistryError:
             continue  # it has gone meanwhile
     return found
 

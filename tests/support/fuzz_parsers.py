@@ -23,9 +23,10 @@ from nvc.frontends.cdi import validate
 from nvc.frontends.cdi.hooks.arguments import parse_arguments
 from nvc.frontends.cdi.store import CdiError, parse_document, text_of
 from nvc.frontends.engines import EngineError, jsontext, tomltext
-from nvc.kernel import rm, tracer, tracing
+from nvc.kernel import objects, rm, tracing
 from nvc.kernel.bpf import BpfProgram
 from nvc.model.slices import layout, ledger, quota, sizes
+from nvc.model.slices.entry import RegistryError, read_entry
 from nvc.model.slices.sizes import parse_size
 from nvc.request.config import Config, ConfigError
 from nvc.request.config.file import parse as parse_config
@@ -35,7 +36,6 @@ from nvc.request.oci import Container, Malformed, container_of, read_state
 from nvc.request.requirements import _holds
 from nvc.slices.make import calibration
 from nvc.slices.policy import policies
-from nvc.slices.store.registry import RegistryError, read_entry
 from nvc_cli import arguments
 from nvc_cli.parse import parse_line
 
@@ -76,10 +76,10 @@ def _rm_minors(data: bytes) -> dict[str, int]:
 
 def _tracer_news(data: bytes) -> None:
     """The record of the ring, and the same bytes as an entry of the table."""
-    news = tracer.parse_news(data)
-    made = tracer.parse_object(data[8:16], data[16:])
+    news = objects.parse_news(data)
+    made = objects.parse_object(data[8:16], data[16:])
     assert news.object is None or news.object == made
-    tracer.living((made,), {made.pid: made.serial})
+    objects.living((made,), {made.pid: made.serial})
 
 
 def _state(data: bytes) -> None:

@@ -26,9 +26,9 @@ class Member:
     def __init__(self, number: int, wanted: dict[str, Any]) -> None:
         from nvc.kernel import processes
         from nvc.model.slices import layout, ledger, quota
+        from nvc.model.slices.entry import Entry, EntryDevice, text_of
         from nvc.model.slices.quota import QuotaDevice
         from nvc.slices.store import registry
-        from nvc.slices.store.registry import Entry, EntryDevice
 
         name, index = wanted.pop("name"), wanted.pop("index", "0")
         place, base = PLACE.format(number), registry.base_directory()
@@ -45,7 +45,7 @@ class Member:
             (EntryDevice(device.uuid, index, 80 << 30, "NVIDIA H100"),), program=name,
         )  # fmt: skip
         with open(f"{directory}/about", "w", encoding="utf-8") as out:
-            out.write(registry.text_of(about))
+            out.write(text_of(about))
         with open(f"{place}/nvc/ledger/ledger", "wb") as file:
             file.write(ledger.header())
             file.truncate(layout.LEDGER_SIZE)

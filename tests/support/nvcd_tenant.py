@@ -20,9 +20,9 @@ def make_slice(devices: list[dict[str, object]]) -> str:
     """Register this process's mount namespace as a slice; its key is returned."""
     from nvc.kernel import private_mounts, processes
     from nvc.model.slices import layout, ledger, quota
+    from nvc.model.slices.entry import Entry, EntryDevice, text_of
     from nvc.model.slices.quota import QuotaDevice
     from nvc.slices.store import registry
-    from nvc.slices.store.registry import Entry, EntryDevice
 
     private_mounts()
     mount("-t", "tmpfs", "none", "/mnt")
@@ -42,7 +42,7 @@ def make_slice(devices: list[dict[str, object]]) -> str:
     start = processes.start_of("/proc/self")
     entry = Entry(key, "", os.getpid(), start, "", LIBRARIES, int(time.time()), known)
     with open(f"{directory}/about", "w", encoding="ascii") as about:
-        about.write(registry.text_of(entry))
+        about.write(text_of(entry))
     os.rename(directory, f"{os.path.dirname(directory)}/{key}")
     with open(f"{LIBRARIES}/nvc/ledger/ledger", "wb") as out:
         out.write(ledger.header())

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
-from nvc.kernel.tracer import News, Tracer, flat_path
+from nvc.kernel.objects import News
+from nvc.kernel.tracer import Tracer, flat_path
 
 from . import CLEAN_ENV, REPO, need, run, until
 from .builds import kept

@@ -11,6 +11,7 @@ from typing import Any
 
 from nvc.base.files import closing
 from nvc.model.slices import quota
+from nvc.model.slices.entry import read_entry
 from nvc.model.slices.policy import POLICIES
 
 from . import CLEAN_ENV, REPO, STAGE, need, run
@@ -66,7 +67,7 @@ def entry_of(pid: int) -> Any:
     for name in registry.entry_names(base):
         if not name.startswith(namespace):
             continue
-        entry = registry.read_entry(f"{base}/{name}")
+        entry = read_entry(f"{base}/{name}")
         bound = f"/proc/{pid}/root{entry.libs_dir}/nvc/quota"
         # The number of a namespace may be that of one that is gone.
         if os.path.exists(bound) and os.path.samefile(bound, entry.quota):

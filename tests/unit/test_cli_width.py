@@ -19,6 +19,7 @@ from nvc.frontends.cdi.hooks.arguments import OPTIONS
 from nvc.model.facts import HostFacts
 from nvc.model.request import Request
 from nvc.model.selection import select
+from nvc.model.slices.entry import Entry as SliceEntry
 from nvc.model.slices.ledger import Account
 from nvc.plan import listing
 from nvc.plan.describe import describe
@@ -30,7 +31,6 @@ from nvc.slices.policy.advice import Load, Situation, advise
 from nvc.slices.policy.policies import DevicePolicy
 from nvc.slices.show import advice, tables
 from nvc.slices.show.history import Track
-from nvc.slices.store.registry import Entry as SliceEntry
 from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
 from nvc.testing.sim.report import GpuReport, MigReport, ProcessReport, SimReport
 from nvc_cli import boot, daemon, output, sim

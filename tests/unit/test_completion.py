@@ -8,7 +8,7 @@ from typing import Any
 import click
 import pytest
 
-from nvc.slices.store.registry import Entry
+from nvc.model.slices.entry import Entry
 from nvc.slices.store.status import SliceStatus
 from nvc_cli import completion
 from nvc_cli.main import help_command

@@ -13,9 +13,9 @@ from nvc.daemon.mps.records import MpsServer, ServerRecord, read, write
 from nvc.daemon.mps.servers import Servers
 from nvc.kernel import LinuxKernel
 from nvc.kernel.processes import start_of
+from nvc.model.slices.entry import RegistryError
 from nvc.model.slices.policy import MPS_CLIENTS
 from nvc.slices.store.admission import Sharer, check_clients
-from nvc.slices.store.registry import RegistryError
 
 LOG = "[2026-11-22 10:00:00.123 Server {}] Client {{PID: {}, Context: 1}} encountered a fatal GPU error.\n"
 

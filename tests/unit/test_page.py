@@ -14,10 +14,10 @@ from nvc.daemon.audit.nvml_client import DeviceSeen
 from nvc.daemon.web import http, rows
 from nvc.daemon.web.server import Server, merge
 from nvc.discovery.containers import ContainerName
+from nvc.model.slices.entry import Entry, EntryDevice
 from nvc.model.slices.ledger import Account
 from nvc.model.slices.suspension import SUSPENDED, Saved, Suspension
 from nvc.slices.policy.utilization import Received
-from nvc.slices.store.registry import Entry, EntryDevice
 from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
 
 GPU = "GPU-00000000-1111-2222-3333-444444444440"

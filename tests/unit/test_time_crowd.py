@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nvc.daemon.time.crowd import Crowd
 from nvc.daemon.time.owners import STRANGER
-from nvc.kernel.tracer import CROWDED, EXITED, FULL, News
+from nvc.kernel.objects import CROWDED, EXITED, FULL, News
 
 
 def test_who_lacks_objects_is_said_once_until_it_ends() -> None:

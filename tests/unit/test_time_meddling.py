@@ -10,7 +10,7 @@ from nvc.daemon.io.loop import SECOND
 from nvc.daemon.io.seldom import MINUTE, MOST
 from nvc.daemon.keeper.device import SliceTime
 from nvc.daemon.time.meddling import BREAKS, Meddling, number_of
-from nvc.kernel.tracer import KILLED, MEDDLED, NAMED, News
+from nvc.kernel.objects import KILLED, MEDDLED, NAMED, News
 
 TENTH = SECOND // 10
 OWNERS = {1: "a", 2: "b", 3: ""}  # processes, by their slice

@@ -6,7 +6,7 @@ import random
 
 from nvc.daemon.keeper.plan import Group
 from nvc.daemon.keeper.table import NO_DESCRIPTOR, UNKNOWN, Table
-from nvc.kernel.tracer import (
+from nvc.kernel.objects import (
     CLIENT,
     CLIENT_FREED,
     DEVICE,

@@ -14,8 +14,10 @@ import pytest
 from elftools.elf.elffile import ELFFile
 from support import REPO, need, run
 
-from nvc.kernel import tracer, tracing
-from nvc.kernel.tracer import News, Object, Tracer, living, parse_news, parse_object, process_began
+from nvc.kernel import objects, tracer, tracing
+from nvc.kernel.clocks import process_began
+from nvc.kernel.objects import News, Object, living, parse_news, parse_object
+from nvc.kernel.tracer import Tracer
 
 sys.path.insert(0, os.path.join(REPO, "native/tracer"))
 from build import flatten
@@ -172,13 +174,13 @@ def test_what_bpf_cannot_take_is_not_flattened(tmp_path: Path) -> None:
 def test_a_flood_of_news_is_read_a_part_at_a_time() -> None:
     """Of a ring that is never empty."""
     made: Any = Tracer.__new__(Tracer)
-    meddled = struct.pack("<IIII32x", tracer.MEDDLED, 7, 1, 2)
-    freed = struct.pack("<IIII32x", tracer.FREED, 8, 3, 4)
+    meddled = struct.pack("<IIII32x", objects.MEDDLED, 7, 1, 2)
+    freed = struct.pack("<IIII32x", objects.FREED, 8, 3, 4)
     reads = iter([[meddled, freed] * 128] * 1000)
     made._ring, made._leaving = SimpleNamespace(read=lambda: next(reads)), set()
     made._over = set()
     news = made.news()
     assert made.behind and len([*reads]) > 900
-    assert len(news) < 10_000 and news[-1] == News(tracer.MEDDLED, 7, 1, 2, times=len(news) - 1)
+    assert len(news) < 10_000 and news[-1] == News(objects.MEDDLED, 7, 1, 2, times=len(news) - 1)
     made._ring = SimpleNamespace(read=lambda: [freed])
-    assert made.news() == (News(tracer.FREED, 8, 3, 4),) and not made.behind
+    assert made.news() == (News(objects.FREED, 8, 3, 4),) and not made.behind

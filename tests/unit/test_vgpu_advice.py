@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from support import GIB
 
+from nvc.model.slices.entry import Entry
 from nvc.model.slices.ledger import Account
 from nvc.model.slices.policy import MS, POLICIES
 from nvc.slices.client.nvcd import SHIM
@@ -14,7 +15,6 @@ from nvc.slices.policy.advice import Load, Situation, advise
 from nvc.slices.policy.utilization import Received
 from nvc.slices.show.advice import document, situations, text
 from nvc.slices.show.view import Picture
-from nvc.slices.store.registry import Entry
 from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
 
 CHAT = Load("chat", 0.5, 0.4, 0.002, used=GIB, processes=1)

@@ -17,21 +17,13 @@ from support.damage import CALIBRATION
 
 from nvc.kernel import LinuxKernel
 from nvc.kernel.processes import start_of
+from nvc.model.slices.entry import Entry, EntryDevice, RegistryError, read_entry, text_of
 from nvc.plan import ops
 from nvc.slices.make.calibration import CalibrationError, Measurement, find, load, parse_line, store
 from nvc.slices.store import process_info
 from nvc.slices.store.liveness import living, living_of
 from nvc.slices.store.process_info import namespace_id_of
-from nvc.slices.store.registry import (
-    Entry,
-    EntryDevice,
-    RegistryError,
-    entries,
-    prune,
-    read_entry,
-    sound_entries,
-    text_of,
-)
+from nvc.slices.store.registry import entries, prune, sound_entries
 
 NAMES = st.binary(max_size=40).map(os.fsdecode)
 

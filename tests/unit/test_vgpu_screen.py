@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import GIB
 
+from nvc.model.slices.entry import Entry
 from nvc.model.slices.ledger import Account
 from nvc.model.slices.slice import SliceDevice
 from nvc.slices.policy.utilization import Received
@@ -18,7 +19,6 @@ from nvc.slices.show.bars import ASCII, BLOCKS, bar, fitted_text, short_size, sp
 from nvc.slices.show.screen import KEYS, body_length, frame
 from nvc.slices.show.tables import plain_top
 from nvc.slices.show.view import SORTS, Picture, View, pressed
-from nvc.slices.store.registry import Entry
 from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
 
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from nvc.base.columns import fitted
 from nvc.model.slices import layout
+from nvc.model.slices.entry import Entry
 from nvc.model.slices.ledger import Budget, LedgerError, parse_budgets
 from nvc.model.slices.policy import POLICIES
 from nvc.slices.policy.utilization import MOST, Reading, Received, reading, received, state
 from nvc.slices.show.plot import Series, svg
 from nvc.slices.show.tables import plain_top, received_text
-from nvc.slices.store.registry import Entry
 from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
 
 FAIR, PREEMPT, WEIGHT, FIXED, SOFT, NATIVE = range(6)

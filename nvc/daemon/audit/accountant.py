@@ -17,6 +17,7 @@ from nvc.daemon.schedule.slice_index import LOCK_TIME, IndexedSlice, SliceIndex
 from nvc.kernel import Kernel
 from nvc.kernel.processes import start_of
 from nvc.model.slices import layout, ledger, quota
+from nvc.model.slices.entry import RegistryError
 from nvc.model.slices.ledger import Account, Budget, LedgerError
 from nvc.model.slices.quota import QuotaDevice
 from nvc.model.slices.suspension import Suspension
@@ -242,8 +243,6 @@ class Accountant:
         """Whether the process is gone, or as good as gone, for so long that others must hold what it had."""
         return self._now - self._ending.get((pid, start), self._now) >= GRACE
 
-    # Ledgers
-
     def budgets(self, key: str) -> tuple[Budget, ...]:
         """The time that the slice's ledger records, by position of the device; () if unknown."""
         fd = self._ledgers.get(key, -1)
@@ -348,8 +347,6 @@ class Accountant:
             except (KeyError, OSError, LedgerError):
                 self.forget(key)
 
-    # Quotas
-
     def _correct(self) -> None:
         """Write the differences into the quotas, under the registry's lock."""
         wanted: dict[str, dict[str, int]] = {}
@@ -371,7 +368,7 @@ class Accountant:
         known = self.slices.by_key[key]
         try:
             lock = registry.locked(self.kernel, LOCK_TIME)
-        except registry.RegistryError as error:
+        except RegistryError as error:
             self.log(str(error))
             return False
         try:

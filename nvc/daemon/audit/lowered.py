@@ -15,9 +15,8 @@ from nvc.base.files import closing
 from nvc.daemon.audit.accountant import Accountant, Balance
 from nvc.daemon.schedule.slice_index import LOCK_TIME
 from nvc.kernel import Kernel
-from nvc.model.slices.entry import read_entry, text_of, write_about
+from nvc.model.slices.entry import Entry, read_entry, text_of, write_about
 from nvc.slices.store import registry
-from nvc.slices.store.registry import Entry
 
 
 def limit_to_act_on(accountant: Accountant, balance: Balance) -> int:

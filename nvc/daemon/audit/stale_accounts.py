@@ -21,10 +21,10 @@ from nvc.daemon.audit.accountant import Accountant, Balance
 from nvc.daemon.io.identity import slice_of
 from nvc.kernel import Kernel
 from nvc.model.slices import ledger
+from nvc.model.slices.entry import Entry
 from nvc.model.slices.ledger import Account, LedgerError
 from nvc.slices.store.process_info import ENDED, pid_inside
 from nvc.slices.store.process_view import CpuLimit
-from nvc.slices.store.registry import Entry
 
 STEP = 64 << 20  # bytes: a difference that may come from estimates is not looked into
 NAMED = 4  # processes in one line

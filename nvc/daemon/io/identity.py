@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from nvc.daemon.io.lineage import slice_by_lineage
 from nvc.kernel import Kernel
 from nvc.kernel.processes import start_of
+from nvc.model.slices.entry import Entry
 from nvc.slices.store.liveness import living_of
 from nvc.slices.store.process_info import mount_namespace, status_number
 from nvc.slices.store.process_view import ProcessView
-from nvc.slices.store.registry import Entry
 
 
 def slice_of(kernel: Kernel, pid: int, entries: Iterable[Entry]) -> Entry | None:

@@ -19,9 +19,9 @@ from nvc.apply.cgroup.find import below, named_after
 from nvc.base.files import lines_of
 from nvc.kernel import Kernel
 from nvc.kernel.processes import namespace_number, open_namespace
+from nvc.model.slices.entry import Entry
 from nvc.slices.store.process_info import is_here, mount_namespace, status_number
 from nvc.slices.store.process_view import ProcessView
-from nvc.slices.store.registry import Entry
 
 #: ioctl_nsfs(2): the pid namespace above one; the number that its process has here, since Linux 6.11.
 NS_GET_PARENT, NS_GET_PID_FROM_PIDNS = 0xB702, 0x8004B706

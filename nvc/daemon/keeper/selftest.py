@@ -18,8 +18,9 @@ from nvc.daemon.keeper.cuda import Cuda, Runner
 from nvc.daemon.keeper.plan import Group
 from nvc.daemon.keeper.table import Table
 from nvc.kernel import rm as driver
+from nvc.kernel.objects import Object
 from nvc.kernel.rm import Record, Rm, RmDevice, Subdevice, SwitchLog
-from nvc.kernel.tracer import Object, Tracer
+from nvc.kernel.tracer import Tracer
 from nvc.slices.make.calibrate import Libraries
 
 KERNEL = 1_000_000  # nanoseconds that a kernel takes, about

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from nvc.daemon.keeper.plan import Group
-from nvc.kernel.tracer import (
+from nvc.kernel.objects import (
     CLIENT,
     CLIENT_FREED,
     DEVICE,

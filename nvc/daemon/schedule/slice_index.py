@@ -13,14 +13,13 @@ from nvc.daemon.io.seldom import Seldom
 from nvc.kernel import Kernel
 from nvc.kernel.clocks import host_monotonic
 from nvc.model.slices import layout, quota
-from nvc.model.slices.entry import RegistryError, is_remnant, open_own
+from nvc.model.slices.entry import Entry, RegistryError, entry_at, is_remnant, open_own
 from nvc.model.slices.quota import QuotaDevice, QuotaError
 from nvc.slices.policy import policies
 from nvc.slices.policy.entitlement import InForce, in_force
 from nvc.slices.policy.policies import DevicePolicy
 from nvc.slices.store import limits, registry
 from nvc.slices.store.liveness import living_of
-from nvc.slices.store.registry import Entry
 
 LOCK_TIME = 0.05  # seconds: nvcd must not wait for a command; the next look tries again
 NO_UUID = bytes(16)
@@ -132,7 +131,7 @@ class SliceIndex:
             if known is not None and known.stamp == stamp:
                 self._read(known)
             else:
-                found = registry.entry_at(path)
+                found = entry_at(path)
                 if isinstance(found, RegistryError):
                     raise found
                 if found is not None:

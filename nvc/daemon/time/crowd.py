@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from nvc.daemon.time.owners import STRANGER
-from nvc.kernel.tracer import CROWDED, EXITED, FULL, News
+from nvc.kernel.objects import CROWDED, EXITED, FULL, News
 
 
 class Crowd:

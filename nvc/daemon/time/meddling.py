@@ -13,7 +13,7 @@ from nvc.daemon.io.seldom import Seldom
 from nvc.daemon.keeper.caps import NEVER
 from nvc.daemon.keeper.device import SliceTime
 from nvc.daemon.time.owners import STRANGER
-from nvc.kernel.tracer import KILLED, MEDDLED, NAMED, TIMESLICE, News
+from nvc.kernel.objects import KILLED, MEDDLED, NAMED, TIMESLICE, News
 
 BROKE = SECOND // 100  # that a process had the GPU while it was stopped: somebody has started its channels
 BREAKS = 3  # how often that is seen until the process is killed: it is stopped again each time

@@ -8,7 +8,7 @@ from nvc.base.value import Value
 from nvc.daemon.io.identity import slice_of
 from nvc.kernel import Kernel
 from nvc.kernel.processes import start_of
-from nvc.slices.store.registry import Entry
+from nvc.model.slices.entry import Entry
 
 STRANGER = ""  # in no slice
 #: So often, once a second, a process in no slice is looked at again. A slice is in the registry before its

@@ -28,10 +28,11 @@ from nvc.daemon.time.hidden import Hidden
 from nvc.daemon.time.meddling import BREAKS, BROKE, Meddling, number_of
 from nvc.daemon.time.owners import STRANGER, Owners
 from nvc.kernel import Kernel
-from nvc.kernel.clocks import host_boottime
+from nvc.kernel.clocks import host_boottime, process_began
+from nvc.kernel.objects import CLIENT_FREED, CONTESTED, EXITED, FREED, NEW
 from nvc.kernel.pid_space import Space, pid_space
 from nvc.kernel.processes import is_over, start_of
-from nvc.kernel.tracer import CLIENT_FREED, CONTESTED, EXITED, FREED, NEW, Tracer, process_began
+from nvc.kernel.tracer import Tracer
 from nvc.request.config import Config
 
 SOON = SECOND // 500  # after news of channels: a context is made by some dozen calls

@@ -12,7 +12,7 @@ from nvc.base.value import Value
 from nvc.kernel import Kernel
 from nvc.model.facts import HostFacts
 from nvc.model.request import TEXTS, Size, SliceRequest, TimeSetting, Told, fields_by
-from nvc.model.slices.entry import REMOVE, EntryDevice, open_own
+from nvc.model.slices.entry import REMOVE, EntryDevice, RegistryError, open_own, read_entry
 from nvc.model.slices.isolation import KERNEL
 from nvc.model.slices.layout import NO_LIMIT, PAUSED
 from nvc.model.slices.policy import POLICIES, policy_of
@@ -25,7 +25,6 @@ from nvc.slices.store import registry
 from nvc.slices.store.admission import check_cap, check_server, check_weight, sharers
 from nvc.slices.store.effects import without_effect
 from nvc.slices.store.limits import edit, sound_quota
-from nvc.slices.store.registry import RegistryError
 from nvc.slices.store.snapshot import snapshot
 from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
 
@@ -155,7 +154,7 @@ def _edited_locked(
     kernel: Kernel, tenant: SliceStatus, chosen: list[int], change: Change, **texts: str
 ) -> dict[int, QuotaDevice]:
     try:
-        entry = registry.read_entry(tenant.entry.directory)
+        entry = read_entry(tenant.entry.directory)
         limits, _ = sound_quota(kernel, entry, locked=True)
         now = [DeviceLimits(share, device) for share, device in zip(limits, entry.devices)]
         for place in chosen:

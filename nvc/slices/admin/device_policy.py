@@ -13,6 +13,7 @@ from nvc.kernel import Kernel
 from nvc.model.facts import HostFacts
 from nvc.model.request import Request, SliceRequest
 from nvc.model.selection import select
+from nvc.model.slices.entry import RegistryError
 from nvc.model.slices.layout import POLICY_NATIVE
 from nvc.model.slices.policy import CAP, POLICIES, policy_of
 from nvc.model.slices.slice import SliceDevice, resolve
@@ -22,7 +23,6 @@ from nvc.slices.policy.policies import DevicePolicy
 from nvc.slices.store import registry
 from nvc.slices.store.admission import Sharer, check_server, sharers
 from nvc.slices.store.limits import edit
-from nvc.slices.store.registry import RegistryError
 from nvc.slices.store.snapshot import snapshot
 from nvc.slices.store.status import label_of
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from nvc.base.errors import InputError
 from nvc.discovery.containers import ContainerName
+from nvc.model.slices.entry import Entry
 from nvc.slices.store.liveness import Life
-from nvc.slices.store.registry import Entry
 
 
 def check_ended(name: str, entry: Entry, container: ContainerName, life: Life | None, force: bool) -> None:

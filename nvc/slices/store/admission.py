@@ -5,11 +5,11 @@ from __future__ import annotations
 from nvc.base.errors import InputError, counted
 from nvc.base.value import Value
 from nvc.kernel import Kernel
+from nvc.model.slices.entry import Entry, RegistryError
 from nvc.model.slices.isolation import EXCLUSIVE
 from nvc.model.slices.policy import CAP, MPS_CLIENTS, policy_of
 from nvc.model.slices.slice import Slice, SliceDevice
 from nvc.slices.policy import policies
-from nvc.slices.store.registry import Entry, RegistryError
 from nvc.slices.store.snapshot import Snapshot, snapshot
 
 

@@ -13,13 +13,21 @@ import time
 from nvc.base.files import closing
 from nvc.kernel import Kernel
 from nvc.model.slices import layout, ledger, quota
-from nvc.model.slices.entry import Entry, is_remnant, open_own, read_entry, text_of
+from nvc.model.slices.entry import (
+    Entry,
+    RegistryError,
+    is_remnant,
+    open_own,
+    read_entry,
+    text_of,
+    write_about,
+)
 from nvc.model.slices.slice import Slice
 from nvc.plan.ops import Ledger
 from nvc.slices.policy.policies import with_policies
 from nvc.slices.store import registry
 from nvc.slices.store.liveness import living
-from nvc.slices.store.registry import LEDGER, READY, RegistryError
+from nvc.slices.store.registry import LEDGER, READY
 
 STEP = "make a slice for a claim"
 _DETACH, _NOFOLLOW = 2, 8  # umount2(2)
@@ -129,7 +137,7 @@ def _update(path: str, limits: tuple[quota.QuotaDevice, ...], entry: Entry) -> N
         if wanted != quota.read(fd):
             quota.write(fd, wanted)
     kept = {"created": old.created, "container": old.container, "bundle": old.bundle, "rootfs": old.rootfs}
-    registry.write_about(path, text_of(entry.replace(**kept)))
+    write_about(path, text_of(entry.replace(**kept)))
 
 
 def mount(path: str) -> None:

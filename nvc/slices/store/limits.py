@@ -7,12 +7,19 @@ import os
 from nvc.base.files import closing
 from nvc.model.request import Timing
 from nvc.model.slices import quota
-from nvc.model.slices.entry import FILE_LEASE_TIME, announce, open_own
+from nvc.model.slices.entry import (
+    FILE_LEASE_TIME,
+    Entry,
+    RegistryError,
+    announce,
+    open_own,
+    text_of,
+    write_about,
+)
 from nvc.model.slices.policy import FIRST
 from nvc.model.slices.quota import QuotaDevice, QuotaError
 from nvc.slices.policy.entitlement import Demand
 from nvc.slices.store import registry
-from nvc.slices.store.registry import Entry, RegistryError, text_of, write_about
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

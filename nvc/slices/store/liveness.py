@@ -25,10 +25,10 @@ from nvc.base.value import Value
 from nvc.kernel import Kernel
 from nvc.kernel.processes import open_root, start_of
 from nvc.model.slices import layout, ledger
+from nvc.model.slices.entry import Entry
 from nvc.model.slices.ledger import Account, Budget, LedgerError
 from nvc.slices.store.process_info import ENDED, is_here, mount_namespace, namespace_id_of
 from nvc.slices.store.process_view import CpuLimit, ProcessView, root_within
-from nvc.slices.store.registry import Entry
 
 #: fcntl(2): ask whether somebody else holds an open file description lock. Python 3.10 has no name for it.
 F_OFD_GETLK = 36

@@ -19,8 +19,8 @@ from nvc.base.files import closing
 from nvc.kernel import O_PATH, Kernel
 from nvc.kernel.processes import open_root
 from nvc.model.slices import layout
+from nvc.model.slices.entry import Entry
 from nvc.model.slices.ledger import LedgerError
-from nvc.slices.store.registry import Entry
 
 MOUNTS_MAX = 1 << 20  # bytes of a list of mounts that are read
 MOUNTS_TIME = 2_000_000  # nanoseconds of a processor, for more than the first part of it

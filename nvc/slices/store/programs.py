@@ -8,6 +8,7 @@ from nvc.base.errors import InputError
 from nvc.base.files import closing
 from nvc.discovery.containers.files import text
 from nvc.kernel import Kernel
+from nvc.model.slices.entry import read_entry, text_of, write_about
 from nvc.slices.store import registry
 from nvc.slices.store.status import statuses
 
@@ -36,8 +37,8 @@ def claim(kernel: Kernel, key: str, name: str, command: str) -> None:
         if name in taken:
             cause = "another slice is called so"
             raise InputError("--name", name, cause, "choose another name; `nvc-cli vgpu ls` lists them")
-        entry = registry.read_entry(path)
-        registry.write_about(path, registry.text_of(entry.replace(program=name or _free(command, taken))))
+        entry = read_entry(path)
+        write_about(path, text_of(entry.replace(program=name or _free(command, taken))))
 
 
 def _free(command: str, taken: set[str]) -> str:

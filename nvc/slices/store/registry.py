@@ -42,13 +42,6 @@ from nvc.model.slices.slice import Slice, SliceDevice
 from nvc.slices.policy import policies
 from nvc.slices.store.process_info import cgroup_of, first_process, namespace_of
 
-__all__ = [
-    "Entry", "EntryDevice", "LEDGER", "READY", "RegistryError", "base_directory", "check",
-    "check_room", "enter", "entries", "entry_at", "entry_device", "entry_names", "entry_text",
-    "held", "is_bound", "join", "key_of", "locked", "make", "prune", "quota_device", "read_entry", "remove",
-    "sound_entries", "text_of", "write_about",
-]  # fmt: skip
-
 LOCK_TIMEOUT = 10.0  # seconds
 #: With more entries than this, those of containers that are gone are removed when one is made.
 MANY = 64

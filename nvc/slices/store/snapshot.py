@@ -12,12 +12,11 @@ import time
 
 from nvc.base.value import Value
 from nvc.kernel import Kernel
-from nvc.model.slices.entry import FILE_LEASE_TIME, REMOVE
+from nvc.model.slices.entry import FILE_LEASE_TIME, REMOVE, Entry, RegistryError
 from nvc.model.slices.quota import QuotaDevice, QuotaError, uuid_bytes
 from nvc.slices.store import registry
 from nvc.slices.store.limits import read_quota, sound_quota
 from nvc.slices.store.liveness import Life, living, living_of
-from nvc.slices.store.registry import Entry, RegistryError
 
 
 class SliceRecord(Value):

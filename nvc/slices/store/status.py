@@ -16,6 +16,7 @@ from nvc.kernel import Kernel
 from nvc.kernel.clocks import host_monotonic
 from nvc.model.request import Timing
 from nvc.model.slices import ledger
+from nvc.model.slices.entry import Entry
 from nvc.model.slices.isolation import KERNEL, MPS
 from nvc.model.slices.layout import DENIED, NO_LIMIT, PAUSED, POLICY_NATIVE
 from nvc.model.slices.ledger import Account, Budget
@@ -28,7 +29,6 @@ from nvc.slices.policy.entitlement import Demand, holds, in_force
 from nvc.slices.store.host_pids import with_host_pids
 from nvc.slices.store.limits import demand_of
 from nvc.slices.store.liveness import Life, use_of
-from nvc.slices.store.registry import Entry
 from nvc.slices.store.snapshot import Snapshot, snapshot
 
 #: So many are listed where a name means several.
