@@ -2,30 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 from support import run
 from support.cluster import Cluster
-from support.cluster.binaries import version
-from support.cluster.images import BUSYBOX
-from support.cluster.pods import WAIT
 from support.cluster.processes import started
-
-
-def test_versions_are_those_of_go_mod(cluster: Cluster) -> None:
-    nodes = json.loads(cluster.kubectl("get", "nodes", "-o", "json").stdout)["items"]
-    info = [node["status"]["nodeInfo"] for node in nodes]
-    kubernetes, containerd = version("k8s.io/kubernetes"), version("github.com/containerd/containerd/v2")
-    assert [each["kubeletVersion"] for each in info] == [kubernetes, kubernetes]
-    assert [each["containerRuntimeVersion"] for each in info] == ["containerd://" + containerd[1:]] * 2
-
-
-def test_a_pod_runs_and_prints(cluster: Cluster) -> None:
-    cluster.kubectl("run", "hello", f"--image={BUSYBOX}", "--restart=Never", "--", "echo", "from a pod")
-    cluster.kubectl("wait", "pod/hello", "--for=jsonpath={.status.phase}=Succeeded", WAIT)
-    assert cluster.kubectl("logs", "hello").stdout == "from a pod\n"
-    cluster.kubectl("delete", "pod", "hello", "--now")
 
 
 def test_nothing_is_left_of_a_cluster(disk: str) -> None:

@@ -97,19 +97,27 @@ def test_the_plugin_was_killed(plugin: Plugin, kubelet: Kubelet) -> None:
     well(plugin)
 
 
-def test_no_plugin_has_run(plugin: Plugin) -> None:
-    """Other checks say what they wait for."""
-    os.rename(f"{plugin.state}/plugin.json", f"{plugin.state}/aside")
+def test_what_a_plugin_wrote_of_itself(plugin: Plugin, kubelet: Kubelet) -> None:
+    """It is gone, is no record, is of another version, or does not say where the API server is."""
+    path = f"{plugin.state}/plugin.json"
+    with open(path, encoding="utf-8") as file:
+        record = json.load(file)
+
+    def write(**fields: object) -> None:
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(fields, file)
+
+    os.rename(path, f"{plugin.state}/aside")
     assert named(plugin, "kubernetes.plugin", "plugin.json is missing")
     assert "not checked: first mend kubernetes.plugin" in doctor(plugin)
-    os.rename(f"{plugin.state}/aside", f"{plugin.state}/plugin.json")
-    well(plugin)
-
-
-def test_a_record_that_is_none(plugin: Plugin, kubelet: Kubelet) -> None:
-    with open(f"{plugin.state}/plugin.json", "w", encoding="ascii") as file:
-        file.write('{"version": 1}')
+    write(version=1)
     assert named(plugin, "kubernetes.plugin", "plugin.json cannot be read: not as this version writes it")
+    write(**{**record, "version": "0.0.1"})
+    named(plugin, "kubernetes.versions", "the plugin has version 0.0.1, this program ", status="warning")
+    write(**{**record, "kubeconfig": ""})
+    text = doctor(plugin, "--kubeconfig=", "kubernetes")  # outside of a pod: only what the node shows is told
+    assert "cannot tell  kubernetes.api: the API server is not asked" in text
+    assert "kubernetes.devices: not checked: first mend kubernetes.api" in text
     anew(plugin, kubelet)
     well(plugin)
 
@@ -144,17 +152,6 @@ def test_a_socket_that_is_left(plugin: Plugin, kubelet: Kubelet) -> None:
     well(plugin)
 
 
-def test_another_version(plugin: Plugin, kubelet: Kubelet) -> None:
-    path = f"{plugin.state}/plugin.json"
-    with open(path, encoding="utf-8") as file:
-        record = json.load(file)
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump({**record, "version": "0.0.1"}, file)
-    named(plugin, "kubernetes.versions", "the plugin has version 0.0.1, this program ", status="warning")
-    anew(plugin, kubelet)
-    well(plugin)
-
-
 def test_the_driver_is_gone(plugin: Plugin) -> None:
     """It is looked for where the plugin looks, not where config.toml says."""
     os.rename(f"{plugin.root}/usr", f"{plugin.root}/aside")
@@ -184,27 +181,13 @@ def test_the_hook_is_gone(plugin: Plugin, kubelet: Kubelet) -> None:
     well(plugin)
 
 
-@pytest.mark.parametrize(
-    ("status", "says"), [(500, "HTTP 500"), (401, "HTTP 401"), (404, "no resource.k8s.io/v1")]
-)
-def test_the_api_server_answers_otherwise(plugin: Plugin, api: ApiServer, status: int, says: str) -> None:
-    api.fail("GET /apis", status)
-    assert named(plugin, "kubernetes.api", says)
-    assert "kubernetes.devices: not checked: first mend kubernetes.api" in doctor(plugin)
+def test_the_api_server_answers_otherwise(plugin: Plugin, api: ApiServer) -> None:
+    for status, says in ((500, "HTTP 500"), (401, "HTTP 401"), (404, "no resource.k8s.io/v1")):
+        api.fail("GET /apis", status)
+        assert named(plugin, "kubernetes.api", says)
+        assert "kubernetes.devices: not checked: first mend kubernetes.api" in doctor(plugin)
     api.fail("", 0)
     well(plugin)
-
-
-def test_nobody_says_where_the_api_server_is(plugin: Plugin) -> None:
-    """Outside of a pod, without a file: only what the node shows is told."""
-    path = f"{plugin.state}/plugin.json"
-    with open(path, encoding="utf-8") as file:
-        record = json.load(file)
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump({**record, "kubeconfig": ""}, file)
-    text = doctor(plugin, "--kubeconfig=", "kubernetes")
-    assert "cannot tell  kubernetes.api: the API server is not asked" in text
-    assert "kubernetes.devices: not checked: first mend kubernetes.api" in text
 
 
 def test_what_is_published_is_gone(plugin: Plugin, kubelet: Kubelet, api: ApiServer) -> None:

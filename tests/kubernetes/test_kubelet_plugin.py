@@ -130,46 +130,36 @@ def test_an_api_server_that_does_not_answer(plugin: Plugin, kubelet: Kubelet, ap
     assert kubelet.prepare(new)[new["metadata"]["uid"]].error == ""
 
 
-BAD: list[tuple[str, dict[str, Any], str]] = [
-    ("amounts that nobody has counted", {"result": {"consumedCapacity": None}}, "DRAConsumableCapacity"),
-    ("more than the device has", {"memory": "900Gi"}, "consumedCapacity.memory: 900Gi: want 1Mi to"),
-    ("less than a MiB", {"memory": "4Ki"}, "consumedCapacity.memory: 4Ki: want 1Mi to"),
-    ("no core", {"cores": "0"}, "consumedCapacity.cores: 0: want 1 to 100"),
-    ("no quantity", {"memory": "lots"}, "consumedCapacity.memory: lots: not a quantity"),
-    ("a device that is gone", {"device": "gpu-7"}, "device: gpu-7: the node has no such device any more"),
-    (
-        "a version to come",
-        {"config": {"apiVersion": "gpu.nvc.dev/v9"}},
-        "apiVersion: gpu.nvc.dev/v9: unknown version",
-    ),
-    ("another kind", {"config": {"kind": "GpuConfig"}}, "kind: GpuConfig: unknown kind"),
-    ("an unknown parameter", {"config": {"polcy": "fair"}}, "polcy: no such field of SliceParameters"),
-    ("a policy that is none", {"config": {"policy": "best"}}, "policy: best: want one of fair"),
-    ("a weight that is none", {"config": {"weight": 0}}, "weight: 0: want a whole number from 1 to 65536"),
-    ("MPS", {"config": {"isolation": "mps"}}, "isolation: mps: not for claims: the MPS server would be in nvcd's"),
-    ("MIG on a whole GPU", {"config": {"isolation": "mig"}}, "gpu-0 is not a MIG device"),
-    (
-        "a cap that nobody keeps",
-        {"config": {"policy": "native"}},
-        "policy: native: policy native ignores caps",
-    ),
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"result": {"consumedCapacity": None}}, "DRAConsumableCapacity"),
+    ({"memory": "900Gi"}, "consumedCapacity.memory: 900Gi: want 1Mi to"),
+    ({"memory": "4Ki"}, "consumedCapacity.memory: 4Ki: want 1Mi to"),
+    ({"cores": "0"}, "consumedCapacity.cores: 0: want 1 to 100"),
+    ({"memory": "lots"}, "consumedCapacity.memory: lots: not a quantity"),
+    ({"device": "gpu-7"}, "device: gpu-7: the node has no such device any more"),
+    ({"config": {"apiVersion": "gpu.nvc.dev/v9"}}, "apiVersion: gpu.nvc.dev/v9: unknown version"),
+    ({"config": {"kind": "GpuConfig"}}, "kind: GpuConfig: unknown kind"),
+    ({"config": {"polcy": "fair"}}, "polcy: no such field of SliceParameters"),
+    ({"config": {"policy": "best"}}, "policy: best: want one of fair"),
+    ({"config": {"weight": 0}}, "weight: 0: want a whole number from 1 to 65536"),
+    ({"config": {"isolation": "mps"}}, "isolation: mps: not for claims: the MPS server would be in nvcd's"),
+    ({"config": {"isolation": "mig"}}, "gpu-0 is not a MIG device"),
+    ({"config": {"policy": "native"}}, "policy: native: policy native ignores caps"),
 ]
 
 
-@pytest.mark.parametrize("wrong, said", [case[1:] for case in BAD], ids=[case[0] for case in BAD])
-def test_bad_claims(
-    plugin: Plugin, kubelet: Kubelet, api: ApiServer, wrong: dict[str, Any], said: str
-) -> None:
+def test_bad_claims(plugin: Plugin, kubelet: Kubelet, api: ApiServer) -> None:
     """Each is one error for kubelet's event, which names the claim and what is wrong, and gives nothing."""
-    one = result("gpu", wrong.get("device", "gpu-0"), wrong.get("memory", "4Gi"), wrong.get("cores", "50"))
-    made = claim("bad", [one])
-    one.update(wrong.get("result", {}))
-    if "config" in wrong:
-        made["status"]["allocation"]["devices"]["config"] = [parameters(**wrong["config"])]
-    add(api, made)
-    entry = kubelet.prepare(made)[made["metadata"]["uid"]]
-    assert said in entry.error and "ml/bad" in entry.error and "NVC-2401" in entry.error, entry.error
-    assert not entry.devices and plugin.files() == [] and plugin.claims() == []
+    for number, (wrong, said) in enumerate(BAD):
+        one = result("gpu", wrong.get("device", "gpu-0"), wrong.get("memory", "4Gi"), wrong.get("cores", "50"))
+        made = claim(f"bad{number}", [one])
+        one.update(wrong.get("result", {}))
+        if "config" in wrong:
+            made["status"]["allocation"]["devices"]["config"] = [parameters(**wrong["config"])]
+        add(api, made)
+        entry = kubelet.prepare(made)[made["metadata"]["uid"]]
+        assert said in entry.error and f"ml/bad{number}" in entry.error and "NVC-2401" in entry.error, entry.error
+        assert not entry.devices and plugin.files() == [] and plugin.claims() == []
 
 
 def test_names_of_253_characters(plugin: Plugin, kubelet: Kubelet, api: ApiServer) -> None:
@@ -225,7 +215,7 @@ def test_a_full_disk_below_the_cdi_directory(plugin: Plugin, kubelet: Kubelet, a
         run("umount", plugin.cdi)
 
 
-@pytest.mark.parametrize("status", [409, 410, 429, 500, CLOSE])
+@pytest.mark.parametrize("status", [409, 500, CLOSE])
 def test_publishing_goes_on_after(
     stage: str, scratch: str, driver: str, api: ApiServer, kubelet: Kubelet, status: int
 ) -> None:
@@ -235,18 +225,10 @@ def test_publishing_goes_on_after(
     try:
         plugin.start("--mode=dra")
         api.wait(api.slices)
-        settled = status in (409, 410)  # by looking again, without a word
+        settled = status == 409  # by looking again, without a word
         assert settled or "NVC-2402" in plugin.said("NVC-2402")
     finally:
         assert plugin.close() == 0
-
-
-def test_slices_that_somebody_removed_come_back(plugin: Plugin, kubelet: Kubelet, api: ApiServer) -> None:
-    """At once: kubelet removes them when it starts, also after it has registered the driver."""
-    (slice,) = api.wait(api.slices)
-    api.wait(lambda: api.watches)
-    api.remove(f"/apis/resource.k8s.io/v1/resourceslices/{slice['metadata']['name']}")
-    api.wait(api.slices)
 
 
 def test_two_kubelets_in_a_row_and_the_end(plugin: Plugin, kubelet: Kubelet, api: ApiServer) -> None:
@@ -291,14 +273,12 @@ def test_what_cannot_be_cleared_away_keeps_nobody_from_starting(
 
 
 @pytest.mark.parametrize(
-    ("setting", "said"),
+    ("setting", "said", "rights"),
     [
-        ('vgpu-memory-max = "2GiB"', "4 GiB is asked for, the operator grants 2GiB"),
-        ("vgpu-cores-max = 20", "25% of its time is asked for, the operator grants 20%"),
-        ("vgpu-weight-max = 2", "a weight of 3 is asked for, the operator grants 2"),
+        ('vgpu-memory-max = "2GiB"', "4 GiB is asked for, the operator grants 2GiB", "all"),
+        ("vgpu-cores-max = 20", "25% of its time is asked for, the operator grants 20%", "no mounts"),
     ],
 )
-@pytest.mark.parametrize("rights", ["all", "no mounts"])
 def test_more_than_the_operator_grants(
     plugin: Plugin, kubelet: Kubelet, api: ApiServer, setting: str, said: str, rights: str
 ) -> None:
