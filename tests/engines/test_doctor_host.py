@@ -88,17 +88,15 @@ def test_the_daemon(host: Host) -> None:
     (named,) = problems(examine(host, "", "vgpu.daemon").stdout)
     assert "warning      vgpu.daemon: nvcd cannot be reached: /run/nvc/nvcd/nvcd.sock: timed out" in named.line
     assert list(named.commands) == ["nvcd --stop", "nvcd &"]
-    host.sh("mkdir -p /run/systemd/system")
-    (named,) = problems(examine(host, "", "vgpu.daemon").stdout)
-    assert named.commands[0] == "systemctl restart nvcd"
-    host.sh("rmdir /run/systemd/system; mv /run/nvc/nvcd /run/nvc/away")
+    host.sh("mv /run/nvc/nvcd /run/nvc/away")
     line = f"failed       vgpu.daemon: process {pid} is an nvcd that nobody reaches"
     until(lambda: line in examine(host, "", "vgpu.daemon").stdout)
     host.sh("mv /run/nvc/away /run/nvc/nvcd")
-    host.sh(f"kill -9 {pid}; while [ -e /proc/{pid}/exe ]; do :; done; rm /etc/systemd/system/nvcd.service")
+    host.sh(f"kill -9 {pid}; while [ -e /proc/{pid}/exe ]; do :; done; mkdir -p /run/systemd/system")
     (named,) = problems(examine(host, "", "vgpu.daemon").stdout)
     assert "nvcd cannot be reached: /run/nvc/nvcd/nvcd.sock: nvcd is not running" in named.line
-    host.sh("rm -r /run/nvc/nvcd")
+    assert named.commands[0] == "systemctl restart nvcd"
+    host.sh("rm -r /run/nvc/nvcd /etc/systemd/system/nvcd.service; rmdir /run/systemd/system")
     assert "nvcd does not run; no slice needs it" in examine(host, "", "vgpu.daemon").stdout
 
 

@@ -125,7 +125,7 @@ def test_a_slow_applier_is_stopped(runc_bundle: Any, sim_root: Any, launcher: st
         with open(lock, "w", encoding="ascii") as other:
             fcntl.flock(other, fcntl.LOCK_EX)
             root = sim_root(gpus=1)
-            refusal = Configure(launcher, root, "--timeout=5").refusal(held.pid, bundle.rootfs)
+            refusal = Configure(launcher, root, "--timeout=2").refusal(held.pid, bundle.rootfs)
             assert "lock container" in refusal
         Configure(launcher, root)(held.pid, bundle.rootfs)
         assert not os.path.exists(lock)

@@ -20,6 +20,12 @@ from nvc.kernel.processes import Looks, borrow, has_ended, open_root, start_of
 from nvc.slices.store.process_info import is_ending, is_here, mount_namespace
 
 
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who looks waits less than a second."""
+    monkeypatch.setattr(processes, "PATIENCE", 0.2)
+
+
 def test_it_is_waited_for_once(scratch: str, hold: Hold, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "looks", processes.Looks())
     one = hold(f"{scratch}/file", *APART)

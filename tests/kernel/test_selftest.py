@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import pytest
 from support.simrm import Served
@@ -28,6 +29,17 @@ def tried(tracer: Tracer, served: Served, *faults: str, device: int = 1) -> Self
         rm.close()
 
 
+def impatient(monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+    """Wait for that alone a short time."""
+    real = selftest._wait
+
+    def wait(condition: Callable[[], bool], said: str) -> None:
+        monkeypatch.setattr(selftest, "PATIENCE", 0.3 if said in why else 10.0)
+        real(condition, said)
+
+    monkeypatch.setattr(selftest, "_wait", wait)
+
+
 def test_a_driver_that_does_all_passes(tracer: Tracer, served: Served) -> None:
     result = tried(tracer, served)
     assert (result.ok, result.why) == (True, "")
@@ -46,7 +58,7 @@ def test_a_driver_that_does_all_passes(tracer: Tracer, served: Served) -> None:
 def test_what_does_not_work_is_named(
     tracer: Tracer, served: Served, fault: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(selftest, "PATIENCE", 3.0)
+    impatient(monkeypatch, why)
     result = tried(tracer, served, fault)
     assert not result.ok and why in result.why
 
@@ -62,7 +74,7 @@ def test_what_does_not_work_is_named(
 def test_what_is_answered_and_not_done_is_seen(
     tracer: Tracer, served: Served, place: object, name: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(selftest, "PATIENCE", 3.0)
+    impatient(monkeypatch, why)
     monkeypatch.setattr(place, name, lambda *_: 0)
     result = tried(tracer, served)
     assert not result.ok and why in result.why
