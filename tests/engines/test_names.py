@@ -91,20 +91,6 @@ def test_docker_by_its_hook(host: Host) -> None:
         host.sh("docker rm -f web; nvc-cli vgpu rm --gone")
 
 
-def test_docker_with_a_data_root_of_its_own(host: Host) -> None:
-    before = host.read("/etc/docker/daemon.json")
-    host.write("/etc/docker/daemon.json", json.dumps({**json.loads(before), "data-root": "/srv/docker"}))
-    host.sh("systemctl restart docker")
-    try:
-        host.image()
-        id = docker(host, "other")
-        assert shown(host, "other")["container"]["id"] == id
-        host.sh("docker rm -f other")
-    finally:
-        host.write("/etc/docker/daemon.json", before)
-        host.sh("systemctl restart docker; nvc-cli vgpu rm --gone")
-
-
 def podman(host: Host, options: str) -> str:
     """Run a container that stays; its id."""
     flags = f"--runtime /usr/local/bin/nvc-runtime --network host {VARIABLES} {options}"

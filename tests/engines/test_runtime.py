@@ -195,14 +195,7 @@ def test_nothing_asked_for_nothing_touched(host: Host, bundle: str) -> None:
 
 def test_foreign_content_owner_and_mode_are_kept(host: Host, bundle: str) -> None:
     config = default(host, "NVIDIA_VISIBLE_DEVICES=0")
-    config["vendor"] = {
-        "float": "@F",
-        "big": "@B",
-        "zero": "@Z",
-        "text": "é\ud800\\/",
-        "null": None,
-        "yes": True,
-    }
+    config["vendor"] = {"float": "@F", "big": "@B", "zero": "@Z", "text": "é\ud800\\/", "null": None, "yes": True}
     numbers = {'"@F"': "1.50e+00", '"@B"': "18446744073709551615", '"@Z"': "-0.0"}
     text = json.dumps(config, indent="\t")
     for name, number in numbers.items():
@@ -220,8 +213,10 @@ def test_foreign_content_owner_and_mode_are_kept(host: Host, bundle: str) -> Non
     assert host.sh("ls -A /run/b").stdout == "config.json\n"
 
 
-@pytest.mark.parametrize("kind", ["prestart", "createRuntime"])
-@pytest.mark.parametrize("path", ["/opt/nvidia-container-runtime-hook", "/usr/bin/nvidia-container-toolkit"])
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [("prestart", "/opt/nvidia-container-runtime-hook"), ("createRuntime", "/usr/bin/nvidia-container-toolkit")],
+)
 def test_a_hook_that_is_there_is_enough(host: Host, stub: None, kind: str, path: str) -> None:
     config = default(host, "NVIDIA_VISIBLE_DEVICES=0")
     hooks = {kind: [{"path": path}], "poststop": [{"path": "/bin/true"}]}
@@ -249,13 +244,9 @@ def test_the_cause_is_in_the_log(host: Host, bundle: str) -> None:
     [
         ("", "empty"),
         ('{"NVIDIA_VISIBLE_DEVICES": "1.0.2"', "truncated"),
-        ('{"NVIDIA_VISIBLE_DEVICES": "1.0.2",}', "line 1 column"),
         ("[" * 100000 + '"NVIDIA_VISIBLE_DEVICES"' + "]" * 100000, "levels"),
-        ('["NVIDIA_VISIBLE_DEVICES"]', "not an object"),
         ('{"ociVersion": "1.0.2", "process": {"env": [7, "NVIDIA_VISIBLE_DEVICES=0"]}, "root": {"path": "/r"}}',
          "process.env"),
-        ('{"ociVersion": "1.0.2", "process": {"env": ["NVIDIA_VISIBLE_DEVICES=0"]}, "root": {"path": "/r"},'
-         '"linux": {"devices": {}}}', "devices is of the wrong type"),
         ('{"ociVersion": "1.0.2", "process": {"env": ["NVIDIA_VISIBLE_DEVICES=0"]}, "root": {"path": "/r"},'
          '"hooks": {"prestart": 1}}', "prestart is of the wrong type"),
     ],
@@ -287,12 +278,8 @@ def test_a_link_is_followed_and_stays(host: Host, bundle: str) -> None:
     [
         (runtimes("none", "/run/none"), "none: no low-level runtime found"),
         (runtimes("/usr/local/bin/nvc-runtime", "nvc-runtime"), "no low-level runtime found"),
-        (runtimes("../bin/runc"), "no low-level runtime found"),
         ("[nvidia-container-runtime]\nruntimes = \"runc\"\n", "is not a list"),
-        ("[nvidia-container-runtime]\nruntimes = [\"runc\"", "is not a list"),
-        ("[nvidia-container-runtime]\nruntimes = [1]\n", "is not a list"),
         ("[nvidia-container-runtime]\nmode = \"csv\"\n", "csv: not supported"),
-        ("[nvidia-container-runtime]\nmode = \"other\"\n", "want one of"),
     ],
 )  # fmt: skip
 def test_bad_settings(host: Host, bundle: str, text: str, cause: str) -> None:
@@ -357,9 +344,6 @@ def test_a_device_of_a_specification_file(host: Host, bundle: str) -> None:
     }
     host.write("/etc/cdi/thing.json", json.dumps(document))
     config = default(host, "NVIDIA_VISIBLE_DEVICES=example.com/thing=zero,nvidia.com/gpu=0")
-    config["process"]["args"][-1] = (
-        "head -c 2 /dev/thing | wc -c; echo $THING; wc -c < /thing; ls /dev/nvidia0"
-    )
     config["process"]["args"][-1] = (
         "cat /dev/thing | busybox head -c 2 | wc -c; echo $THING; ls /thing /dev/nvidia0"
     )

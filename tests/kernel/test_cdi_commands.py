@@ -12,7 +12,6 @@ import yaml
 from support import CLEAN_ENV, PATIENCE, run
 from support.begun import Begun
 from support.cdi import schema_problems
-from support.plans import snapshot
 
 from nvc.base.errors import InitializationError
 from nvc.frontends.cdi.document import DocumentOptions
@@ -71,16 +70,6 @@ def test_generate(cdi: Any) -> None:
     assert call.document("--vendor", "example.org", "--class=slice")["kind"] == "example.org/slice"
 
 
-def test_mig(cdi: Any) -> None:
-    made = cdi(gpus=2, mig=("", "2x1g.10gb")).document("--device-name-strategy=index")
-    assert names(made) == ["0", "1:0", "1:1", "all"]
-    first = made["devices"][1]["containerEdits"]
-    assert [node["path"].rsplit("/", 1)[0] for node in first["deviceNodes"]] == [
-        "/dev",
-        *["/dev/nvidia-caps"] * 2,
-    ]
-
-
 def test_hooks_of_this_installation(cdi: Any, stage: str) -> None:
     made = cdi(gpus=1).document()
     assert made["containerEdits"]["hooks"][0]["path"] == os.path.join(stage, "bin/nvc-cdi-hook")
@@ -118,12 +107,9 @@ def test_capabilities_and_requirements(cdi: Any) -> None:
     ("words", "cause"),
     [
         (["--device-id", "7"], "device error: 7: unknown device"),
-        (["--vendor", "1x"], "--vendor: 1x: does not begin with a letter"),
         (["--class", ""], "--class: is empty"),
         (["--hook-path", "nvc-cdi-hook"], "--hook-path"),
         (["--capabilities", "compute,flying"], "--capabilities: flying"),
-        (["--capabilities", ""], "--capabilities"),
-        (["--library-directory", "lib"], "--library-directory"),
         (["--library-directory", "/nothing", "--output", "/nowhere/x.json"], "no such file or directory"),
         (["--disable-hook", "x"], "'x' is not one of"),
         (["--output", "/etc/"], "--output"),
@@ -235,7 +221,7 @@ def test_transform(cdi: Any, launcher: str, scratch: str) -> None:
         assert yaml.safe_load(file) == moved
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "a: [b", '{"cdiVersion": "0.5.0"}', "null", "- " * 5000])
+@pytest.mark.parametrize("text", ["", '{"cdiVersion": "0.5.0"}'])
 def test_transform_of_a_malformed_file(cdi: Any, scratch: str, text: str) -> None:
     with open(f"{scratch}/bad.yaml", "w", encoding="utf-8") as out:
         out.write(text)
@@ -261,18 +247,6 @@ def test_refresh_writes_once(cdi: Any, scratch: str) -> None:
     assert os.listdir(f"{scratch}/cdi") == ["nvidia.com-gpu.json"]
 
 
-def test_refresh_never_writes_an_empty_file(begun: Begun, sim_root: Any, scratch: str) -> None:
-    from nvc.testing.sim import SimSpec, create
-
-    root = sim_root(gpus=1)
-    call = Cdi(begun, root)
-    call("refresh", f"--output-dir={scratch}/cdi")
-    before = snapshot(f"{scratch}/cdi")
-    create(root, SimSpec(gpus=1, mig=("on",)))
-    assert "no device" in call.refusal("refresh", f"--output-dir={scratch}/cdi")
-    assert snapshot(f"{scratch}/cdi") == before
-
-
 def test_many_refreshes_at_once(cdi: Any, launcher: str, scratch: str) -> None:
     call = cdi(gpus=2)
     command = [launcher, *call.words, "refresh", f"--output-dir={scratch}/cdi"]
@@ -285,27 +259,6 @@ def test_many_refreshes_at_once(cdi: Any, launcher: str, scratch: str) -> None:
     assert sorted(out.split(": ")[1].split(",")[0] for out, _ in said) == ["unchanged"] * 5 + ["written"]
     assert os.listdir(f"{scratch}/cdi") == ["nvidia.com-gpu.json"]
     assert call("validate", f"{scratch}/cdi/nvidia.com-gpu.json").stderr == ""
-
-
-def test_refresh_where_others_could_interfere(cdi: Any, scratch: str) -> None:
-    call = cdi(gpus=1)
-    os.mkdir(f"{scratch}/real")
-    os.symlink("real", f"{scratch}/link")
-    assert "written" in call("refresh", f"--output-dir={scratch}/link").stdout
-    assert os.listdir(f"{scratch}/real") == ["nvidia.com-gpu.json"] and os.path.islink(f"{scratch}/link")
-    os.chmod(f"{scratch}/real", 0o777)
-    assert "can be changed by others" in call.refusal("refresh", f"--output-dir={scratch}/link")
-    os.chmod(f"{scratch}/real", 0o755)
-    os.rename(f"{scratch}/real/nvidia.com-gpu.json", f"{scratch}/victim")
-    os.symlink(f"{scratch}/victim", f"{scratch}/real/nvidia.com-gpu.json")
-    before = snapshot(scratch)
-    assert "not a regular file" in call.refusal("refresh", f"--output-dir={scratch}/real")
-    assert snapshot(scratch) == before
-    os.unlink(f"{scratch}/real/nvidia.com-gpu.json")
-    call("generate", "--output", f"{scratch}/real/nvidia.yaml")  # another tool's, for the engines
-    assert f"is also in {scratch}/real/nvidia.yaml" in call.refusal(
-        "refresh", f"--output-dir={scratch}/real"
-    )
 
 
 def test_refresh_waits_for_the_driver(sim_root: Any, scratch: str) -> None:

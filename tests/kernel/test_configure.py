@@ -153,19 +153,6 @@ def pad_cache(path: str) -> None:
         new.write(bytes(ffi.buffer(out[0], size[0])))
 
 
-def test_mig_devices(runc_bundle: Any, debian: str, sim_root: Any, launcher: str) -> None:
-    bundle = runc_bundle(debian)
-    root = sim_root(gpus=1, mig=("7x1g.10gb",))
-    as_hook(bundle, Configure(launcher, root), ("--device=0:2", *BASIC[1:]))
-    script = (
-        "find /proc/driver/nvidia/capabilities -name access | sort; ls /dev/nvidia-caps; ls /dev/nvidia0"
-    )
-    lines = bundle.run("runc", script).stdout.splitlines()
-    assert len([line for line in lines if line.endswith("access")]) == 2
-    assert len([line for line in lines if line.startswith("nvidia-cap")]) == 2
-    assert lines[-1] == "/dev/nvidia0"
-
-
 def test_mig_config_and_imex(runc_bundle: Any, debian: str, sim_root: Any, launcher: str) -> None:
     bundle = runc_bundle(debian)
     root = sim_root(gpus=1, mig=("7x1g.10gb",), imex_channels=(0, 3))

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 from support import CLEAN_ENV, GIB, MIB, run
-from support.bundle import RUNTIMES, Bundle, Container
+from support.bundle import Bundle, Container
 from support.configure import BASIC, Configure
 from support.device_cgroup import Group
 from support.hook import ask
-from support.memorylimits import NO_LIMIT, get_limits, set_limits
+from support.memorylimits import NO_LIMIT, get_limits
 from support.programs import Programs
 from support.rootfs import LIBS
 from support.vgpu import cli, limits_of
@@ -35,7 +35,7 @@ from nvc.model.request import DriverOptions, Request
 from nvc.model.slices.sizes import parse_size
 from nvc.model.slices.slice import HeldCgroup
 from nvc.slices.make import kernel_limits
-from nvc.slices.make.kernel_limits import put_back, with_limits
+from nvc.slices.make.kernel_limits import put_back
 from nvc.slices.make.kernel_limits import set_limits as limit
 from nvc.slices.make.shim import installed
 from nvc.testing.sim.report import report
@@ -206,13 +206,10 @@ def give(stage: str, shim: str, driver: str) -> Callable[..., None]:
     return edit
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
-def test_cdi_devices(
-    bundle: Bundle, give: Callable[..., None], launcher: str, tool: str, runtime: str
-) -> None:
+def test_cdi_devices(bundle: Bundle, give: Callable[..., None], launcher: str, tool: str) -> None:
     bundle.config["linux"]["namespaces"].append({"type": "cgroup"})
     give(bundle, "0:held", "1:held")
-    with unified(bundle, runtime) as container:
+    with unified(bundle, "runc") as container:
         assert limits_of(container.pid) == [GIB, GIB]
         assert taken(container, tool) == ["0", "0", str(OUT_OF_MEMORY), "0"]
         assert "limited by shim, kernel" in cli(launcher, "show", str(container.pid)).stdout
@@ -352,22 +349,6 @@ def test_a_cgroup_that_is_divided_meanwhile_is_as_before(
             limit(HeldCgroup(group.path, os.stat(group.path).st_ino, library, wanted), 10.0)
         assert get_limits(driver, uuids[0], group.path)[:2] == (0, NO_LIMIT)
         os.rmdir(f"{group.path}/inside")
-
-
-def test_what_fails_later_puts_the_limit_back(driver: str, uuids: list[str]) -> None:
-    def fails() -> None:
-        assert get_limits(driver, uuids[0], group.path)[1] == GIB
-        raise KeyboardInterrupt
-
-    with Group.make(2) as group:
-        assert set_limits(driver, uuids[0], group.path, 0, 2 * GIB) == 0
-        held = HeldCgroup(
-            group.path, os.stat(group.path).st_ino, f"{driver}{LIBS}/libnvidia-ml.so.1",
-            (MemoryLimit(uuids[0], 0, GIB),),
-        )  # fmt: skip
-        with pytest.raises(KeyboardInterrupt):
-            with_limits((held,), 10.0, fails)
-        assert get_limits(driver, uuids[0], group.path)[:2] == (0, 2 * GIB)
 
 
 @pytest.mark.parametrize(

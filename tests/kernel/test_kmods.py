@@ -17,6 +17,7 @@ from nvc.discovery.devices.kmods import load_kmods, missing_modules
 from nvc.discovery.host import Host
 from nvc.model.request import DriverOptions
 
+Load = Callable[..., tuple[str, ...]]
 CAPABILITIES = "/proc/driver/nvidia/capabilities"
 SYS_MODULE_AND_DAC_OVERRIDE = (1 << 16) | (1 << 1)
 
@@ -51,7 +52,7 @@ def tree(scratch: str, modprobe: str) -> DriverTree:
 
 
 @pytest.fixture
-def load(tree: DriverTree) -> Iterator[Callable[..., tuple[str, ...]]]:
+def load(tree: DriverTree) -> Iterator[Load]:
     """Loads for a host whose kernel shows what is in the tree."""
     root = tree.root()
     host = Host(root, root, root, False)
@@ -79,9 +80,7 @@ def node(tree: DriverTree, name: str) -> tuple[int, int, int, int, int]:
     return os.major(device), os.minor(device), stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid
 
 
-def test_missing_modules_are_loaded_by_the_driver_roots_modprobe(
-    tree: DriverTree, load: Callable[..., tuple[str, ...]]
-) -> None:
+def test_missing_modules_are_loaded_by_the_driver_roots_modprobe(tree: DriverTree, load: Load) -> None:
     os.environ["NVC_TEST_SECRET"] = "x"
     try:
         assert load() == ()
@@ -99,7 +98,7 @@ def test_missing_modules_are_loaded_by_the_driver_roots_modprobe(
 
 
 def test_nothing_is_started_when_nothing_is_missing(
-    tree: DriverTree, load: Callable[..., tuple[str, ...]], monkeypatch: pytest.MonkeyPatch, scratch: str
+    tree: DriverTree, load: Load, monkeypatch: pytest.MonkeyPatch, scratch: str
 ) -> None:
     load()
     os.unlink(tree.full("/modprobe.log"))
@@ -110,16 +109,14 @@ def test_nothing_is_started_when_nothing_is_missing(
     assert not os.path.exists(f"{scratch}/run/kmods.lock")
 
 
-def test_only_what_is_missing_is_loaded(tree: DriverTree, load: Callable[..., tuple[str, ...]]) -> None:
+def test_only_what_is_missing_is_loaded(tree: DriverTree, load: Load) -> None:
     tree.file("/sys/module/nvidia/initstate", "live\n")
     tree.file("/sys/module/nvidia_modeset/initstate", "live\n")
     assert load() == ()
     assert [line.split()[1] for line in log(tree)] == ["nvidia-uvm"]
 
 
-def test_the_kernels_choice_of_modprobe_is_used(
-    tree: DriverTree, load: Callable[..., tuple[str, ...]]
-) -> None:
+def test_the_kernels_choice_of_modprobe_is_used(tree: DriverTree, load: Load) -> None:
     os.makedirs(tree.full("/opt"))
     os.rename(tree.full("/sbin/modprobe"), tree.full("/opt/probe"))
     tree.file("/proc/sys/kernel/modprobe", "/opt/probe\n")
@@ -127,17 +124,13 @@ def test_the_kernels_choice_of_modprobe_is_used(
     assert len(log(tree)) == 3
 
 
-def test_without_an_nvidia_device_nothing_is_loaded(
-    tree: DriverTree, load: Callable[..., tuple[str, ...]]
-) -> None:
+def test_without_an_nvidia_device_nothing_is_loaded(tree: DriverTree, load: Load) -> None:
     tree.file("/sys/bus/pci/devices/0000:1b:00.0/vendor", "0x8086\n")
     assert load() == ("kernel modules are not loaded: no NVIDIA device on the PCI bus",)
     assert log(tree) == []
 
 
-def test_a_module_that_does_not_load_is_a_warning(
-    tree: DriverTree, load: Callable[..., tuple[str, ...]]
-) -> None:
+def test_a_module_that_does_not_load_is_a_warning(tree: DriverTree, load: Load) -> None:
     tree.file("/modprobe.refuses")
     expected = [
         f"kernel module {name} could not be loaded: see the kernel log"
@@ -149,7 +142,7 @@ def test_a_module_that_does_not_load_is_a_warning(
 
 
 def test_a_modprobe_that_hangs_is_ended_at_the_deadline(
-    tree: DriverTree, load: Callable[..., tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
+    tree: DriverTree, load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree.file("/modprobe.hangs")
     children: list[int] = []
@@ -175,9 +168,7 @@ def loaded(tree: DriverTree) -> DriverTree:
 PARAMS = "ModifyDeviceFiles: %d\nDeviceFileUID: %d\nDeviceFileGID: %d\nDeviceFileMode: %d\n"
 
 
-def test_nodes_have_the_owner_and_mode_of_the_drivers_parameters(
-    tree: DriverTree, load: Callable[..., tuple[str, ...]]
-) -> None:
+def test_nodes_have_the_owner_and_mode_of_the_drivers_parameters(tree: DriverTree, load: Load) -> None:
     loaded(tree).file("/proc/driver/nvidia/params", PARAMS % (1, 12, 44, 0o660))
     before = os.umask(0o077)
     try:
@@ -189,9 +180,7 @@ def test_nodes_have_the_owner_and_mode_of_the_drivers_parameters(
     assert node(tree, "/dev/nvidia-uvm") == (507, 0, 0o666, 0, 0)  # has no parameters
 
 
-def test_nodes_that_the_driver_wants_left_alone_are(
-    tree: DriverTree, load: Callable[..., tuple[str, ...]]
-) -> None:
+def test_nodes_that_the_driver_wants_left_alone_are(tree: DriverTree, load: Load) -> None:
     loaded(tree).file("/proc/driver/nvidia/params", PARAMS % (0, 0, 0, 0o666))
     assert load() == ()
     assert not os.path.exists(tree.full("/dev/nvidia3"))
@@ -199,9 +188,7 @@ def test_nodes_that_the_driver_wants_left_alone_are(
     assert os.path.exists(tree.full("/dev/nvidia-uvm"))
 
 
-def test_a_node_of_another_number_is_replaced(
-    tree: DriverTree, load: Callable[..., tuple[str, ...]]
-) -> None:
+def test_a_node_of_another_number_is_replaced(tree: DriverTree, load: Load) -> None:
     loaded(tree)
     tree.node("/dev/nvidia3", 1, 3)
     tree.file("/dev/nvidiactl", "not a node")
@@ -213,18 +200,14 @@ def test_a_node_of_another_number_is_replaced(
     assert not [name for name in os.listdir(tree.full("/dev")) if name.startswith(".")]
 
 
-def test_a_directory_in_a_nodes_place_is_a_warning(
-    tree: DriverTree, load: Callable[..., tuple[str, ...]]
-) -> None:
+def test_a_directory_in_a_nodes_place_is_a_warning(tree: DriverTree, load: Load) -> None:
     loaded(tree).directory("/dev/nvidia3/x")
     (warning,) = load()
     assert warning.startswith("device node /dev/nvidia3 could not be made: ")
     assert os.path.exists(tree.full("/dev/nvidiactl"))
 
 
-def test_capability_nodes_have_what_their_own_files_say(
-    tree: DriverTree, load: Callable[..., tuple[str, ...]]
-) -> None:
+def test_capability_nodes_have_what_their_own_files_say(tree: DriverTree, load: Load) -> None:
     loaded(tree)
     lines = ["config 1", "monitor 2", "gpu3/gi1/access 12", "gpu3/gi1/ci0/access 13", "gpu3/gi2/access 21"]
     tree.file("/proc/driver/nvidia-caps/mig-minors", "\n".join([*lines, "gpu9/gi1/access 90"]))
@@ -250,7 +233,7 @@ def test_capability_nodes_have_what_their_own_files_say(
     assert stat.S_IMODE(os.stat(tree.full("/dev/nvidia-caps")).st_mode) == 0o755
 
 
-def test_imex_channels_that_were_asked_for(tree: DriverTree, load: Callable[..., tuple[str, ...]]) -> None:
+def test_imex_channels_that_were_asked_for(tree: DriverTree, load: Load) -> None:
     loaded(tree).file("/proc/devices", "Character devices:\n195 nvidia\n234 nvidia-caps-imex-channels\n")
     assert load(imex_channels=(0, 7), create_imex_channels=False) == ()
     assert not os.path.exists(tree.full("/dev/nvidia-caps-imex-channels"))
@@ -281,9 +264,7 @@ def waits_for_a_lock(pid: int) -> bool:
         return any("-> FLOCK" in line and f" {pid} " in line for line in file)
 
 
-def test_one_start_at_a_time_does_the_work(
-    tree: DriverTree, load: Callable[..., tuple[str, ...]], own_runtime_directory: str
-) -> None:
+def test_one_start_at_a_time_does_the_work(tree: DriverTree, load: Load, own_runtime_directory: str) -> None:
     """A second start waits for the first, then finds nothing to do."""
     lock = os.open(f"{own_runtime_directory}/kmods.lock", os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
@@ -304,7 +285,7 @@ def test_one_start_at_a_time_does_the_work(
     host.close()
 
 
-def test_an_ordinary_user_is_told(tree: DriverTree, load: Callable[..., tuple[str, ...]]) -> None:
+def test_an_ordinary_user_is_told(tree: DriverTree, load: Load) -> None:
     receive, send = os.pipe()
     pid = os.fork()
     if pid == 0:

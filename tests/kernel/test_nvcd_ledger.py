@@ -189,22 +189,6 @@ def test_metrics(place: Place, driver: str, sliced: Any) -> None:
     assert place.daemon is not None and place.daemon.proportional() < 60 * MIB
 
 
-def test_metrics_at_an_address(place: Place, driver: str) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    started(place, driver, f'[nvcd]\nmetrics = "127.0.0.1:{port}"\n')
-    slow, quick = (socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) for _ in range(2))
-    with slow, quick:
-        slow.sendall(b"GET /metrics HT")  # half a request keeps nobody else waiting
-        for one, words in ((quick, b"GET / HTTP/1.1\r\n\r\n"), (slow, b"TP/1.1\r\n\r\n")):
-            one.sendall(words)
-            data = b""
-            while part := one.recv(1 << 16):
-                data += part
-            assert data.startswith(b"HTTP/1.1 200 OK") and b"\nnvcd_nvml_failures_total 0.0\n" in data
-
-
 def test_those_who_ask_nothing_keep_no_scraper_waiting(place: Place, driver: str) -> None:
     """Where all places are taken, who has been silent for longest is closed for one more."""
     started(place, driver, '[nvcd]\nmetrics = "unix:/run/nvc/nvcd/metrics.sock"\n')

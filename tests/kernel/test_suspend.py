@@ -102,16 +102,6 @@ def test_calls_that_the_driver_does_not_hold_up(place: Place, launcher: str, hol
     assert one.tells()
 
 
-def test_again_and_again(place: Place, launcher: str, holder: Start) -> None:
-    one, other = holder(), holder(100)
-    for _ in range(5):
-        for each in (one, other):
-            cli(place, launcher, "suspend", str(each.tenant))
-        for each in (one, other):
-            cli(place, launcher, "resume", str(each.tenant))
-            assert each.tells()
-
-
 @pytest.mark.driver(gpus=1, model="t4", memory=8 * GIB)
 def test_a_full_gpu_takes_nobody_back(place: Place, launcher: str, holder: Start) -> None:
     """The driver would never bring it back after that, so it is not asked."""
