@@ -144,6 +144,22 @@ def test_a_tmpfs_of_somebody_else_is_covered_not_written(
         run("umount", "--lazy", path)
 
 
+def test_what_is_there_behind_a_link_of_the_image_is_covered(
+    runc_bundle: Any, scratch: str, volume: Any
+) -> None:
+    """Only in this container: as CUDA's directory may be on a volume, whose old libraries a slice hides."""
+    bundle = runc_bundle()
+    path = volume(bundle, "/data", "rw")
+    os.mkdir(f"{path}/{os.path.basename(PROFILES)}")
+    os.symlink("/data", f"{bundle.rootfs}{os.path.dirname(PROFILES)}")
+    with bundle.created("runc") as container:
+        before = snapshot(path)
+        apply(profile_plan(f"{scratch}/driver", b"nvc\n"), container.pid, bundle.rootfs)
+        assert snapshot(path) == before
+        container.start()
+        assert container.exec(f"cat {PROFILES}/10-container.conf").stdout == "nvc\n"
+
+
 def test_a_second_plan_that_fails_leaves_the_first_ones_files(runc_bundle: Any, scratch: str) -> None:
     bundle = runc_bundle()
     show = f"cat {PROFILES}/10-container.conf; ls {PROFILES}"

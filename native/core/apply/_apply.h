@@ -58,6 +58,7 @@ int open_in_root(int root, const char *path, uint64_t flags, uint64_t extra_reso
 int open_regular(struct applier *a, int directory, const char *name);
 int place_find(struct applier *a, const char *path, bool follow, bool create, struct place *place);
 void place_close(struct place *place);
+int place_is_meant(struct applier *a, const struct place *place);
 int place_writer(struct place *place);
 int place_make_file(struct applier *a, struct place *place, mode_t mode);
 int place_make_directory(struct applier *a, struct place *place);

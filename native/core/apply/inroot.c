@@ -88,42 +88,6 @@ static bool same_mount(int one, int other)
     return nvc_identity(one, &a) == 0 && nvc_identity(other, &b) == 0 && a.mount == b.mount;
 }
 
-/* Whether `place` is on the mount of the last directory of `path` before what is missing yet, or a link. */
-static bool is_on_mount_of(const struct place *place, char *path)
-{
-    int fd = -1;
-
-    while (fd < 0) {
-        char *slash = strrchr(path, '/');
-        path[slash ? slash - path : 0] = '\0';
-        fd = open_in_root(place->root, path, O_PATH | O_DIRECTORY, RESOLVE_NO_SYMLINKS);
-        if (fd < 0 && !slash)
-            return false;
-    }
-    bool on = same_mount(place->parent, fd);
-    close(fd);
-    return on;
-}
-
-/* Whether a link of the image leads from the path of the operation to another mount, such as a volume. Of who may start
- * containers, the one who mounts it need not be the one who has made the image; and nvc has every right there. That /lib
- * leads to /usr/lib is no such link, where /usr is a mount. */
-static bool is_led_away(const struct applier *a, const struct place *place)
-{
-    char path[NVC_PATH_MAX + sizeof("/usr")];
-
-    if (a->target->keep || same_mount(place->parent, place->root))
-        return false; /* without a container, the host's mounts are meant */
-    strcpy(path, a->asked);
-    if (is_on_mount_of(place, path))
-        return false;
-    if (strncmp(a->asked, "/lib", 4) != 0 && strncmp(a->asked, "/bin/", 5) != 0 &&
-        strncmp(a->asked, "/sbin/", 6) != 0)
-        return true;
-    snprintf(path, sizeof(path), "/usr%s", a->asked);
-    return !is_on_mount_of(place, path);
-}
-
 static int make_parents(struct applier *a, const char *directory);
 
 static int open_directory(struct applier *a, const char *directory, bool create)
@@ -142,8 +106,7 @@ static int open_directory(struct applier *a, const char *directory, bool create)
 }
 
 /* Finds the parent directory and final name of `path`. With `follow`, links at the end are followed inside the
- * root, dangling ones too: the place is then where the link leads. With `create`, missing directories are made, and no
- * link may lead to another mount. */
+ * root, dangling ones too: the place is then where the link leads. With `create`, missing directories are made. */
 int place_find(struct applier *a, const char *path, bool follow, bool create, struct place *place)
 {
     char directory[NVC_PATH_MAX], text[NVC_PATH_MAX];
@@ -166,12 +129,8 @@ int place_find(struct applier *a, const char *path, bool follow, bool create, st
         if (place->parent < 0)
             return a->report->error ? -1 : fail(a, errno, "open directory", directory);
         ssize_t size = follow ? readlinkat(place->parent, place->name, text, sizeof(text) - 1) : -1;
-        if (size < 0) { /* EINVAL: not a link; ENOENT: nothing there yet; others show when it is used */
-            if (!create || !is_led_away(a, place))
-                return 0;
-            place_close(place);
-            return fail(a, EXDEV, "follow link", place->path);
-        }
+        if (size < 0)
+            return 0; /* EINVAL: not a link; ENOENT: nothing there yet; others show when it is used */
         text[size] = '\0';
         place_close(place);
         if (redirect(place->path, directory, text) < 0)
@@ -229,6 +188,44 @@ static int make_file(int directory, const char *name, mode_t mode)
     return 0;
 }
 
+/* Whether `place` is on the mount of the last directory of `path` before what is missing yet, or a link. */
+static bool is_on_mount_of(const struct place *place, char *path)
+{
+    int fd = -1;
+
+    while (fd < 0) {
+        char *slash = strrchr(path, '/');
+        path[slash ? slash - path : 0] = '\0';
+        fd = open_in_root(place->root, path, O_PATH | O_DIRECTORY, RESOLVE_NO_SYMLINKS);
+        if (fd < 0 && !slash)
+            return false;
+    }
+    bool on = same_mount(place->parent, fd);
+    close(fd);
+    return on;
+}
+
+/* Refuses, with EXDEV, to change names where a link of the image leads from the path of the operation to another mount,
+ * such as a volume: nobody in the container need have the right to, and nvc has every right. That /lib leads to /usr/lib
+ * is no such link, where /usr is a mount. */
+int place_is_meant(struct applier *a, const struct place *place)
+{
+    char path[NVC_PATH_MAX + sizeof("/usr")];
+
+    if (a->target->keep || same_mount(place->parent, place->root))
+        return 0; /* without a container, the host's mounts are meant */
+    strcpy(path, a->asked);
+    if (is_on_mount_of(place, path))
+        return 0;
+    if (strncmp(a->asked, "/lib", 4) == 0 || strncmp(a->asked, "/bin/", 5) == 0 ||
+        strncmp(a->asked, "/sbin/", 6) == 0) {
+        snprintf(path, sizeof(path), "/usr%s", a->asked);
+        if (is_on_mount_of(place, path))
+            return 0;
+    }
+    return fail(a, EXDEV, "follow link", place->path);
+}
+
 /* Makes an empty file, or a directory, to mount on. Something that appeared meanwhile is left to the caller, and no
  * undo removes it. */
 static int make_recorded(struct applier *a, struct place *place, char kind,
@@ -236,7 +233,7 @@ static int make_recorded(struct applier *a, struct place *place, char kind,
 {
     size_t before = a->records.size;
 
-    if (record(a, kind, place->path, "") < 0)
+    if (place_is_meant(a, place) < 0 || record(a, kind, place->path, "") < 0)
         return -1;
     if (make_with(place, make, mode) == 0)
         return 0;

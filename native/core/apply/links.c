@@ -36,7 +36,7 @@ static int make_link(struct applier *a, struct place *place, const char *text)
 {
     size_t before = a->records.size;
 
-    if (record(a, RECORD_LINK, place->path, text) < 0)
+    if (place_is_meant(a, place) < 0 || record(a, RECORD_LINK, place->path, text) < 0)
         return -1;
     if (link_in(place, text, place->name) < 0) {
         if (errno != EEXIST)
@@ -54,6 +54,8 @@ static int replace_link(struct applier *a, struct place *place, const char *text
     char data[2 * NVC_PATH_MAX], temporary[NAME_MAX + 1], path[NVC_PATH_MAX + NAME_MAX];
     size_t directory = strlen(place->path) - strlen(place->name), before = a->records.size;
 
+    if (place_is_meant(a, place) < 0)
+        return -1;
     snprintf(temporary, sizeof(temporary), LINK_TEMPORARY, place->name);
     snprintf(path, sizeof(path), "%.*s%s", (int)directory, place->path, temporary);
     snprintf(data, sizeof(data), "%s\n%s", text, old);

@@ -127,6 +127,8 @@ static int replace_cache(struct applier *a, struct place *place, const uint8_t *
     struct stat new;
     int directory = place->parent;
 
+    if (place_is_meant(a, place) < 0)
+        return -1;
     if (name_temporary(a, name) < 0)
         return fail(a, errno, "write loader cache", place->path);
     snprintf(path, sizeof(path), "%.*s%s", (int)(strlen(place->path) - strlen(place->name)), place->path,
