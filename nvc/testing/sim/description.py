@@ -4,30 +4,20 @@ from __future__ import annotations
 
 from nvc.testing.sim.spec import SimGpu, SimSpec, cap_minor
 
+#: What the description has of a model and of a MIG device under the names that they have here.
+_MODEL = "brand capability multiprocessors clock_mhz memory_clock_mhz memory_bus_width l2_cache shared_memory"
+_MODEL_KEYS = (*_MODEL.split(), "threads", "power_limit", "reserved_memory")
+_MIG_KEYS = "uuid profile gpu_instance compute_instance gpu_slices compute_slices multiprocessors memory".split()
+
 
 def _gpu_lines(index: int, gpu: SimGpu) -> list[str]:
     model = gpu.model
     lines = [
         f"gpu={index}",
-        f"uuid={gpu.uuid}",
-        f"name={gpu.name}",
-        f"serial={gpu.serial}",
-        f"minor={gpu.minor}",
-        f"bus_id={gpu.bus_id}",
+        *(f"{key}={getattr(gpu, key)}" for key in ("uuid", "name", "serial", "minor", "bus_id", "memory")),
         f"pci_device_id=0x{model.pci_device_id:08x}",
         f"pci_subsystem_id=0x{model.pci_subsystem_id:08x}",
-        f"brand={model.brand}",
-        f"capability={model.capability}",
-        f"multiprocessors={model.multiprocessors}",
-        f"clock_mhz={model.clock_mhz}",
-        f"memory_clock_mhz={model.memory_clock_mhz}",
-        f"memory_bus_width={model.memory_bus_width}",
-        f"l2_cache={model.l2_cache}",
-        f"shared_memory={model.shared_memory}",
-        f"threads={model.threads}",
-        f"power_limit={model.power_limit}",
-        f"memory={gpu.memory}",
-        f"reserved_memory={model.reserved_memory}",
+        *(f"{key}={getattr(model, key)}" for key in _MODEL_KEYS),
         f"context_memory={min(model.context_memory, (gpu.memory - model.reserved_memory) // 4)}",
         f"mig_capable={int(bool(model.mig))}",
         f"mig_enabled={int(gpu.mig_enabled)}",
@@ -35,16 +25,9 @@ def _gpu_lines(index: int, gpu: SimGpu) -> list[str]:
     for number, mig in enumerate(gpu.mig):
         lines += [
             f"mig={number}",
-            f"mig_uuid={mig.uuid}",
-            f"mig_profile={mig.profile}",
-            f"mig_gpu_instance={mig.gpu_instance}",
-            f"mig_compute_instance={mig.compute_instance}",
+            *(f"mig_{key}={getattr(mig, key)}" for key in _MIG_KEYS),
             f"mig_gpu_cap_minor={cap_minor(gpu.minor, mig.gpu_instance)}",
             f"mig_compute_cap_minor={cap_minor(gpu.minor, mig.gpu_instance, mig.compute_instance)}",
-            f"mig_gpu_slices={mig.gpu_slices}",
-            f"mig_compute_slices={mig.compute_slices}",
-            f"mig_multiprocessors={mig.multiprocessors}",
-            f"mig_memory={mig.memory}",
         ]
     return lines
 

@@ -13,16 +13,8 @@ _MACHINES = {"x86_64": (62, True), "aarch64": (183, True), "i386": (3, False), "
 
 _PT_LOAD, _PT_DYNAMIC, _PT_NOTE = 1, 2, 4
 _SHT_STRTAB, _SHT_HASH, _SHT_DYNAMIC, _SHT_NOTE, _SHT_DYNSYM = 3, 5, 6, 7, 11
-_DT_NULL, _DT_NEEDED, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_SYMENT, _DT_SONAME = (
-    0,
-    1,
-    4,
-    5,
-    6,
-    10,
-    11,
-    14,
-)
+_DT_NULL, _DT_NEEDED, _DT_HASH, _DT_STRTAB = 0, 1, 4, 5
+_DT_SYMTAB, _DT_STRSZ, _DT_SYMENT, _DT_SONAME = 6, 10, 11, 14
 _EF_ARM_ABI5_HARD_FLOAT = 0x05000400
 
 
@@ -41,7 +33,7 @@ _SIM_NOTE = _note(b"nvc\0", 1, b"file of a simulated NVIDIA driver")
 class _Layout:
     """The contents of one file, appended in order; offsets are addresses, as all is in one segment at 0."""
 
-    def __init__(self, wide: bool, headers: int) -> None:
+    def __init__(self, headers: int) -> None:
         self.data = bytearray(headers)
 
     def add(self, content: bytes, align: int) -> int:
@@ -49,11 +41,6 @@ class _Layout:
         offset = len(self.data)
         self.data += content
         return offset
-
-
-def _dynamic(wide: bool, entries: tuple[tuple[int, int], ...]) -> bytes:
-    shape = "<qQ" if wide else "<iI"
-    return b"".join(struct.pack(shape, tag, value) for tag, value in entries)
 
 
 def _segment(wide: bool, kind: int, flags: int, offset: int, size: int, align: int) -> bytes:
@@ -76,24 +63,10 @@ def _section(
 def _header(wide: bool, machine: int, segments: int, sections_at: int, sections: int) -> bytes:
     ident = b"\x7fELF" + bytes((2 if wide else 1, 1, 1)) + bytes(9)
     flags = _EF_ARM_ABI5_HARD_FLOAT if machine == 40 else 0
-    sizes = (64, 56, 64) if wide else (52, 32, 40)
+    header, segment, section = (64, 56, 64) if wide else (52, 32, 40)
+    counts = (header, segment, segments, section, sections, sections - 1)
     shape = "<HHIQQQIHHHHHH" if wide else "<HHIIIIIHHHHHH"
-    return ident + struct.pack(
-        shape,
-        3,
-        machine,
-        1,
-        0,
-        sizes[0],
-        sections_at,
-        flags,
-        sizes[0],
-        sizes[1],
-        segments,
-        sizes[2],
-        sections,
-        sections - 1,
-    )
+    return ident + struct.pack(shape, 3, machine, 1, 0, header, sections_at, flags, *counts)
 
 
 @functools.cache
@@ -104,7 +77,7 @@ def shared_object(soname: str, arch: str, abi_note: bool = False) -> bytes:
     """
     machine, wide = _MACHINES[arch]
     segments = 4 if abi_note else 3
-    layout = _Layout(wide, (64 + 56 * segments) if wide else (52 + 32 * segments))
+    layout = _Layout((64 + 56 * segments) if wide else (52 + 32 * segments))
     strings = b"\0libc.so.6\0" + soname.encode() + b"\0"
     word = 8 if wide else 4
     symbol = 24 if wide else 16
@@ -125,7 +98,7 @@ def shared_object(soname: str, arch: str, abi_note: bool = False) -> bytes:
         (_DT_SYMENT, symbol),
         (_DT_NULL, 0),
     )
-    dynamic = _dynamic(wide, entries)
+    dynamic = b"".join(struct.pack("<qQ" if wide else "<iI", *entry) for entry in entries)
     dynamic_at = layout.add(dynamic, word)
     loaded = len(layout.data)
 

@@ -80,9 +80,8 @@ MODELS: dict[str, Model] = {
         l2_cache=60 * MIB,
         mig=_profiles((18, 35, 71, 141), (16, 26, 32, 60, 64, 132)),
     ),
-    "a100": Model(
+    "a100": H100.replace(
         name="NVIDIA A100-SXM4-80GB",
-        brand=14,
         capability="8.0",
         pci_device_id=0x20B210DE,
         pci_subsystem_id=0x146310DE,
@@ -92,10 +91,8 @@ MODELS: dict[str, Model] = {
         multiprocessors=108,
         clock_mhz=1410,
         memory_clock_mhz=1593,
-        memory_bus_width=5120,
         l2_cache=40 * MIB,
         shared_memory=164 << 10,
-        threads=2048,
         power_limit=400000,
         mig=_profiles((10, 20, 40, 80), (14, 14, 28, 42, 56, 98)),
     ),

@@ -7,28 +7,28 @@ import os
 
 from nvc.testing.sim.spec import MAX_GPUS, SimGpu, SimSpec, cap_minor
 
-#: Names and values of /proc/driver/nvidia/params on a default installation.
-_PARAMS = (
-    ("ResmanDebugLevel", "4294967295"),
-    ("RmLogonRC", "1"),
-    ("ModifyDeviceFiles", "1"),
-    ("DeviceFileUID", "0"),
-    ("DeviceFileGID", "0"),
-    ("DeviceFileMode", "438"),
-    ("InitializeSystemMemoryAllocations", "1"),
-    ("UsePageAttributeTable", "4294967295"),
-    ("EnableMSI", "1"),
-    ("EnablePCIeGen3", "0"),
-    ("MemoryPoolSize", "0"),
-    ("EnableStreamMemOPs", "0"),
-    ("EnableUserNUMAManagement", "1"),
-    ("EnableGpuFirmware", "18"),
-    ("EnableResizableBar", "0"),
-    ("DynamicPowerManagement", "3"),
-    ("ImexChannelCount", "2048"),
-    ("CreateImexChannel0", "0"),
-    ("RegistryDwords", '""'),
-)
+#: /proc/driver/nvidia/params on a default installation.
+_PARAMS = """\
+ResmanDebugLevel: 4294967295
+RmLogonRC: 1
+ModifyDeviceFiles: 1
+DeviceFileUID: 0
+DeviceFileGID: 0
+DeviceFileMode: 438
+InitializeSystemMemoryAllocations: 1
+UsePageAttributeTable: 4294967295
+EnableMSI: 1
+EnablePCIeGen3: 0
+MemoryPoolSize: 0
+EnableStreamMemOPs: 0
+EnableUserNUMAManagement: 1
+EnableGpuFirmware: 18
+EnableResizableBar: 0
+DynamicPowerManagement: 3
+ImexChannelCount: 2048
+CreateImexChannel0: 0
+RegistryDwords: ""
+"""
 
 
 def _version(spec: SimSpec) -> str:
@@ -98,7 +98,7 @@ def files(spec: SimSpec, gpus: tuple[SimGpu, ...], majors: dict[str, int]) -> di
     tree = {
         "proc/devices": _devices(majors),
         f"{nvidia}/version": _version(spec),
-        f"{nvidia}/params": "".join(f"{name}: {value}\n" for name, value in _PARAMS),
+        f"{nvidia}/params": _PARAMS,
         f"{nvidia}/registry": 'Binary: ""\n',
         "sys/module/nvidia/version": f"{spec.driver_version}\n",
         "sys/module/nvidia/initstate": "live\n",
