@@ -100,11 +100,6 @@ def test_minimal_cache(ldcache: Tool, image: Image) -> None:
     assert image.dlopen(merged, OTHER) == "not found"
 
 
-def test_host_cache(ldcache: Tool, image: Image) -> None:
-    assert image.dlopen("/etc/ld.so.cache") == "not found"
-    assert image.dlopen(ldcache.merge("/etc/ld.so.cache", image.driver())) == "driver"
-
-
 @pytest.mark.parametrize("flavour", FORMATS)
 def test_image_with_its_own_version(ldcache: Tool, image: Image, flavour: str) -> None:
     cache = image.cache(flavour)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from support import GIB, MIB
-from support.vgpushim import CONTEXT, OUT_OF_MEMORY, Slice
+from support.vgpushim import CONTEXT, OUT_OF_MEMORY, Process, Slice
 
 INVALID = 1
 LEFT = 2 * GIB - CONTEXT  # of the slice, beside a context
@@ -91,15 +91,20 @@ def test_memory_of_a_pool_that_is_freed_without_a_stream(vgpu: Slice) -> None:
     process.info()
 
 
-def test_memory_of_a_pool_in_two_processes(vgpu: Slice) -> None:
+def shared(vgpu: Slice) -> tuple[Process, Process, str]:
+    """Who has made 500 MiB in a pool, who has imported both, and the file by which it was."""
     exporter, importer = vgpu.start(), vgpu.start()
     data = os.path.join(vgpu.root, "data")
     exporter.do("sharedpool p 0", "frompool a 500m p", "exportpool p f", f"exportpointer a {data}")
-    before = vgpu.agree()
-    assert before == 2 * CONTEXT + 512 * MIB
     (fd,) = exporter.ask("show f")
     importer.do(f"importpool q {exporter.pid} {fd}", f"importpointer b q {data}")
-    assert vgpu.agree() == before
+    return exporter, importer, data
+
+
+def test_memory_of_a_pool_in_two_processes(vgpu: Slice) -> None:
+    exporter, importer, data = shared(vgpu)
+    before = vgpu.agree()
+    assert before == 2 * CONTEXT + 512 * MIB
     assert importer.code("frompool c 10m q") == INVALID
     assert vgpu.agree() == before
     importer.do("free b", f"importpointer b q {data}", "freeasync b", "sync", "droppool q")
@@ -110,11 +115,7 @@ def test_memory_of_a_pool_in_two_processes(vgpu: Slice) -> None:
 
 def test_the_exporter_of_a_pool_ends_first(vgpu: Slice) -> None:
     """Whoever has the memory still bears it."""
-    exporter, importer = vgpu.start(), vgpu.start()
-    data = os.path.join(vgpu.root, "data")
-    exporter.do("sharedpool p 0", "frompool a 500m p", "exportpool p f", f"exportpointer a {data}")
-    (fd,) = exporter.ask("show f")
-    importer.do(f"importpool q {exporter.pid} {fd}", f"importpointer b q {data}")
+    exporter, importer, _ = shared(vgpu)
     exporter.kill()
     importer.info()
     assert vgpu.used() == CONTEXT + 512 * MIB  # pools take 32 MiB at a time
@@ -125,11 +126,7 @@ def test_the_exporter_of_a_pool_ends_first(vgpu: Slice) -> None:
 
 def test_the_exporter_of_a_pool_frees_first(vgpu: Slice) -> None:
     """Against the driver's rules, which keeps the memory for the importer: it bears it."""
-    exporter, importer = vgpu.start(), vgpu.start()
-    data = os.path.join(vgpu.root, "data")
-    exporter.do("sharedpool p 0", "frompool a 500m p", "exportpool p f", f"exportpointer a {data}")
-    (fd,) = exporter.ask("show f")
-    importer.do(f"importpool q {exporter.pid} {fd}", f"importpointer b q {data}")
+    exporter, importer, _ = shared(vgpu)
     exporter.do("freeasync a", "droppool p", "sync", "info")
     exporter.kill()
     importer.info()

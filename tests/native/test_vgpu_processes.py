@@ -9,7 +9,7 @@ import struct
 import pytest
 from support import GIB, MIB
 from support.locks import lock
-from support.vgpushim import CONTEXT, OUT_OF_MEMORY, Slice
+from support.vgpushim import CONTEXT, OUT_OF_MEMORY, Process, Slice
 
 from nvc.model.slices import layout
 
@@ -110,32 +110,25 @@ def test_a_program_that_closes_all_descriptors(vgpu: Slice) -> None:
     assert second.code("primary 0") == OUT_OF_MEMORY or second.code("alloc a 64m") == OUT_OF_MEMORY
 
 
-def test_all_slots_in_use(vgpu: Slice) -> None:
-    """Slots of the dead are used again, beyond any number of processes."""
-    keeper = vgpu.start()
-    for _ in range(40):
-        process = vgpu.start()
-        process.kill()
-    assert vgpu.agree() == CONTEXT
-    keeper.do("alloc a 1g")
-
-
-def test_memory_that_another_process_opens_counts_once(vgpu: Slice, scratch: str) -> None:
+def opened(vgpu: Slice, *allocations: str) -> tuple[Process, Process]:
+    """Who has allocated, and who has opened `a` of that as `b`."""
     exporter, importer = vgpu.start(), vgpu.start()
-    handle = os.path.join(scratch, "handle")
-    exporter.do("alloc a 100m", f"ipcget a {handle}")
+    handle = os.path.join(vgpu.root, "handle")
+    exporter.do(*allocations, f"ipcget a {handle}")
     importer.do(f"ipcopen b {handle}")
+    return exporter, importer
+
+
+def test_memory_that_another_process_opens_counts_once(vgpu: Slice) -> None:
+    exporter, importer = opened(vgpu, "alloc a 100m")
     assert vgpu.agree() == 2 * CONTEXT + 100 * MIB
     importer.do("ipcclose b")
     exporter.do("free a")
     assert vgpu.agree() == 2 * CONTEXT
 
 
-def test_an_importer_bears_what_its_exporter_left(vgpu: Slice, scratch: str) -> None:
-    exporter, importer = vgpu.start(), vgpu.start()
-    handle = os.path.join(scratch, "handle")
-    exporter.do("alloc a 100m", f"ipcget a {handle}")
-    importer.do(f"ipcopen b {handle}")
+def test_an_importer_bears_what_its_exporter_left(vgpu: Slice) -> None:
+    exporter, importer = opened(vgpu, "alloc a 100m")
     exporter.kill()
     # Somebody who looks, moves it.
     vgpu.eventually(lambda: importer.info()[0] == 2 * GIB - CONTEXT - 100 * MIB)
@@ -144,11 +137,8 @@ def test_an_importer_bears_what_its_exporter_left(vgpu: Slice, scratch: str) -> 
     assert vgpu.agree() == CONTEXT
 
 
-def test_an_exporter_that_frees_first(vgpu: Slice, scratch: str) -> None:
-    exporter, importer = vgpu.start(), vgpu.start()
-    handle = os.path.join(scratch, "handle")
-    exporter.do("alloc a 100m", f"ipcget a {handle}")
-    importer.do(f"ipcopen b {handle}")
+def test_an_exporter_that_frees_first(vgpu: Slice) -> None:
+    exporter, importer = opened(vgpu, "alloc a 100m")
     exporter.do("free a")
     assert vgpu.agree() == 2 * CONTEXT + 100 * MIB
     importer.kill()
@@ -157,12 +147,9 @@ def test_an_exporter_that_frees_first(vgpu: Slice, scratch: str) -> None:
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_a_small_block_that_its_exporter_gives_up(vgpu: Slice, scratch: str, killed: bool) -> None:
+def test_a_small_block_that_its_exporter_gives_up(vgpu: Slice, killed: bool) -> None:
     """Who has it open has its chunk of 2 MiB, and bears that."""
-    exporter, importer = vgpu.start(), vgpu.start()
-    handle = os.path.join(scratch, "handle")
-    exporter.do("alloc a 100k", f"ipcget a {handle}")
-    importer.do(f"ipcopen b {handle}")
+    exporter, importer = opened(vgpu, "alloc a 100k")
     assert vgpu.agree() == 2 * CONTEXT + 2 * MIB
     if killed:
         exporter.kill()
@@ -175,12 +162,9 @@ def test_a_small_block_that_its_exporter_gives_up(vgpu: Slice, scratch: str, kil
     assert vgpu.agree() == contexts * CONTEXT
 
 
-def test_a_small_block_beside_one_that_its_exporter_keeps(vgpu: Slice, scratch: str) -> None:
+def test_a_small_block_beside_one_that_its_exporter_keeps(vgpu: Slice) -> None:
     """Both bear the chunk, which is 2 MiB too much, until the exporter has nothing more in it."""
-    exporter, importer = vgpu.start(), vgpu.start()
-    handle = os.path.join(scratch, "handle")
-    exporter.do("alloc a 100k", "alloc z 100k", f"ipcget a {handle}")
-    importer.do(f"ipcopen b {handle}")
+    exporter, importer = opened(vgpu, "alloc a 100k", "alloc z 100k")
     exporter.do("free a")
     assert vgpu.taken() == 2 * CONTEXT + 2 * MIB
     assert vgpu.used() == 2 * CONTEXT + 4 * MIB

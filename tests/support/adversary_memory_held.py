@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from . import GIB, MIB
 from .adversary import Look, Program, Taker, attempt
-from .adversary_memory_more import fill
+from .adversary_memory_more import fill, opened_elsewhere
 from .vgpushim import OUT_OF_MEMORY, Process, Slice
 
 PTX = """.version 8.0
@@ -126,19 +126,6 @@ def memory_that_goes_while_a_module_comes(slice_: Slice, look: Look) -> None:
     look()
 
 
-def small_blocks_opened_elsewhere(slice_: Slice, look: Look) -> None:
-    path = os.path.join(slice_.root, "handle")
-    maker, taker = slice_.start(), slice_.start()
-    for _ in range(900):
-        if maker.code("alloc a 1m"):
-            break
-        if maker.code(f"ipcget a {path}") == 0:
-            attempt(taker, f"ipcopen b {path}")
-        maker.do("free a")
-    look()
-    fill(maker, "alloc {} 64m", look)
-
-
 def altered_handles(slice_: Slice, look: Look) -> None:
     """In a handle of the simulated driver is how many bytes it is for: another process says fewer."""
     path = os.path.join(slice_.root, "handle")
@@ -229,7 +216,7 @@ TAKERS = (
     Taker(
         "small blocks opened elsewhere",
         "blocks of 1 MiB, of which the maker lets go once another process has them open",
-        small_blocks_opened_elsewhere,
+        opened_elsewhere(900, "1m", "64m"),
         4 * GIB,
     ),
     Taker(

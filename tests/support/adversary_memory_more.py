@@ -94,17 +94,22 @@ def opened_by_a_handle(slice_: Slice, look: Look) -> None:
     fill(slice_.start(), "alloc {} 128m", look)
 
 
-def more_handles_than_the_table_has(slice_: Slice, look: Look) -> None:
-    path = os.path.join(slice_.root, "handle")
-    maker, taker = slice_.start(), slice_.start()
-    for _ in range(1100):
-        if maker.code("alloc a 2m"):
-            break
-        if maker.code(f"ipcget a {path}") == 0:
-            attempt(taker, f"ipcopen b {path}")
-        maker.do("free a")
-    look()
-    fill(maker, "alloc {} 256m", look)
+def opened_elsewhere(count: int, size: str, left: str) -> Program:
+    """Blocks of which the maker lets go once another process has them open."""
+
+    def program(slice_: Slice, look: Look) -> None:
+        path = os.path.join(slice_.root, "handle")
+        maker, taker = slice_.start(), slice_.start()
+        for _ in range(count):
+            if maker.code(f"alloc a {size}"):
+                break
+            if maker.code(f"ipcget a {path}") == 0:
+                attempt(taker, f"ipcopen b {path}")
+            maker.do("free a")
+        look()
+        fill(maker, f"alloc {{}} {left}", look)
+
+    return program
 
 
 def a_pool_in_two_processes(slice_: Slice, look: Look) -> None:
@@ -324,9 +329,7 @@ TAKERS = (
         "256 MiB at a time",
         until_refused("managed {} 256m", 256 * MIB),
     ),
-    Taker(
-        "cuMemCreate until it is refused", "256 MiB at a time", until_refused("create {} 256m 0", 256 * MIB)
-    ),
+    Taker("cuMemCreate until it is refused", "256 MiB at a time", until_refused("create {} 256m 0", 256 * MIB)),
     Taker(
         "cuMemAllocAsync until it is refused",
         "256 MiB at a time",
@@ -337,9 +340,7 @@ TAKERS = (
         "256 MiB at a time",
         until_refused("frompool {} 256m p", 256 * MIB, "stream s", "pool p 0"),
     ),
-    Taker(
-        "cuArrayCreate until it is refused", "4,096 by 4,096", until_refused("array {} 4096 4096", 256 * MIB)
-    ),
+    Taker("cuArrayCreate until it is refused", "4,096 by 4,096", until_refused("array {} 4096 4096", 256 * MIB)),
     Taker(
         "cuMipmappedArrayCreate until it is refused",
         "4,096 by 4,096, all levels",
@@ -350,18 +351,14 @@ TAKERS = (
     Taker("a child of fork", "the child asks for memory with what the parent had", a_child_of_fork),
     Taker("the next program", "execve with memory in hand", the_next_program),
     Taker("killed", "processes are killed with memory in hand", killed),
-    Taker(
-        "opened by a handle", "the maker frees what another has open by an IPC handle", opened_by_a_handle
-    ),
+    Taker("opened by a handle", "the maker frees what another has open by an IPC handle", opened_by_a_handle),
     Taker(
         "more handles than the table has",
         "1,100 IPC handles are opened, and their memory freed by the maker",
-        more_handles_than_the_table_has,
+        opened_elsewhere(1100, "2m", "256m"),
         4 * GIB,
     ),
-    Taker(
-        "a pool in two processes", "the maker drops pools that another has imported", a_pool_in_two_processes
-    ),
+    Taker("a pool in two processes", "the maker drops pools that another has imported", a_pool_in_two_processes),
     Taker("a pool that keeps", "a pool keeps what was freed to it", a_pool_that_keeps),
     Taker("pools that are dropped", "memory outlives its pool", pools_that_are_dropped),
     Taker("a handle that is retained", "memory lives by its mapping alone", a_handle_that_is_retained),
@@ -381,9 +378,7 @@ TAKERS = (
     Taker("modules until refused", "modules with 500 MiB of variables", modules_until_refused),
     Taker("modules that are unloaded", "a module of 1 GiB, again and again", modules_that_are_unloaded),
     Taker("instances of a graph", "eight instances of a graph that allocates", instances_of_a_graph),
-    Taker(
-        "a graph for another device", "a graph allocates elsewhere", a_graph_for_another_device, gpu=False
-    ),
+    Taker("a graph for another device", "a graph allocates elsewhere", a_graph_for_another_device, gpu=False),
     Taker("a captured allocation", "allocations that a stream captured", a_captured_allocation),
     Taker("a limit that is lowered", "the limit falls below what is in use", a_limit_that_is_lowered),
     Taker("denied while it runs", "five calls while the host denies memory", denied_while_it_runs),

@@ -186,14 +186,6 @@ def test_usage(call: Call, command: str) -> None:
     assert out.endswith(f"{tail}\n" if tail else "]\n")
 
 
-def test_usage_texts_in_full() -> None:
-    assert usage("x", "info") == (
-        "Usage: x info [-h?V] [--csv] [-o FORMAT] [--format=FORMAT] [--help] [--usage]\n"
-        "            [--version]\n"
-    )
-    assert "[-u[UID[:GID]]] [--user[=UID[:GID]]]" in usage("x")
-
-
 @pytest.mark.parametrize("words", [["--help"], ["-?"], ["-k", "--he", "frob"], ["help"]])
 def test_help(call: Call, words: list[str]) -> None:
     code, out, err = call(*words)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from support.sources import read, sources
 
 #: What is below /proc/PID that no process can hold.
@@ -58,28 +57,3 @@ def test_nobody_else_looks() -> None:
     found = set(places())
     assert not found - set(REASONS), "ask nvc.kernel.processes, or say why a tenant's process cannot hold it"
     assert not set(REASONS) - found, "no longer needed"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        'os.open(f"/proc/{pid}/root", O_PATH)',
-        "os.readlink(f'/proc/{self.pid}/ns/mnt')",
-        'os.stat("/proc/1/ns/mnt")',
-        'read(f"{directory}/stat")',
-        'read(f"{pid}/task/{tid}/syscall")',
-        'os.readlink("ns/user", dir_fd=proc)',
-        'openat(proc, "root", O_PATH)',
-        'snprintf(path, sizeof(path), "/proc/%d/exe", pid);',
-        "syscall(SYS_pidfd_getfd, pidfd, number, 0)",
-    ],
-)
-def test_what_is_found(text: str) -> None:
-    assert looks(text)
-
-
-@pytest.mark.parametrize(
-    "text", ['open(f"/proc/{pid}/status")', '"/proc/self/ns/mnt"', 'f"/proc/{pid}"', 'f"{root}/state.json"']
-)
-def test_what_is_not(text: str) -> None:
-    assert not looks(text)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 
-import pytest
 from support.sources import read, sources, tree
 
 #: Functions that read what nvc has written for itself: entries, quotas, policies, ledgers, measurements.
@@ -171,43 +170,3 @@ def test_one_module_decides_whether_a_slice_lives() -> None:
         named = [source for source in sources(".py") if source.startswith("nvc/") and name in read(source)]
         callers = {source for source in named if name in calls(tree(source).body)}
         assert callers == wanted, name
-
-
-READ = "z = registry.read_entry(x)"
-SILENT = [
-    "continue",
-    "pass",
-    "return ()",
-    "return None",
-    "return set()",
-    "return {}",
-    "found = ()",
-    "found = dict()",
-]
-
-
-@pytest.mark.parametrize("silent", SILENT)
-@pytest.mark.parametrize(
-    "caught", ["except OSError:", "except Exception as error:", "except (KeyError, NvcError):"]
-)
-def test_the_rule(caught: str, silent: str) -> None:
-    text = f"def one():\n for x in y:\n  try:\n   {READ}\n  {caught}\n   {silent}\n"
-    assert passed_over(text) == ["one"]
-    for told in ("raise", "log(x)", "raise X from None"):
-        assert not passed_over(text.replace(silent, told))
-    # That there is none is an answer.
-    assert not passed_over(text.replace(caught, "except FileNotFoundError:"))
-    other = text.replace(READ, "os.open(x)")
-    assert not passed_over(other) and passed_over(other, everything=True) == ["one"]
-
-
-@pytest.mark.parametrize(
-    "blind",
-    ["os.path.exists(x)", "glob.glob(x)", "path.is_file()", "contextlib.suppress(OSError)", "os.walk(x)"],
-)
-def test_calls_that_find_nothing_where_they_cannot_look(blind: str) -> None:
-    assert passed_over(f"def one():\n return {blind}\n", everything=True) == ["one"]
-
-
-def test_a_failure_that_is_suppressed() -> None:
-    assert passed_over(f"def one():\n with contextlib.suppress(OSError):\n  {READ}\n") == ["one"]

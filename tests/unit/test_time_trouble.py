@@ -25,6 +25,18 @@ def capped(cap: int = 10, neighbour: bool = False) -> Host:
     return host
 
 
+def with_a_stale_plan() -> Host:
+    """Its plan still names a process that has died."""
+    host = capped(20)
+    dying = host.tenant("a", 1, always())
+    host.tenant("a", 2, always())
+    host.run(SECOND)
+    stale = host.plan()
+    host.end(dying)
+    host.told = lambda found: stale
+    return host
+
+
 @pytest.mark.parametrize("neighbour", [True, False])
 def test_processes_that_come_and_go_have_one_cap(neighbour: bool) -> None:
     """Each 50 ms another process makes a context, works, and ends."""
@@ -122,13 +134,7 @@ def test_a_timeslice_that_a_process_sets_is_set_again() -> None:
 
 def test_a_process_that_dies_between_the_plan_and_the_call() -> None:
     """Its channels are gone, so calls that name them are done in part. Those of others are reached all the same."""
-    host = capped(20)
-    dying = host.tenant("a", 1, always())
-    host.tenant("a", 2, always())
-    host.run(SECOND)
-    stale = host.plan()
-    host.end(dying)
-    host.told = lambda found: stale
+    host = with_a_stale_plan()
     before = host.gpu.calls["stop"]
     found = host.seconds(4)
     assert all(abs(one["a"] - 20) < 2 for one in found), found
@@ -156,13 +162,7 @@ def test_a_stopped_process_that_frees_and_makes_contexts_costs_few_calls() -> No
 
 
 def test_a_driver_that_does_nothing_after_the_first_that_is_gone() -> None:
-    host = capped(20)
-    dying = host.tenant("a", 1, always())
-    host.tenant("a", 2, always())
-    host.run(SECOND)
-    stale = host.plan()
-    host.end(dying)
-    host.told = lambda found: stale
+    host = with_a_stale_plan()
     each = host.gpu._each
 
     def partly(channels: Sequence[tuple[int, int]], off: bool) -> int:
