@@ -157,7 +157,7 @@ nightly-faults: $(BUILD)/.packages-test stage
 	@$(MAKE) --no-print-directory faults FAULTS="--fresh $(FAULTS)"
 
 bench: export NVC_STAGE := $(CURDIR)/$(BUILD)/prefix
-bench: stage ## time `configure`, the hook, `docker run`, slices, their shares and tenants side by side, on a GPU also training; PEER=/path/to/nvidia-container-cli times both in one run
+bench: stage ## time `configure`, the hook, `docker run`, slices, and tenants side by side; PEER=/path/to/nvidia-container-cli times both in one run
 	@$(MAKE) -s --no-print-directory install PREFIX="$$NVC_STAGE" DESTDIR=
 	$(RUN) tests/bench/configure.py $(if $(PEER),--peer $(PEER)) $(BENCH)
 	$(RUN) tests/bench/hook.py $(if $(HOOK_PEER),--peer $(HOOK_PEER))
@@ -165,8 +165,6 @@ bench: stage ## time `configure`, the hook, `docker run`, slices, their shares a
 	$(RUN) tests/bench/docker.py
 	$(RUN) tests/bench/tracer.py
 	$(RUN) tests/bench/vgpu.py $(if $(PEER_SHIM),--peer-shim $(PEER_SHIM))
-	$(CC) -O2 -D_GNU_SOURCE -Inative -Inative/vgpu -o $(BUILD)/vgpu_work tests/native/vgpu_work.c -ldl -lpthread
-	tests/bench/shares.sh "$$NVC_STAGE/bin" $(BUILD)/vgpu_work
 	$(RUN) tests/bench/together.py $(if $(PEER_SHIM),--peer-shim $(PEER_SHIM)) $(TOGETHER)
 
 bundle: stage ## build/bundle: all that a host without a network needs
