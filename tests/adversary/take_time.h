@@ -47,7 +47,6 @@ void wait_for(Handle stream);
 void wait_for_all(void);
 void pause_for(double us);
 void honest(void);
-void print_costs(void);            /* ends the program */
 void print_lengths(void);          /* ends the program */
 int early_ends(void);              /* how many of its processes ended early */
 bool child_ended(void);            /* waits for one, and notes if it ended early; false: there is none */

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { PAGE = 65536, HOST = 1, DEVICE = 2, COPIES = 4000, ROW = 4096, ROWS = 16 };
+enum { PAGE = 65536 };
 
 static char *page;
 static void (*change)(void);
@@ -68,58 +68,4 @@ static void changing_the_stream(void)
         launch(busy, 20000);
 }
 
-static struct { /* CUDA_MEMCPY2D */
-    struct {
-        size_t x, y;
-        int type;
-        const void *host;
-        Address device;
-        Handle array;
-        size_t pitch;
-    } from, to;
-    size_t width, height;
-} * plane;
-
-static void to_device(void)
-{
-    plane->from.type = DEVICE;
-}
-
-/* Device memory to device memory, which may be said to be the host's before. */
-static void copy(bool as_of_the_host)
-{
-    static char host[ROW * ROWS];
-    Handle stream = new_stream();
-    plane = new_place(16, to_device);
-    memset(plane, 0, sizeof(*plane));
-    plane->from.host = host;
-    plane->from.pitch = plane->to.pitch = plane->width = ROW;
-    plane->to.type = DEVICE;
-    plane->height = ROWS;
-    CU(cuMemAlloc_v2, (Address *, size_t), &plane->from.device, sizeof(host));
-    CU(cuMemAlloc_v2, (Address *, size_t), &plane->to.device, sizeof(host));
-    for (int i = 0; i < COPIES; i++) {
-        plane->from.type = as_of_the_host ? HOST : DEVICE;
-        mprotect(page, PAGE, as_of_the_host ? PROT_NONE : PROT_READ | PROT_WRITE);
-        CU(cuMemcpy2DAsync_v2, (const void *, Handle), plane, stream);
-    }
-    mprotect(page, PAGE, PROT_READ | PROT_WRITE);
-    wait_for(stream);
-    used(1);
-    report();
-}
-
-static void copying_planes(void)
-{
-    copy(false);
-}
-
-static void copying_changed_planes(void)
-{
-    copy(true);
-}
-
-const struct way change_ways[] = {{"changed-stream", changing_the_stream, false},
-                                  {"planes", copying_planes, false},
-                                  {"changed-planes", copying_changed_planes, false},
-                                  {0}};
+const struct way change_ways[] = {{"changed-stream", changing_the_stream, false}, {0}};

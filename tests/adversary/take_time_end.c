@@ -6,13 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { STORM = 3, STREAMS = 10000, STEPS = 6 };
-
-static void end_by_exit(void *unused)
-{
-    (void)unused;
-    _exit(0);
-}
+enum { STORM = 3, STEPS = 6 };
 
 static void end_by_kill(void *unused)
 {
@@ -48,11 +42,6 @@ static void in_child_until_called(void (*called)(void *))
         }
         wait(NULL);
     } while (more());
-}
-
-static void exit_in_callback(void)
-{
-    in_child_until_called(end_by_exit);
 }
 
 static void kill_in_callback(void)
@@ -121,41 +110,6 @@ static void storm(void)
             waitpid(alive[i], NULL, 0);
 }
 
-/* A process is stopped while its kernel runs, and killed before it can go on and say for how long it was. */
-static void stop_and_kill(double us)
-{
-    do {
-        int launched[2];
-        char word = 0;
-        if (pipe(launched) != 0)
-            exit(1);
-        pid_t child = new_child();
-        if (child == 0) {
-            begin();
-            launch(NULL, us);
-            if (write(launched[1], &word, 1) == 1)
-                for (;;)
-                    pause_for(1000000);
-        }
-        close(launched[1]);
-        bool runs = read(launched[0], &word, 1) == 1 && kill(child, SIGSTOP) == 0;
-        pause_for(runs ? 0.95 * us : 1e6);
-        close(launched[0]);
-        kill(child, SIGKILL);
-        waitpid(child, NULL, 0);
-    } while (more());
-}
-
-static void stopped(void)
-{
-    stop_and_kill(400000);
-}
-
-static void stopped_for_long(void)
-{
-    stop_and_kill(3000000);
-}
-
 static void *launch_on(void *stream)
 {
     CU(cuCtxSetCurrent, (Handle), context);
@@ -177,15 +131,6 @@ static void fork_in_launch(void)
         pause_for(700);
     }
     pthread_join(made, NULL);
-}
-
-static void ten_thousand_streams(void)
-{
-    static Handle streams[STREAMS];
-    for (int i = 0; i < STREAMS; i++)
-        streams[i] = new_stream();
-    for (int i = 0; more(); i++)
-        launch(streams[i % STREAMS], 500);
 }
 
 /* Nothing that is opened by its path is there any more. */
@@ -211,14 +156,10 @@ static void in_another_root(void)
     wait(NULL);
 }
 
-const struct way end_ways[] = {{"exit-in-callback", exit_in_callback, true},
-                               {"kill-in-callback", kill_in_callback, true},
+const struct way end_ways[] = {{"kill-in-callback", kill_in_callback, true},
                                {"thread-ends-in-callback", thread_ends_in_callback, true},
                                {"dying", dying, true},
                                {"storm", storm, true},
-                               {"stopped", stopped, true},
-                               {"stopped-for-long", stopped_for_long, true},
                                {"fork-in-launch", fork_in_launch, false},
-                               {"ten-thousand-streams", ten_thousand_streams, false},
                                {"another-root", in_another_root, true},
                                {0}};

@@ -2,7 +2,6 @@
 #include "take_time.h"
 
 #include <pthread.h>
-#include <string.h>
 
 struct kernel_node { /* CUDA_KERNEL_NODE_PARAMS_v2 */
     Handle function;
@@ -131,36 +130,6 @@ static void updated(void)
     }
 }
 
-/* The same by a whole graph of the same form. */
-static void updated_whole(void)
-{
-    struct {
-        int result;
-        Handle from, to;
-    } info;
-    Handle stream = new_stream(), kinds[2] = {chain(1, 5), chain(1, 60000)};
-    Handle instance = instance_of(kinds[0]);
-    for (int i = 0; more(); i++) {
-        int kind = i % 40 == 39;
-        CU(cuGraphExecUpdate_v2, (Handle, Handle, void *), instance, kinds[kind], &info);
-        run(instance, stream, kind ? 60000 : 5);
-        wait_for(stream);
-    }
-}
-
-/* A long node is switched off while the instance is learnt. */
-static void switched(void)
-{
-    Handle stream = new_stream(), graph = new_graph(), first = add_kernel(graph, NULL, 5);
-    Handle slow = add_kernel(graph, first, 40000), instance = instance_of(graph);
-    for (int i = 0; more(); i++) {
-        unsigned on = i % 40 == 39;
-        CU(cuGraphNodeSetEnabled, (Handle, Handle, unsigned), instance, slow, on);
-        run(instance, stream, on ? 40005 : 5);
-        wait_for(stream);
-    }
-}
-
 static void many_graphs(void)
 {
     enum { INSTANCES = 1500 };
@@ -261,8 +230,6 @@ const struct way graph_ways[] = {{"graphs", graphs, false},
                                  {"replay", replayed_elsewhere, false},
                                  {"capture", beside_a_capture, false},
                                  {"graph-update", updated, false},
-                                 {"graph-update-whole", updated_whole, false},
-                                 {"graph-switch", switched, false},
                                  {"many-graphs", many_graphs, false},
                                  {"nested-graphs", nested, false},
                                  {"short-lived-graphs", short_lived, false},

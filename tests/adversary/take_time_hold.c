@@ -45,22 +45,6 @@ static void one_by_one(void)
     }
 }
 
-/* Short ones are launched until little is known of long ones, which pile up and then run in one go. */
-static void after_short(void)
-{
-    struct held held = hold_in(new_stream());
-    for (uint32_t round = 1; more(); round++) {
-        for (int i = 0; i < 200; i++)
-            launch(held.stream, 1);
-        wait_for(held.stream);
-        hold(&held, round);
-        for (int i = 0; i < 6; i++)
-            launch(held.stream, 20000);
-        *held.word = round;
-        wait_for(held.stream);
-    }
-}
-
 /* The stream is destroyed while its work waits. */
 static void in_gone_streams(void)
 {
@@ -216,38 +200,12 @@ static void with_stolen_marks(void)
     }
 }
 
-static double least_of(double least, double from)
-{
-    double took = now() - from;
-    return took < least ? took : least;
-}
-
-/* Not a way to have more: the least that a launch took, by itself and behind a wait that is over, and such a wait, in
- * nanoseconds. */
-void print_costs(void)
-{
-    struct held held = hold_in(new_stream());
-    double plain = 1, behind = 1, wait = 1;
-    for (uint32_t round = 0; round < 100; round++) {
-        double from = now();
-        launch(held.stream, 1);
-        plain = least_of(plain, from);
-        wait_for(held.stream);
-        from = now();
-        hold(&held, 0);
-        wait = least_of(wait, from);
-        from = now();
-        launch(held.stream, 1);
-        behind = least_of(behind, from);
-        wait_for(held.stream);
-    }
-    printf("%.0f %.0f %.0f\n", plain * 1e9, behind * 1e9, wait * 1e9);
-    exit(0);
-}
-
-const struct way hold_ways[] = {
-    {"held-one-by-one", one_by_one, false},      {"held-after-short", after_short, false},
-    {"held-gone", in_gone_streams, false},       {"held-events", behind_events, false},
-    {"held-functions", behind_functions, false}, {"held-race", in_a_race, false},
-    {"held-captures", in_captures, false},       {"held-context", in_another_context, false},
-    {"stolen-marks", with_stolen_marks, false},  {0}};
+const struct way hold_ways[] = {{"held-one-by-one", one_by_one, false},
+                                {"held-gone", in_gone_streams, false},
+                                {"held-events", behind_events, false},
+                                {"held-functions", behind_functions, false},
+                                {"held-race", in_a_race, false},
+                                {"held-captures", in_captures, false},
+                                {"held-context", in_another_context, false},
+                                {"stolen-marks", with_stolen_marks, false},
+                                {0}};

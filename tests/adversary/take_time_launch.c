@@ -2,8 +2,6 @@
 #include "take_time.h"
 
 #include <signal.h>
-#include <string.h>
-#include <time.h>
 
 static void queue(void)
 {
@@ -20,15 +18,6 @@ static void alternate(void)
         wait_for(stream);
         launch(stream, 100000);
         wait_for(stream);
-    }
-}
-
-static void alternate_queued(void)
-{
-    for (Handle stream = new_stream(); more();) {
-        for (int i = 0; i < 60; i++)
-            launch(stream, 1);
-        launch(stream, 20000);
     }
 }
 
@@ -96,43 +85,6 @@ static void two_contexts(void)
     function = functions[0];
 }
 
-static void null_stream(void)
-{
-    for (int i = 0; more(); i++) {
-        launch(NULL, 700);
-        if (i % 10 == 9)
-            wait_for_all();
-    }
-}
-
-/* Of several lengths, by chance, and the host does something else now and then. */
-static void at_random(void)
-{
-    Handle streams[3] = {new_stream(), new_stream(), NULL};
-    unsigned seed = 7;
-    while (more()) {
-        int what = rand_r(&seed) % 16;
-        launch(streams[what % 3], what < 12 ? 5 : what < 15 ? 300 : 8000);
-        if (what == 3)
-            wait_for(streams[rand_r(&seed) % 3]);
-        if (what == 5)
-            pause_for(200);
-    }
-}
-
-/* The long one last, behind short ones that are waited for, and in the other stream. */
-static void long_behind_short(void)
-{
-    Handle streams[2] = {new_stream(), new_stream()};
-    for (int i = 0; more(); i++) {
-        for (int n = 0; n < 20; n++) {
-            launch(streams[i % 2], 2);
-            wait_for(streams[i % 2]);
-        }
-        launch(streams[(i + 1) % 2], 15000);
-    }
-}
-
 /* What is known of the function says that many may be under way, and then each is long. */
 static void long_behind(int many, int longs)
 {
@@ -147,11 +99,6 @@ static void long_behind(int many, int longs)
 static void long_behind_many(void)
 {
     long_behind(4000, 256);
-}
-
-static void long_after_proof(void)
-{
-    long_behind(150000, 100);
 }
 
 static void launch_on(Handle stream, double us, int before_a_wait)
@@ -263,65 +210,6 @@ static void new_modules(void)
     function = keep;
 }
 
-static void many_functions(void)
-{
-    enum { FUNCTIONS = 400, LENGTH = 1024 };
-    static Handle functions[FUNCTIONS];
-    char *text = calloc(FUNCTIONS, LENGTH), *end = text, name[64];
-    const char *head = strstr(spin_text, ".visible"), *body = strchr(head, '(');
-    Handle stream = new_stream(), keep = function, module;
-    end += sprintf(end, "%.*s", (int)(head - spin_text), spin_text);
-    for (int i = 0; i < FUNCTIONS; i++) /* names as C++ has them, of functions that differ in a type */
-        end += sprintf(end, ".visible .entry _Z12sim_spin_for%d%s", i, body);
-    CU(cuModuleLoadData, (Handle *, const void *), &module, text);
-    for (int i = 0; i < FUNCTIONS; i++) {
-        snprintf(name, sizeof(name), "_Z12sim_spin_for%d", i);
-        CU(cuModuleGetFunction, (Handle *, Handle, const char *), &functions[i], module, name);
-    }
-    free(text);
-    for (int i = 0; more(); i++) {
-        function = functions[i % FUNCTIONS];
-        launch(stream, i % FUNCTIONS == FUNCTIONS - 1 ? 20000 : 10);
-    }
-    function = keep;
-}
-
-static unsigned shape;
-
-static CUresult shaped LAUNCH
-{
-    (void)gx;
-    static CUresult(*call) LAUNCH;
-    if (!call)
-        *(void **)&call = entry("cuLaunchKernel");
-    return call(kernel, BLOCKS / 2 + shape++ % (BLOCKS / 2), gy, gz, bx, by, bz, shared, stream, values,
-                extra);
-}
-
-/* No two grids of a hundred are alike. */
-static void shapes(void)
-{
-    launcher = shaped;
-    launch_on(new_stream(), 6000, 5);
-}
-
-/* Launches that fail, in front of one that does not. */
-static void failures(void)
-{
-    CUresult(*call) LAUNCH;
-    Handle stream = new_stream();
-    *(void **)&call = entry("cuLaunchKernel");
-    while (more()) {
-        uint64_t rounds = 0;
-        void *values[] = {&rounds};
-        for (int i = 0; i < 50; i++)
-            if (call(function, 1, 1, 1, 4096, 1, 1, 0, stream, values, NULL) == 0)
-                failed("a launch of 4,096 threads a block", 1);
-        launch(stream, 10000);
-        wait_for(stream);
-    }
-}
-
 static Handle of_handler;
 
 static void handler(int number)
@@ -341,21 +229,6 @@ static void in_signal(void)
     }
 }
 
-/* The short ones of the first stream end before what waits in the second. */
-static void priorities(void)
-{
-    Handle streams[2];
-    for (int i = 0; i < 2; i++)
-        CU(cuStreamCreateWithPriority, (Handle *, unsigned, int), &streams[i], 1, i ? 0 : -5);
-    while (more()) {
-        launch(streams[1], 8000);
-        for (int i = 0; i < 10; i++) {
-            launch(streams[0], 50);
-            wait_for(streams[0]);
-        }
-    }
-}
-
 /* In a context of some multiprocessors, which this kernel's blocks fill as well. */
 static void green(void)
 {
@@ -370,27 +243,18 @@ static void green(void)
 
 const struct way launch_ways[] = {{"queue", queue, false},
                                   {"alternate", alternate, false},
-                                  {"alternate-queued", alternate_queued, false},
                                   {"streams", many_streams, false},
                                   {"no-context", without_context, false},
                                   {"new-streams", new_streams, false},
                                   {"new-contexts", new_contexts, false},
                                   {"two-contexts", two_contexts, false},
-                                  {"null-stream", null_stream, false},
-                                  {"random", at_random, false},
-                                  {"long-behind-short", long_behind_short, false},
                                   {"long-behind-many", long_behind_many, false},
-                                  {"long-after-proof", long_after_proof, false},
                                   {"ex", by_ex, false},
                                   {"cooperative", by_cooperative, false},
                                   {"old-calls", by_old_calls, false},
                                   {"proc-address", by_address, false},
                                   {"ptsz", by_thread_symbol, false},
                                   {"new-modules", new_modules, false},
-                                  {"functions", many_functions, false},
-                                  {"shapes", shapes, false},
-                                  {"failures", failures, false},
                                   {"signal", in_signal, false},
-                                  {"priorities", priorities, false},
                                   {"green", green, false},
                                   {0}};

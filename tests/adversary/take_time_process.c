@@ -31,11 +31,6 @@ static void threads(void)
     some_threads(16);
 }
 
-static void many_threads(void)
-{
-    some_threads(200);
-}
-
 static void *once_in_thread(void *stream)
 {
     CU(cuCtxSetCurrent, (Handle), context);
@@ -175,7 +170,6 @@ static void leaving(void)
 }
 
 const struct way process_ways[] = {{"threads", threads, false},
-                                   {"many-threads", many_threads, false},
                                    {"short-threads", short_threads, false},
                                    {"cancelled-threads", cancelled_threads, false},
                                    {"processes", processes, true},

@@ -1,14 +1,6 @@
 /* Ways of take_time: how a program waits for what it has launched, or does not. */
 #include "take_time.h"
 
-#include <pthread.h>
-
-static void without_waiting(void)
-{
-    for (Handle stream = new_stream(); more(); pause_for(300))
-        launch(stream, 5000);
-}
-
 /* It knows how long its kernels take, and asks nobody. */
 static void sleeping(void)
 {
@@ -37,19 +29,6 @@ static void by_blocking_event(void)
     while (more()) {
         launch(stream, 3000);
         CU(cuEventRecord, (Handle, Handle), event, stream);
-        CU(cuEventSynchronize, (Handle), event);
-    }
-}
-
-/* The event shows the end of the short one alone. */
-static void by_early_event(void)
-{
-    Handle stream = new_stream(), event;
-    CU(cuEventCreate, (Handle *, unsigned), &event, 2);
-    while (more()) {
-        launch(stream, 20);
-        CU(cuEventRecord, (Handle, Handle), event, stream);
-        launch(stream, 9000);
         CU(cuEventSynchronize, (Handle), event);
     }
 }
@@ -141,20 +120,6 @@ static void pretending(void)
     *word = 1;
 }
 
-/* What the first stream has waits for the second one, which is all that the program asks about. */
-static void across_streams(void)
-{
-    Handle streams[2] = {new_stream(), new_stream()}, event;
-    CU(cuEventCreate, (Handle *, unsigned), &event, 2);
-    while (more()) {
-        launch(streams[1], 1000);
-        CU(cuEventRecord, (Handle, Handle), event, streams[1]);
-        CU(cuStreamWaitEvent, (Handle, Handle, unsigned), streams[0], event, 0);
-        launch(streams[0], 9000);
-        wait_for(streams[1]);
-    }
-}
-
 static void many_events(void)
 {
     enum { EVENTS = 20000 };
@@ -186,38 +151,15 @@ static void by_callback(void)
     }
 }
 
-static void *wait_only(void *stream)
-{
-    CU(cuCtxSetCurrent, (Handle), context);
-    while (more())
-        wait_for(stream);
-    return NULL;
-}
-
-/* Another thread waits, and this one never stops launching. */
-static void waited_for_by_another(void)
-{
-    pthread_t made;
-    Handle stream = new_stream();
-    pthread_create(&made, NULL, wait_only, stream);
-    while (more())
-        launch(stream, 900);
-    pthread_join(made, NULL);
-}
-
-const struct way wait_ways[] = {{"no-wait", without_waiting, false},
-                                {"sleep", sleeping, false},
+const struct way wait_ways[] = {{"sleep", sleeping, false},
                                 {"event", by_event, false},
                                 {"blocking-event", by_blocking_event, false},
-                                {"early-event", by_early_event, false},
                                 {"query", by_query, false},
                                 {"copy", by_copy, false},
                                 {"free", by_free, false},
                                 {"watch-memory", by_memory, false},
                                 {"held-back", held_back, false},
                                 {"pretending", pretending, false},
-                                {"across-streams", across_streams, false},
                                 {"events", many_events, false},
                                 {"callback", by_callback, false},
-                                {"another-waits", waited_for_by_another, false},
                                 {0}};

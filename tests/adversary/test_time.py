@@ -18,7 +18,7 @@ KEPT = {"by the shim": 0, "from outside": 1 << 62}
 #: The shim takes what waits for the host for work, and a quota that cannot be read for one that may come back.
 SLOW = ("held-back", "held-one-by-one", "lone-shim")
 #: Their short kernels take much of a processor.
-QUEUES = ("queue", "streams", "long-after-proof")
+QUEUES = ("queue", "streams")
 #: A thousand calls for a millisecond of kernels, if the shim does not pace them.
 FLOODS = ("new-streams", "short-threads")
 
