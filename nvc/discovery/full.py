@@ -81,7 +81,8 @@ def find_facts(
         reply = ask(probe, version)
         check_version(host, version, reply)
         if wsl is not None:
-            files, kernel = Part(*wsl_files(host.driver, arch)), _wsl_kernel(wsl, reply)
+            shown_by = (wsl, (), None, None, None, -1, wsl_gpus(wsl, reply))
+            files, kernel = Part(*wsl_files(host.driver, arch)), Part(dict(zip(_KERNELS, shown_by)))
         else:
             if files is None or not files.fields["libraries"]:
                 hints = (os.path.dirname(reply.library),) if reply.library.startswith("/") else ()
@@ -163,7 +164,3 @@ def _kernel(host: Host, reply: ProbeReply, shown: Shown) -> Part:
     rights = capabilities.of_global("config"), capabilities.of_global("monitor")
     imex_major = majors.get("nvidia-caps-imex-channels", -1)
     return Part(dict(zip(_KERNELS, (*shown.control, *rights, imex_major, gpus))), warnings)
-
-
-def _wsl_kernel(node: DeviceNode, reply: ProbeReply) -> Part:
-    return Part(dict(zip(_KERNELS, (node, (), None, None, None, -1, wsl_gpus(node, reply)))))

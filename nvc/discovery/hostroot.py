@@ -164,15 +164,13 @@ class HostRoot(Closable):
 
         Raises DetectionError when it was deleted or is not below the root (a detached mount).
         """
-        prefix = self._prefix
-        if prefix is None:
-            prefix = os.readlink(f"/proc/self/fd/{self.fd}")
-            self._prefix = prefix = "" if prefix == "/" else prefix
+        if self._prefix is None:
+            self._prefix = os.readlink(f"/proc/self/fd/{self.fd}").rstrip("/")
         path = os.readlink(f"/proc/self/fd/{fd}")
-        if prefix:
-            if not path.startswith(prefix + "/"):
-                raise DetectionError("resolve", path, f"not inside {prefix}")
-            path = path[len(prefix) :]
+        if self._prefix:
+            if not path.startswith(self._prefix + "/"):
+                raise DetectionError("resolve", path, f"not inside {self._prefix}")
+            path = path[len(self._prefix) :]
         if not path.startswith("/") or path.endswith(" (deleted)"):
             raise DetectionError("resolve", path, "deleted while it was looked at")
         return path

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from nvc.base.errors import DetectionError
+from nvc.discovery.devices.mig import MigCapabilities
 from nvc.discovery.devices.nodes import dri_nodes, find_node, nvidia_major
-from nvc.discovery.devices.proc import RELOAD
+from nvc.discovery.devices.proc import RELOAD, ProcGpu
+from nvc.discovery.host import Host
 from nvc.model.facts import DeviceNode, Gpu, MigDevice
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.discovery.devices.mig import MigCapabilities
-    from nvc.discovery.devices.proc import ProcGpu
-    from nvc.discovery.host import Host
-    from nvc.discovery.hostroot import HostRoot
     from nvc.discovery.nvml.wire import ProbeGpu, ProbeReply
 
 
@@ -36,16 +34,19 @@ def find_gpus(
             cause = "NVML lists it, /proc/driver/nvidia/gpus does not"
             raise DetectionError("compare GPUs", bus_id(gpu.address), cause, RELOAD)
         minor = _minor(gpu, entry)
-        node = _gpu_node(host.devices, nvidia_major(majors), minor, warnings)
+        path, major = f"/dev/nvidia{minor}", nvidia_major(majors)
+        node = find_node(host.devices, path, major, minor)
+        if node is None:
+            warnings.append(f"device node {path} is missing: run nvidia-modprobe -c {minor}, or use --load-kmods")
+            node = DeviceNode(path, major, minor)
         found.append(_gpu(host, gpu, entry, minor, node, capabilities, warnings))
     for entry in by_address.values():
         if not entry.excluded:
             if entry.minor >= 0:
                 # NVML hides a GPU whose node is another device's: that is no missing GPU, it is a wrong node.
                 find_node(host.devices, f"/dev/nvidia{entry.minor}", nvidia_major(majors), entry.minor)
-            warnings.append(
-                f"GPU {entry.directory.rpartition('/')[2]} is claimed by the driver but not in NVML"
-            )
+            name = entry.directory.rpartition("/")[2]
+            warnings.append(f"GPU {name} is claimed by the driver but not in NVML")
     return tuple(found), tuple(warnings)
 
 
@@ -67,17 +68,6 @@ def _minor(gpu: ProbeGpu, entry: ProcGpu | None) -> int:
     return minor
 
 
-def _gpu_node(devices: HostRoot, major: int, minor: int, warnings: list[str]) -> DeviceNode:
-    path = f"/dev/nvidia{minor}"
-    node = find_node(devices, path, major, minor)
-    if node is None:
-        warnings.append(
-            f"device node {path} is missing: run nvidia-modprobe -c {minor}, or use --load-kmods"
-        )
-        node = DeviceNode(path, major, minor)
-    return node
-
-
 def _gpu(
     host: Host,
     gpu: ProbeGpu,
@@ -89,20 +79,12 @@ def _gpu(
 ) -> Gpu:
     mig = []
     for device in gpu.mig:
-        places = capabilities.access(minor, device.gpu_instance, device.compute_instance)
+        gi, ci = device.gpu_instance, device.compute_instance
+        places = capabilities.access(minor, gi, ci)
         if not host.system.exists(places[1]):
             warnings.append(f"MIG device {gpu.index}:{device.index} is left out: {places[1]} is missing")
             continue
-        mig.append(
-            MigDevice(
-                device.index,
-                device.uuid,
-                device.gpu_instance,
-                device.compute_instance,
-                *places,
-                device.memory,
-            )  # fmt: skip
-        )
+        mig.append(MigDevice(device.index, device.uuid, gi, ci, *places, device.memory))
     return Gpu(
         index=gpu.index,
         uuid=gpu.uuid,

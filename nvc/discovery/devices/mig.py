@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nvc.discovery.devices.nodes import capability_node
+from nvc.discovery.devices.nodes import CAPABILITIES as NODES
 from nvc.discovery.devices.proc import PROC, fields_of
 from nvc.discovery.hostroot import HostRoot
 from nvc.model.facts import DeviceNode
@@ -59,15 +59,17 @@ class MigCapabilities:
         )
 
     def _node(self, name: str, path: str) -> DeviceNode | None:
+        """It need not exist. None: this driver has no such nodes (early R450)."""
         minor = None
         at = self.table.find(b"\n%s " % name.encode())
         if at >= 0:
             minor = parse_minors(self.table[at + 1 : self.table.find(b"\n", at + 1)]).get(name)
         if minor is None:
-            minor = _minor(
-                fields_of(self.system.read_optional(path, 4096) or b"").get("DeviceFileMinor", "")
-            )
-        return None if minor is None else capability_node(self.majors, minor)
+            content = self.system.read_optional(path, 4096) or b""
+            minor = _minor(fields_of(content).get("DeviceFileMinor", ""))
+        if minor is None or self.major < 0:
+            return None
+        return DeviceNode(f"{NODES}/nvidia-cap{minor}", self.major, minor)
 
 
 def parse_minors(content: bytes) -> dict[str, int]:

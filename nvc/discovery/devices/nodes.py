@@ -81,22 +81,12 @@ def control_nodes(
 def majors_of_nodes(devices: HostRoot) -> dict[str, int]:
     """Majors by driver, read from existing nodes: the kernel's /proc/devices does not list a simulated driver's."""
     found = {}
-    names = [name for name, _ in devices.entries(CAPABILITIES)]
-    for driver, paths in (
-        ("nvidia-uvm", [UVM]),
-        ("nvidia-caps", [f"{CAPABILITIES}/{name}" for name in names]),
-    ):
-        for path in paths[:1]:
+    capabilities = [f"{CAPABILITIES}/{name}" for name, _ in devices.entries(CAPABILITIES)]
+    for driver, paths in (("nvidia-uvm", [UVM]), ("nvidia-caps", capabilities[:1])):
+        for path in paths:
             if status := devices.character(path):
                 found[driver] = os.major(status.st_rdev)
     return found
-
-
-def capability_node(majors: dict[str, int], minor: int) -> DeviceNode | None:
-    """The node of an nvidia-caps minor, which need not exist. None: this driver has no such nodes (early R450)."""
-    if "nvidia-caps" not in majors:
-        return None
-    return DeviceNode(f"{CAPABILITIES}/nvidia-cap{minor}", majors["nvidia-caps"], minor)
 
 
 def dri_nodes(system: HostRoot, devices: HostRoot, address: tuple[int, int, int]) -> tuple[str, ...]:
@@ -109,11 +99,6 @@ def dri_nodes(system: HostRoot, devices: HostRoot, address: tuple[int, int, int]
     for name, _ in system.entries(f"/sys/bus/pci/devices/{domain:04x}:{bus:02x}:{device:02x}.0/drm", 64):
         for prefix in ("card", "renderD"):
             number = name.removeprefix(prefix)
-            if (
-                number != name
-                and number.isascii()
-                and number.isdigit()
-                and devices.exists(f"/dev/dri/{name}")
-            ):
+            if number != name and number.isascii() and number.isdigit() and devices.exists(f"/dev/dri/{name}"):
                 found.append(f"/dev/dri/{name}")
     return tuple(found)

@@ -11,18 +11,15 @@ import os
 
 from nvc.base.errors import DetectionError
 from nvc.base.files import closing
+from nvc.base.types import Any
 from nvc.discovery.devices.gpus import bus_id
 from nvc.discovery.driver.elf import read_elf
-from nvc.discovery.hostroot import identity_of
-from nvc.model.facts import Binary, DeviceNode, Firmware, Gpu, Library
+from nvc.discovery.hostroot import HostRoot, identity_of
+from nvc.model.facts import Binary, DeviceNode, Firmware, Gpu, Identity, Library
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
-    from nvc.discovery.hostroot import HostRoot
     from nvc.discovery.nvml.wire import ProbeReply
-    from nvc.model.facts import Identity
 
 NODE = "/dev/dxg"
 LIBRARIES = "/usr/lib/wsl/lib"

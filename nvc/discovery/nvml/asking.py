@@ -14,8 +14,6 @@ from nvc.kernel.probe import IDS_CHANGE, IDS_TRY, Probe, start_probe
 from nvc.model.request import DriverOptions
 
 NVML = "libnvidia-ml.so.1"
-
-
 DEFAULT_CACHE = "/etc/ld.so.cache"
 
 
@@ -39,14 +37,8 @@ def start(host: Host, options: DriverOptions, arch: str, entries: list[tuple[int
 
     It enters the driver root, unless that is a bare tree of files: NVML needs the device nodes.
     """
-    places = [
-        path
-        for flags, name, path in entries
-        if name == NVML
-        and flags & ARCH_MASK == ARCH_FLAGS[arch]
-        and path.startswith("/")
-        and path.isprintable()
-    ]
+    ours = (path for flags, name, path in entries if name == NVML and flags & ARCH_MASK == ARCH_FLAGS[arch])
+    places = [path for path in ours if path.startswith("/") and path.isprintable()]
     known = [f"{directory}/{NVML}" for directory in DIRECTORIES[arch]]
     places[:0] = [f"{directory}/{NVML}" for directory in options.library_directories]
     root = -1
