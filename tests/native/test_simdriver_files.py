@@ -67,12 +67,6 @@ def test_only_the_interface_is_exported(simdriver: str) -> None:
         assert [symbol for symbol in exported if not symbol.startswith(prefix)] == []
 
 
-@pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "nvidia-smi"])
-def test_other_programs_say_what_they_are(name: str, simdriver: str) -> None:
-    shown = run(os.path.join(simdriver, name)).stdout
-    assert shown == f"{name} of a simulated NVIDIA driver: it does nothing\n"
-
-
 def test_the_example_computes(sim_root: Root, simdriver: str) -> None:
     done = run(os.path.join(simdriver, "vector_add"), "5000", env=environment(sim_root()))
     assert re.match(

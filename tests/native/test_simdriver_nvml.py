@@ -92,16 +92,6 @@ def test_without_its_library(sim_root: Root) -> None:
     assert done.returncode == 12 and "couldn't find libnvidia-ml.so" in done.stderr
 
 
-def test_a_full_output_is_an_error(sim_root: Root) -> None:
-    root = sim_root()
-    with open("/dev/full", "w", encoding="ascii") as full:
-        program = os.path.join(root, "usr/bin/nvidia-smi")
-        assert (
-            subprocess.run([program, "-L"], env=environment(root), stdout=full, check=False).returncode
-            == 255
-        )
-
-
 def test_processes_and_their_memory(sim_root: Root, client: Start) -> None:
     root = sim_root()
     one, other = client(root).start(), client(root).start(device=1)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-
 import pytest
 from support import until
 from support.rmcalls import Log, had
 from support.simdriver import Client as Program
-from support.simrm import serve
 from support.simrm_host import Host
-from support.vgpucap import Capped, end_workers
-from support.virtual import World, device_time
+from support.virtual import device_time
 
 
 def test_a_stopped_kernel_ends_right(host: Host, client_program: str) -> None:
@@ -108,32 +103,3 @@ def test_an_idle_context_keeps_no_other_from_being_stopped(host: Host, client_pr
     host.stop(working, False)
     assert float(tenant.receive()[0]) == pytest.approx(510, abs=1)
     tenant.kill()
-
-
-def test_the_same_course_each_time(
-    virtual: str, scratch: str, sim_root: Callable[..., str], shims: str, work: str, simrm: str
-) -> None:
-    """To the nanosecond, though the server answers in real time: two of three programs are stopped now and then."""
-
-    def course(name: str, late: float) -> list[float]:
-        directory = os.path.join(scratch, name)
-        os.mkdir(directory)
-        world = World(virtual, directory)
-        world.late(late)
-        slice_ = Capped(sim_root(), shims, work)
-        slice_.workers, slice_.time = [], world
-        with serve(slice_.root, simrm, world) as served:
-            host = Host(slice_, served, world)
-            workers = [host.worker(ns=300_000, batch=batch) for batch in (0, 1, 3)]
-            world.run(0.5)
-            held = [host.group(worker.process.pid) for worker in workers[1:]]
-            for turn in range(20):
-                host.stop(held[turn % 2], turn % 3 != 0)
-                world.run(0.037)
-            times = device_time(slice_.root)
-            end_workers([slice_])
-            host.client.close()
-        world.end()
-        return [times.total, *(times.of(worker.process.pid) for worker in workers)]
-
-    assert course("first", 0) == course("other", 0.003)

@@ -173,16 +173,6 @@ def test_the_log_comes_by_itself(served: Served, client_program: str) -> None:
     assert (records[1].kind, records[1].pid) == (rmcalls.END, program.pid)
 
 
-def test_a_child_keeps_its_parents_channels(served: Served, client_program: str) -> None:
-    """What it inherited is the parent's open file."""
-    program = Program(client_program, served.root).start()
-    child = program.number("fork")
-    program.kill()
-    assert [group.pid for group in groups(served)] == [program.pid]
-    os.kill(child, signal.SIGKILL)
-    until(lambda: not groups(served), lambda: "its groups stay")
-
-
 @pytest.mark.nightly  # with the sanitized build, which `make nightly-builds` has
 def test_a_sanitized_driver_obeys(
     scratch: str, simdriver_sanitized: str, simrm_sanitized: str, monkeypatch: pytest.MonkeyPatch

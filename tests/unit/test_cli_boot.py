@@ -186,14 +186,6 @@ def test_usage(call: Call, command: str) -> None:
     assert out.endswith(f"{tail}\n" if tail else "]\n")
 
 
-@pytest.mark.parametrize("words", [["--help"], ["-?"], ["-k", "--he", "frob"], ["help"]])
-def test_help(call: Call, words: list[str]) -> None:
-    code, out, err = call(*words)
-    assert (code, err) == (0, "")
-    for word in (*HOT, "sim", "completion", "--no-inventory", "Examples:"):
-        assert word in out
-
-
 @pytest.mark.parametrize("group", ["vgpu", "cdi", "config", "runtime", "sim"])
 def test_help_of_a_group_cuts_no_sentence_off(call: Call, group: str) -> None:
     code, out, err = call(group, "--help")

@@ -119,11 +119,6 @@ def test_includes_have_no_circle() -> None:
     assert found == CIRCLES
 
 
-def test_what_a_circle_is() -> None:
-    assert circles({"a": {"b"}, "b": {"c"}, "c": set()}) == ""
-    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set()}) == "b c"
-
-
 MAPS = [name for name in NATIVE if os.path.basename(name) == "README.md"]
 
 

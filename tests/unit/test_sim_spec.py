@@ -6,7 +6,7 @@ import pytest
 
 from nvc.base.errors import InputError
 from nvc.testing.sim.models import MODELS
-from nvc.testing.sim.spec import SimSpec, gpus_of, parse_mig
+from nvc.testing.sim.spec import SimSpec, gpus_of
 
 
 @pytest.mark.parametrize("model", sorted(MODELS))
@@ -28,13 +28,6 @@ def test_profiles_have_their_sizes() -> None:
     seven = gpus_of(SimSpec(mig=("7x1g.10gb",)))[0].mig
     assert [mig.gpu_instance for mig in seven] == list(range(7, 14))
     assert gpus_of(SimSpec(mig=("7g.80gb",)))[0].mig[0].gpu_instance == 0
-
-
-@pytest.mark.parametrize("model", [name for name, model in MODELS.items() if model.mig])
-def test_every_profile_fits_alone(model: str) -> None:
-    for profile in MODELS[model].mig:
-        assert parse_mig(profile.name, MODELS[model]) == (profile.name,)
-        assert len(gpus_of(SimSpec(model=model, mig=(profile.name,)))[0].mig) == 1
 
 
 @pytest.mark.parametrize(

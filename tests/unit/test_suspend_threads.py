@@ -13,7 +13,6 @@ import pytest
 from nvc.daemon.suspend.threads import Threads
 
 PID = 100
-Sleep = Callable[[float], None]
 
 
 def thread(proc: Path, tid: int, state: str, ran: int) -> None:

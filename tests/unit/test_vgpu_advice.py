@@ -24,6 +24,11 @@ IDLE = Load("idle", 0.0, 0.0, processes=1)
 UNKNOWN = Load("any", processes=1)
 
 
+ENTRY = Entry("f1", "/run/nvc/vgpu/f1", 1, 1, "/rootfs", "/usr/lib", 1000, ())
+WEIGHT, NATIVE = (POLICIES.index(name) for name in ("weight", "native"))
+DEVICE = SliceDeviceStatus("GPU-A", "0", "NVIDIA X1", 80 * GIB, GIB, 5, policy=WEIGHT)
+
+
 def situation(*loads: Load, policy: str = "weight", **more: Any) -> Situation:
     return Situation(more.pop("uuid", "GPU-0"), "0", "NVIDIA X1", POLICIES.index(policy), loads, **more)
 
@@ -72,13 +77,11 @@ def test_side_by_side() -> None:
 
 
 def test_situations_are_what_slices_and_nvcd_say() -> None:
-    entry = Entry("f1", "/run/nvc/vgpu/f1", 1, 1, "/rootfs", "/usr/lib", 1000, ())
-    weight, native = POLICIES.index("weight"), POLICIES.index("native")
-    device = SliceDeviceStatus("GPU-A", "1", "NVIDIA X1", 80 * GIB, GIB, 5, weight=4, kept=True, policy=weight)
-    one = SliceStatus(entry, "f1", (7,), (device,), (), name="chat")
-    other = one.replace(entry=entry.replace(key="f2"), name="free")
-    other = other.replace(devices=(device.replace(uuid="GPU-B", index="0", policy=native),))
-    gone = one.replace(entry=entry.replace(key="f3"), pids=(), name="gone")
+    device = DEVICE.replace(index="1", weight=4, kept=True)
+    one = SliceStatus(ENTRY, "f1", (7,), (device,), (), name="chat")
+    other = one.replace(entry=ENTRY.replace(key="f2"), name="free")
+    other = other.replace(devices=(device.replace(uuid="GPU-B", index="0", policy=NATIVE),))
+    gone = one.replace(entry=ENTRY.replace(key="f3"), pids=(), name="gone")
     had = {("f1", "GPU-A"): Received(0.5, 0.2, 9), ("f2", "GPU-B"): Received(0.5, 0.2, 9)}
     state = {"devices": [{"uuid": "gpu-a", "busyPercent": 90, "used": GIB}, None]}
     first, second = situations(Picture((one, other, gone), had, {}, 0.0, 1.0), state, {})
@@ -112,24 +115,16 @@ def test_who_leaves_the_gpu_before_its_timeslice_ends_waits_for_each_step(
         mine_had = {"key": "f1", "timesliceUs": timeslice}
         return {"devices": [{"uuid": "GPU-A", "processes": [mine, other, None], "had": [mine_had]}]}
 
-    entry = Entry("f1", "/run/nvc/vgpu/f1", 1, 1, "/rootfs", "/usr/lib", 1000, ())
-    weight = POLICIES.index("weight")
-    device = SliceDeviceStatus("GPU-A", "0", "NVIDIA X1", 80 * GIB, GIB, 5, weight=4, policy=weight)
-    one = SliceStatus(entry, "f1", (7,), (device,), (), name="chat")
+    one = SliceStatus(ENTRY, "f1", (7,), (DEVICE.replace(weight=4),), (), name="chat")
     (found,) = situations(Picture((one,), {}, {}, 0.0, 1.0), state(1), state(0))
     assert found.loads[0].step == step
 
 
 def test_without_nvcd_nothing_is_taken_for_idle() -> None:
     """No figures and no nvcd: the slice may have worked. The advice says what is missing."""
-    entry = Entry("f1", "/run/nvc/vgpu/f1", 1, 1, "/rootfs", "/usr/lib", 1000, ())
-    weight = POLICIES.index("weight")
-    device = SliceDeviceStatus("GPU-A", "0", "NVIDIA X1", 80 * GIB, GIB, 5, weight=4, policy=weight)
-    account = Account(0, 7, "python3", (GIB,))
-    one = SliceStatus(
-        entry, "f1", (7,), (device.replace(not_enforced="nvcd does not run"),), (account,), name="a"
-    )
-    other = one.replace(entry=entry.replace(key="f2"), name="b")
+    device, account = DEVICE.replace(weight=4, not_enforced="nvcd does not run"), Account(0, 7, "python3", (GIB,))
+    one = SliceStatus(ENTRY, "f1", (7,), (device,), (account,), name="a")
+    other = one.replace(entry=ENTRY.replace(key="f2"), name="b")
     (found,) = situations(Picture((one, other), {}, {}, 0.0, 1.0), {}, {})
     assert [load.kind for load in found.loads] == ["not measured"] * 2
     made = advise(found, False)
@@ -139,10 +134,9 @@ def test_without_nvcd_nothing_is_taken_for_idle() -> None:
 
 def test_where_the_shim_keeps_time() -> None:
     """It measures slices with a cap alone, and a policy that needs nvcd would not be enforced."""
-    entry = Entry("f1", "/run/nvc/vgpu/f1", 1, 1, "/rootfs", "/usr/lib", 1000, ())
-    device = SliceDeviceStatus("GPU-A", "0", "NVIDIA X1", 80 * GIB, GIB, 5, policy=POLICIES.index("fixed"))
-    capped = SliceStatus(entry, "f1", (7,), (device.replace(cores=20),), (Account(0, 7, "a", (GIB,)),), name="a")
-    other = capped.replace(entry=entry.replace(key="f2"), devices=(device,), name="b")
+    device = DEVICE.replace(policy=POLICIES.index("fixed"))
+    capped = SliceStatus(ENTRY, "f1", (7,), (device.replace(cores=20),), (Account(0, 7, "a", (GIB,)),), name="a")
+    other = capped.replace(entry=ENTRY.replace(key="f2"), devices=(device,), name="b")
     state = {"devices": [{"uuid": "GPU-A", "time": "by the shim, because it is old"}]}
     (found,) = situations(Picture((capped, other), {}, {}, 0.0, 1.0), state, state)
     assert [load.kind for load in found.loads] == ["idle", "not measured"]
