@@ -38,7 +38,8 @@ def test_every_command(stage: str, launcher: str, sim_root: Callable[..., str], 
     blocks = re.findall(r"^```sh\n(.*?)^```$", rest, re.MULTILINE | re.DOTALL)
     shown = []
     for number, block in enumerate(blocks):
-        script = block.replace("/tmp/", f"{scratch}/")
+        script = block.replace("/tmp/", f"{scratch}/").replace("--seconds 10", "--seconds 4")
+        script = script.replace("--seconds 3", "--seconds 1")
         alone = "mkdir -p /run/nvc && mount -t tmpfs -o mode=700 tmpfs /run/nvc\n"
         path = os.path.join(scratch, f"block{number}")
         with open(path, "w", encoding="ascii") as out:

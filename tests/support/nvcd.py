@@ -106,12 +106,6 @@ class Place:
         os.chmod(f"{directory}/{uuid}.new", 0o600)
         os.rename(f"{directory}/{uuid}.new", f"{directory}/{uuid}")
 
-    def waited(self) -> float:
-        """Seconds that nvcd and all tenants but the first waited for processors that others had."""
-        assert self.daemon is not None
-        pids = [self.daemon.pid, *(tenant.pid for tenant in self.tenants[1:])]
-        return sum(processor(pid)[1] for pid in pids)
-
     def end(self) -> None:
         for tenant in self.tenants:
             tenant.end()
@@ -168,15 +162,6 @@ class Daemon:
         with open(self.log, encoding="utf-8") as log:
             return log.read()
 
-    def cpu(self) -> float:
-        """Seconds of processor time that it has used, exactly."""
-        return processor(self.pid)[0]
-
-    def memory(self) -> int:
-        """Its resident bytes."""
-        with open(f"/proc/{self.pid}/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
     def family(self) -> list[int]:
         """It and its helpers."""
         with open(f"/proc/{self.pid}/task/{self.pid}/children", encoding="ascii") as file:
@@ -198,13 +183,6 @@ class Daemon:
                 assert self.place.time.finish(self.process) == 0, self.said()
         finally:
             self.notified.close()
-
-
-def processor(pid: int) -> tuple[float, float]:
-    """Seconds that a process of one thread ran, and that it waited for a processor (proc(5), schedstat)."""
-    with open(f"/proc/{pid}/schedstat", encoding="ascii") as file:
-        ran, waited, _ = map(int, file.read().split())
-    return ran / 1e9, waited / 1e9
 
 
 def proportional(pid: int) -> int:
