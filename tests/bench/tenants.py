@@ -6,8 +6,6 @@ import json
 import os
 import subprocess
 
-DEVICE = os.environ.get("NVC_BENCH_DEVICE", "")  # where no option names one
-
 
 class Gpu:
     """The GPU that is measured, and how nvc-cli is called for it."""
@@ -39,19 +37,6 @@ class Gpu:
     def slice(self, *options: str, memory: str = "8GiB") -> list[str]:
         """The words before a program that is to have a slice of it."""
         return [*self.nvc, "vgpu", "run", f"--device={self.uuid}", f"--memory={memory}", *options, "--"]
-
-    def clock(self) -> str:
-        """What it runs at: work that heats the GPU runs faster in the pauses of a cap."""
-        query = [
-            "nvidia-smi",
-            f"--id={self.uuid}",
-            "--query-gpu=clocks.sm,power.draw",
-            "--format=csv,noheader",
-        ]
-        try:
-            return subprocess.run(query, capture_output=True, text=True).stdout.strip()
-        except FileNotFoundError:
-            return ""
 
     def environment(self, **more: str) -> dict[str, str]:
         """With or without a slice, a program sees this GPU alone."""

@@ -150,7 +150,6 @@ def steps(variables: dict[str, str], wait: bool = True) -> float:
 
 
 def test_pytorch_training(sliced: Sliced, measured: Measured) -> None:
-    """tests/bench/training.py measures more of it, and longer."""
     shim = {"LD_LIBRARY_PATH": f"{sliced.libraries}:{os.environ.get('LD_LIBRARY_PATH', '')}"}
     alone, queued = steps({}), steps({}, wait=False)
     busy = min(1.0, alone / queued)
