@@ -38,12 +38,12 @@ def summary(text: str) -> tuple[int, float]:
 
 def test_steps_take_the_time_that_they_say(spin: str, env: dict[str, str]) -> None:
     """No GPU does more of them than fit; and it does some."""
-    done = run(spin, "--kernel", "2ms", "--seconds", "2.5", env=env)
+    done = run(spin, "--kernel", "2ms", "--seconds", "1.2", env=env)
     head, *seconds, _ = done.stdout.splitlines()
     assert head == "NVIDIA H100 80GB HBM3 (simulated): 0.00 of 79.11 GiB taken"
-    assert len(seconds) in (1, 2) and all(SECOND.match(line) for line in seconds), seconds
+    assert len(seconds) <= 1 and all(SECOND.match(line) for line in seconds), seconds
     steps, took = summary(done.stdout)
-    assert 10 < steps <= (took + 0.05) / 0.002 and took >= 2.5
+    assert 10 < steps <= (took + 0.05) / 0.002 and took >= 1.2
 
 
 def test_half_the_load_leaves_pauses(spin: str, env: dict[str, str]) -> None:

@@ -17,6 +17,7 @@ from support.facts import MIG_UUID_0, UUID_0, facts, gpu
 from nvc.base.errors import InputError
 from nvc.kubernetes.api.access import by_kubeconfig, in_cluster
 from nvc.kubernetes.api.pool import NAME_MAX, Mark, Owner, changes, foreign, mark_of, name_of, parts_of
+from nvc.kubernetes.claims import give
 from nvc.kubernetes.claims.checkpoint import Checkpoint, is_uid
 from nvc.kubernetes.claims.claim import Allocation, Consumer, Given, allocation_of
 from nvc.kubernetes.claims.devices import Device, Place, Taint, architecture, devices_of, document, semantic
@@ -234,6 +235,34 @@ def test_alternatives_and_whom_parameters_are_for() -> None:
     first, second = given_of(claim("c", results, requests, config))
     assert (first.request, first.cores, POLICIES[first.policy], first.weight) == ("a", 9, "fair", 2)
     assert (second.request, second.cores, POLICIES[second.policy], second.weight) == ("b", 0, "soft", 2)
+
+
+def with_period(*configs: dict[str, Any], cores: str = "25") -> Given:
+    (one,) = given_of(claim("c", [result("a", "gpu-0", "2Gi", cores)], config=list(configs)))
+    return one
+
+
+def test_a_claims_period_wins_over_its_classes() -> None:
+    """From its parameters to the slice."""
+    assert with_period().period_us == 0
+    assert with_period(parameters("FromClass", period="1s")).period_us == 1_000_000
+    one = with_period(parameters("FromClass", period="1s"), parameters(period="50ms"))
+    assert one.period_us == 50_000
+    part = give._part(Allocation("0b2e", "ml", "c", (one,)), 0)
+    assert (part.uuid, part.cores, part.period_us) == (one.uuid, 25, 50_000)
+
+
+@pytest.mark.parametrize(
+    ("period", "cores", "cause"),
+    [
+        ("5ms", "25", "period: .*want 20ms to 1s"),
+        (50, "25", 'period: .*want a text like "50ms"'),
+        ("50ms", "100", "period: 50ms: .*policy native of gpu-0 has no periods"),
+    ],
+)
+def test_what_is_no_period_of_a_claim(period: object, cores: str, cause: str) -> None:
+    with pytest.raises(ClaimError, match=cause):
+        with_period(parameters(period=period), cores=cores)
 
 
 @pytest.mark.parametrize("class_says", [None, False, True])

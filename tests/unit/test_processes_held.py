@@ -100,7 +100,7 @@ def test_signals_do_not_disturb_the_question_whether_a_process_is_over() -> None
     before = signal.signal(signal.SIGALRM, lambda *_: None)
     try:
         signal.setitimer(signal.ITIMER_REAL, 2e-5, 2e-5)
-        assert not any(processes.is_over(os.getpid()) for _ in range(5000))
+        assert not any(processes.is_over(os.getpid()) for _ in range(1500))
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
