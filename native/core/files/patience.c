@@ -33,6 +33,7 @@ struct work {
     atomic_int ready; /* the child has done all, and waits until its descriptors were taken */
     atomic_int taken;
     int failed; /* errno of a child that could not begin */
+    pid_t caller;
     int number; /* the child's in /proc */
     int count;
     bool wanted; /* there are descriptors to take */
@@ -89,6 +90,9 @@ static int child(void *argument)
 {
     struct work *work = argument;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    pid_t parent = getppid();
+    if (parent && parent != work->caller) /* that has ended before */
+        _exit(1);
     if (syscall(SYS_close_range, 0U, ~0U, CLOSE_RANGE_UNSHARE) < 0)
         work->failed = errno;
     for (int i = 0; i < work->count && !work->failed; i++) {
@@ -157,6 +161,7 @@ static struct work *prepared(const struct nvc_look *asks, int count)
     struct work *work = calloc(1, room);
     if (!work)
         return NULL;
+    work->caller = getpid();
     work->count = count;
     memcpy(work->asks, asks, (size_t)count * sizeof(*asks));
     char *data = (char *)work + size;
