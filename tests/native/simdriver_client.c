@@ -152,8 +152,6 @@ static CUresult obey(const char *command, const char *one, const char *other)
         return ipc_get(address);
     if (strcmp(command, "ipc-open") == 0)
         return ipc_open(one);
-    if (strcmp(command, "ipc-close") == 0)
-        return cuIpcCloseMemHandle(address);
     if (strcmp(command, "write") == 0)
         return cuMemcpyHtoD_v2(address, &word, sizeof(word));
     if (strcmp(command, "read") == 0)
