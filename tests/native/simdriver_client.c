@@ -2,7 +2,7 @@
  *
  *   init | context DEVICE | another DEVICE (a context beside that) | alloc BYTES | free ADDRESS | managed BYTES | info | sync
  *   launch NAME COUNT | time NAME COUNT   the second answers with milliseconds, by events
- *   ipc-get ADDRESS | ipc-open HANDLE | ipc-close ADDRESS | write ADDRESS WORD | read ADDRESS
+ *   ipc-get ADDRESS | ipc-open HANDLE | write ADDRESS WORD | read ADDRESS
  *   fork                                  a child that only holds what it inherited; answers with its pid
  *   close-all                             closes every descriptor above 2, as careless programs do
  *
