@@ -157,14 +157,13 @@ nightly-faults: $(BUILD)/.packages-test stage
 	@$(MAKE) --no-print-directory faults FAULTS="--fresh $(FAULTS)"
 
 bench: export NVC_STAGE := $(CURDIR)/$(BUILD)/prefix
-bench: stage ## time `configure`, the hook, `docker run`, slices, and tenants side by side; PEER=/path/to/nvidia-container-cli times both in one run
+bench: stage ## time `configure`, the hook, `docker run`, and tenants side by side; PEER=/path/to/nvidia-container-cli times both in one run
 	@$(MAKE) -s --no-print-directory install PREFIX="$$NVC_STAGE" DESTDIR=
 	$(RUN) tests/bench/configure.py $(if $(PEER),--peer $(PEER)) $(BENCH)
 	$(RUN) tests/bench/hook.py $(if $(HOOK_PEER),--peer $(HOOK_PEER))
 	$(RUN) tests/bench/cdi.py $(if $(CTK_PEER),--peer $(CTK_PEER))
 	$(RUN) tests/bench/docker.py
 	$(RUN) tests/bench/tracer.py
-	$(RUN) tests/bench/vgpu.py $(if $(PEER_SHIM),--peer-shim $(PEER_SHIM))
 	$(RUN) tests/bench/together.py $(if $(PEER_SHIM),--peer-shim $(PEER_SHIM)) $(TOGETHER)
 
 bundle: stage ## build/bundle: all that a host without a network needs

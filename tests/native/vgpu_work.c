@@ -6,7 +6,6 @@
  *   idle=MS      after so long nothing more is launched      short=N   so many kernels first take a 4096th of it
  *   trace=MS     a line each: milliseconds, kernels so far   rest=US, aside=US   after each synchronisation, before it
  *   rounds=N     of a kernel's loop, as printed before       cost=N        prints ns of a launch, N times, and ends
- *   probe=start|small|large|resident|threads   prints us of cuInit and a context, ns of an allocation, KiB, or threads; ends
  *
  * `spin` is a kernel that waits for the next one, in another stream. `churn=1` replaces streams all the time, `captures=1`
  * captures graphs in another thread. With `mixed=N` every second kernel takes N times as long. Prints `start` and the rounds, then, for the time after `warm`:
@@ -47,7 +46,7 @@ static CUgraphExec graph;
 static CUdeviceptr memory; /* of what is no kernel */
 static _Atomic uint64_t done, longest;
 static _Atomic bool counting, ending;
-static const char *kind = "plain", *probe;
+static const char *kind = "plain";
 static uint64_t work = 1000000, batch = 1, threads = 1, streams = 1, nodes = 1, trace, blocks = 1;
 static uint64_t captures, cost, captured, churn, idle, short_ones, mixed, rounds, rest, aside;
 static double seconds = 1, warm = 0.2;
@@ -161,45 +160,6 @@ static void print_cost(void)
     }
 }
 
-static void print_allocations(size_t size, int count)
-{
-    for (int n = 0; n < 9; n++) {
-        CUdeviceptr at;
-        double from = now();
-        for (int i = 0; i < count; i++) {
-            must(CU(cuMemAlloc_v2)(&at, size), "cuMemAlloc");
-            must(CU(cuMemFree_v2)(at), "cuMemFree");
-        }
-        printf("%.1f ", (now() - from) * 1e9 / count);
-    }
-}
-
-/* A line of /proc/self/status. */
-static void print_status(const char *name)
-{
-    char line[256];
-    FILE *status = fopen("/proc/self/status", "r");
-    while (status && fgets(line, sizeof(line), status))
-        if (strncmp(line, name, strlen(name)) == 0)
-            printf("%ld", strtol(line + strlen(name), NULL, 10));
-}
-
-static int print_probe(double start)
-{
-    CUdeviceptr at;
-    if (strcmp(probe, "start") == 0)
-        printf("%.0f", start * 1e6);
-    must(CU(cuMemAlloc_v2)(&at, 1024), "cuMemAlloc"); /* of which the rest of a chunk stays */
-    if (strcmp(probe, "small") == 0)
-        print_allocations(1024, 1000);
-    if (strcmp(probe, "large") == 0)
-        print_allocations(64 << 20, 20);
-    if (strcmp(probe, "resident") == 0 || strcmp(probe, "threads") == 0)
-        print_status(*probe == 'r' ? "VmRSS:" : "Threads:");
-    printf("\n");
-    return 0;
-}
-
 static void note_longest(double from)
 {
     uint64_t took = (uint64_t)((now() - from) * 1e9), seen = longest;
@@ -310,8 +270,6 @@ static void read_arguments(char **words)
             warm = atof(value);
         if (strcmp(*words, "kind") == 0)
             kind = value;
-        if (strcmp(*words, "probe") == 0)
-            probe = value;
     }
 }
 
@@ -350,12 +308,9 @@ int main(int count, char **words)
         return fprintf(stderr, "%s\n", dlerror()), 2;
     setvbuf(stdout, NULL, _IOLBF, 0);
     const char *wanted = kind;
-    double loaded = now();
     MUST(cuInit, (unsigned int), 0);
     MUST(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice), &context, 0);
     MUST(cuCtxSetCurrent, (CUcontext), context);
-    if (probe)
-        return print_probe(now() - loaded);
     MUST(cuModuleLoadData, (CUmodule *, const void *), &module, text);
     MUST(cuModuleGetFunction, (CUfunction *, CUmodule, const char *), &function, module, "sim_spin_for");
     MUST(cuModuleGetFunction, (CUfunction *, CUmodule, const char *), &wait_for, module, "sim_wait_for");
