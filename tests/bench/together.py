@@ -1,7 +1,7 @@
 """Tenants of one GPU side by side: steps a second, latency, energy, in each way to share it, by turns in one run.
 
     python3 tests/bench/together.py [--bin DIR] [--root DRIVER_ROOT] [--device ID] [--only GROUP ...]
-        [--seconds 5] [--rounds 3] [--minutes 30] [--kill 100] [--peer-shim /path/libvgpu.so] [--report FILE]
+        [--seconds 5] [--rounds 3] [--minutes 30] [--peer-shim /path/libvgpu.so] [--report FILE]
         [-o json]
 
 As root. The tenants are programs of our own (tests/native/vgpu_steps.c): decode loops whose step of 2 ms is a
@@ -31,9 +31,8 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(1, os.path.dirname(sys.path[0]))
 
 from support import REPO, STAGE
-from support.together import EIGHT, TENANTS_OF_NVCD, Case, Kills, Sample, equal, goals, report, rows
+from support.together import EIGHT, TENANTS_OF_NVCD, Case, Sample, equal, goals, report, rows
 from tenants import Gpu
-from together_kill import kill
 from together_run import Failed, Machine
 
 APART = "NVC_BENCH_APART"
@@ -63,7 +62,6 @@ def plan() -> dict[str, list[Case]]:
             *(Case("decode", way, EIGHT) for way in uneven),
         ],
         "nvcd": [equal("weight", TENANTS_OF_NVCD)],
-        "kill": [],
         "mix": [*alone(*kinds), *each(2, "mix"), *each(4, "mix")],
         "train": [*alone("train"), *each(2, "train"), *each(4, "train")],
         "eager": [*alone("eager"), *each(2, "eager"), *each(4, "eager")],
@@ -81,7 +79,6 @@ class Run:
         self.machine, self.options = machine, options
         self.deadline = time.monotonic() + 60 * options.minutes
         self.samples: dict[Case, list[Sample]] = {}
-        self.kills: Kills | None = None
         self.not_run: dict[str, str] = {}
         self.head: list[tuple[str, str]] = []
 
@@ -115,25 +112,6 @@ class Run:
                 )
                 self.write()
 
-    def kill(self) -> None:
-        """A tenant is killed again and again under `concurrent`."""
-        why = self.machine.lacks("concurrent") or ("the time was over" if self.over() else "")
-        wanted = self.options.kill
-        if not why:
-            try:
-                kill(self.machine, "concurrent", wanted, self.deadline - 2, self.note)
-            except Failed as error:
-                why = f"failed: {' '.join(str(error).split())}"
-        done = self.kills.done if self.kills else 0
-        if done < wanted:
-            self.leave(f"kill, {done} of {wanted} done", why or "the time was over")
-
-    def note(self, kills: Kills) -> None:
-        self.kills = kills
-        if kills.done % 10 == 0 or kills.late:
-            print(f"killed {kills.done} of {kills.wanted}", file=sys.stderr)
-            self.write()
-
     def leave(self, name: str, why: str) -> None:
         """Say that something did not run."""
         self.not_run[name] = why
@@ -164,7 +142,7 @@ class Run:
 
     def text(self) -> str:
         """The report, in Markdown."""
-        return report(self.head, rows(self.samples), self.kills, list(self.not_run.items()))
+        return report(self.head, rows(self.samples), list(self.not_run.items()))
 
     def write(self) -> None:
         """Keep what there is: a run that is ended from outside loses nothing but its last case."""
@@ -186,9 +164,8 @@ class Run:
             ],
             "goals": [
                 {"goal": goal.text, "wanted": goal.bound, "got": goal.value, "kept": goal.kept}
-                for goal in goals(rows(self.samples), self.kills)
+                for goal in goals(rows(self.samples))
             ],
-            "kills": self.kills and self.kills._asdict(),
             "notRun": self.not_run,
         }  # fmt: skip
 
@@ -202,9 +179,6 @@ class Run:
                 self.not_run[f"group `{name}`"] = "not asked for"
             elif name == "peer" and self.machine.lacks(name):
                 self.not_run["group `peer`"] = self.machine.lacks(name)
-            elif name == "kill":
-                if self.options.kill:
-                    self.kill()
             else:
                 self.group(cases)
         self.write()
@@ -225,7 +199,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--warm", type=float, default=2, help="seconds before that")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each case")
     parser.add_argument("--minutes", type=float, default=30, help="no run begins afterwards")
-    parser.add_argument("--kill", type=int, default=100, help="how often a tenant is killed; 0: never")
     parser.add_argument(
         "--peer-shim", default=os.environ.get("PEER_SHIM", ""), help="another shim to preload"
     )

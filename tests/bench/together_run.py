@@ -1,4 +1,4 @@
-"""Tenants that do steps side by side on one GPU, in each way to share it; and tenants that are killed.
+"""Tenants that do steps side by side on one GPU, in each way to share it.
 
 Nothing waits without a bound: who does not answer in time is killed, and the run fails with what it said.
 """
@@ -10,7 +10,6 @@ import ctypes
 import os
 import select
 import signal
-import struct
 import subprocess
 import tempfile
 import time
@@ -27,7 +26,6 @@ from nvc.slices.client.nvcd import ask
 PATIENCE = 40.0  # seconds until a program has begun, or nvcd
 LATE = 10.0  # seconds after its window until a tenant has ended
 MEMORY = "6GiB"  # of a slice
-PROGRESS = struct.Struct("3Q")  # of tests/native/vgpu_steps.c: steps, end of the last one, its beginning
 #: Of a policy `none` and of plain programs: no nvcd.
 WITHOUT_NVCD = (ALONE, "mps", "peer", "slices")
 #: What tenants of a load do, by turns.
@@ -76,15 +74,11 @@ class Tenant:
 
     def __init__(self, words: list[str], variables: dict[str, str], kind: str) -> None:
         self.kind, self.pid = kind, 0
-        self.progress = tempfile.NamedTemporaryFile(prefix="nvc-bench-")
-        self.progress.write(bytes(PROGRESS.size))
-        self.progress.flush()
         self.error = tempfile.TemporaryFile()
         self.buffer = b""
         self.process = subprocess.Popen(
-            [*words, f"progress={self.progress.name}"], env=variables, stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=self.error,
-        )  # fmt: skip
+            words, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.error
+        )
 
     def said(self) -> str:
         self.error.seek(0)
@@ -132,12 +126,6 @@ class Tenant:
             raise Failed(f"a tenant ({self.kind}) said {count}, and {len(times)} words")
         return Had(self.kind, tuple(int(word) / 1000 for word in times[1:]))
 
-    def steps(self) -> tuple[int, int, int]:
-        """How far it is: steps, nanoseconds when the last one ended, and began."""
-        with open(self.progress.name, "rb") as file:
-            steps, ended, began = PROGRESS.unpack(file.read(PROGRESS.size))
-        return steps, ended, began
-
     def kill(self) -> None:
         """End the program itself at once; `vgpu run` ends then, too."""
         with contextlib.suppress(ProcessLookupError):
@@ -160,7 +148,6 @@ class Tenant:
             with contextlib.suppress(BrokenPipeError):
                 stream.close()
         self.error.close()
-        self.progress.close()
 
 
 def processor(pid: int) -> float:
@@ -228,10 +215,10 @@ class Machine:
                 made.end()
         self.rounds["eager"] = self.rounds["decode"]
 
-    def start(self, case: Case, at: int, variables: dict[str, str], kind: str = "") -> Tenant:
+    def start(self, case: Case, at: int, variables: dict[str, str]) -> Tenant:
         """The tenant of that place."""
         kinds = KINDS.get(case.load, (case.load,))
-        kind = kind or kinds[at % len(kinds)]
+        kind = kinds[at % len(kinds)]
         prefix: list[str] = []
         more = dict(variables)
         if case.way == "slices":

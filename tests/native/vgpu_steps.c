@@ -6,19 +6,16 @@
  *   us=N          microseconds of a step, alone        layers=N    each writes a part of the memory and computes
  *   kernels=N     of a layer                           memory=MIB  that a step writes
  *   rounds=N      of a kernel's loop, as printed before; else it is found by the device's clock
- *   progress=FILE three numbers of 64 bits: steps that ended, when the last one did, and when it began (CLOCK_MONOTONIC, ns)
  *
  * Prints `ready PID ROUNDS`. A line `FROM UNTIL` (CLOCK_MONOTONIC, ns) begins the work. At UNTIL it prints `done STEPS`,
  * for those that ended between the two moments, and `took` with the microseconds of each, and ends with 0. A call of the
  * driver that fails prints `error NAME CODE`, and it ends with 4. Without a line it ends with 0. */
 #include <dlfcn.h>
-#include <fcntl.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -56,16 +53,11 @@ static const char text[] =
     "add.u64 %i, %i, %s;\nsetp.lt.u64 %p, %i, %n;\n@%p bra F;\n"
     "E:\nret;\n}\n";
 
-struct progress {
-    _Atomic uint64_t steps, ended, began;
-};
-
 static void *library, *compute, *fill, *stream, *graph, *events[AHEAD];
-static struct progress own, *progress = &own;
 static address memory;
 static uint64_t step_us = 2000, layers = 24, kernels = 7, mebibytes = 768, rounds;
 static int processors;
-static const char *kind = "decode", *progress_file;
+static const char *kind = "decode";
 static float took[MOST_STEPS]; /* microseconds */
 static size_t steps;
 
@@ -190,9 +182,6 @@ static void calibrate(bool simulated)
 
 static void finish_step(uint64_t from, uint64_t until, uint64_t start, uint64_t end)
 {
-    progress->began = start;
-    progress->ended = end;
-    progress->steps++;
     if (end >= from && end < until && steps < MOST_STEPS)
         took[steps++] = (float)(end - start) / 1000;
 }
@@ -248,22 +237,11 @@ static void read_arguments(char **words)
                 *numbers[i].to = strtoull(value, NULL, 10), known = true;
         if (strcmp(*words, "kind") == 0)
             kind = value;
-        else if (strcmp(*words, "progress") == 0)
-            progress_file = value;
         else if (!known)
             fprintf(stderr, "%s: unknown\n", *words), exit(2);
     }
     if (!layers || !kernels || !mebibytes)
         fprintf(stderr, "layers, kernels and memory are at least 1\n"), exit(2);
-}
-
-static void share_progress(void)
-{
-    int fd = open(progress_file, O_RDWR | O_CLOEXEC);
-    void *mapped = fd < 0 ? MAP_FAILED : mmap(NULL, sizeof(own), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (mapped == MAP_FAILED)
-        perror(progress_file), exit(2);
-    progress = mapped;
 }
 
 int main(int count, char **words)
@@ -273,8 +251,6 @@ int main(int count, char **words)
     unsigned long long from, until;
     (void)count;
     read_arguments(words + 1);
-    if (progress_file)
-        share_progress();
     library = dlopen("libcuda.so.1", RTLD_NOW);
     if (!library)
         return fprintf(stderr, "%s\n", dlerror()), 2;

@@ -70,19 +70,6 @@ class Row(NamedTuple):
         return max(abs(100 * rate / self.total - 100 * weight / whole) for rate, weight in pairs)
 
 
-class Kills(NamedTuple):
-    """Tenants that were ended by SIGKILL with work in flight, and what the others did then."""
-
-    wanted: int
-    done: int
-    delays: tuple[
-        float, ...
-    ]  # milliseconds until the last of the others had ended a step that began afterwards
-    restarts: int  # of others that got an error
-    late: int  # how often somebody was not back within the time
-    limit: float = 2000.0
-
-
 class Goal(NamedTuple):
     """What is wanted of a figure, and the figure. Without one, `why` says why."""
 
@@ -184,7 +171,7 @@ def equal(way: str, count: int, load: str = "decode") -> Case:
     return Case(load, way, (1,) * count)
 
 
-def goals(found: Mapping[Case, Row], kills: Kills | None) -> list[Goal]:
+def goals(found: Mapping[Case, Row]) -> list[Goal]:
     """What is wanted, of decode loops."""
 
     def ratio(
@@ -220,18 +207,6 @@ def goals(found: Mapping[Case, Row], kills: Kills | None) -> list[Goal]:
         ]
     eight = Case("decode", "weight", EIGHT)
     made += [figure("`weight` 1 to 8, 8: points off", "points", eight, high=2), cost_of_nvcd(found)]
-    if kills:
-        longest = max(kills.delays, default=None)
-        made += [
-            Goal(
-                "a tenant killed: ms until all others go on",
-                longest,
-                high=kills.limit,
-                why="none was killed",
-            ),
-            Goal("tenants killed", kills.done, low=kills.wanted),
-            Goal("others that were not back in time", kills.late, high=0),
-        ]
     return made
 
 
@@ -288,13 +263,12 @@ def table_of_rows(found: Iterable[Row]) -> list[str]:
 def report(
     about: Iterable[tuple[str, str]],
     found: Mapping[Case, Row],
-    kills: Kills | None,
     not_run: Sequence[tuple[str, str]],
 ) -> str:
     """The whole, in Markdown. `not_run`: a case, and why."""
     lines = ["# Tenants side by side", "", "| what | value |", "| --- | --- |"]
     lines += [f"| {name} | {value} |" for name, value in about]
-    lines += ["", "## Goals", "", *table_of_goals(goals(found, kills))]
+    lines += ["", "## Goals", "", *table_of_goals(goals(found))]
     for load in dict.fromkeys(case.load for case in found):
         of_load = [one for case, one in found.items() if case.load == load]
         alone = found.get(equal(ALONE, 1, load))
@@ -302,14 +276,6 @@ def report(
             counts = sorted({len(one.case.weights) for one in of_load} - {1})
             of_load += [alternation(alone, count) for count in counts]
         lines += ["", f"## {load}", "", *table_of_rows(of_load)]
-    if kills:
-        lines += ["", "## Killed by SIGKILL with work in flight", ""]
-        longest = max(kills.delays, default=None)
-        lines.append(
-            f"{kills.done} of {kills.wanted}. The others needed {shown(median_of(kills.delays))} ms (median), "
-            f"at most {shown(longest)} ms; {kills.restarts} got an error and were restarted; "
-            f"{kills.late} times somebody was late."
-        )
     lines += ["", "## Not run", ""]
     lines += [f"- {name}: {why}" for name, why in not_run] or ["Nothing was left out."]
     return "\n".join(lines) + "\n"

@@ -6,7 +6,6 @@ from support.together import (
     EIGHT,
     Case,
     Had,
-    Kills,
     Sample,
     equal,
     goals,
@@ -21,9 +20,9 @@ def sample(*steps: int, ms: float = 2.0, kinds: tuple[str, ...] = ("decode",), *
     return Sample(1.0, had, **more)
 
 
-def got(samples: dict[Case, list[Sample]], text: str, kills: Kills | None = None) -> object:
+def got(samples: dict[Case, list[Sample]], text: str) -> object:
     """The value of the goal of that name, and whether it was kept."""
-    (goal,) = [one for one in goals(rows(samples), kills) if one.text == text]
+    (goal,) = [one for one in goals(rows(samples)) if one.text == text]
     return (round(goal.value, 3) if goal.value is not None else goal.why), goal.kept
 
 
@@ -69,7 +68,7 @@ def test_goals_compare_one_run() -> None:
 
 def test_the_report_says_what_did_not_run() -> None:
     samples = {equal("native", 1): [sample(500)], equal("weight", 2): [sample(225, 225, ms=4.4)]}
-    text = report([("GPU", "one")], rows(samples), None, [("group `peer`", "not asked for")])
+    text = report([("GPU", "one")], rows(samples), [("group `peer`", "not asked for")])
     assert "| 2, weight | 450.0 | 0.900 | 225.0 225.0 | 4.40 | 4.40 | - | - | 1 |" in text
     assert "| 2, strict alternation (computed) | 500.0 |" in text
     assert (
