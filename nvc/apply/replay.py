@@ -27,16 +27,7 @@ from nvc.discovery.key import ABSENT, Look
 from nvc.kernel import Kernel, privileges
 from nvc.model.facts import HostFacts
 from nvc.model.request import DriverOptions, Request
-from nvc.plan.ops import (
-    AllowDevice,
-    BindDevice,
-    BindDeviceDirectory,
-    BindFile,
-    BindProc,
-    BindSocket,
-    Plan,
-    UpdateLoaderCache,
-)
+from nvc.plan import ops
 
 _FORMAT = "nvc-replay 2"
 #: The field of `record` with the instructions that allow devices.
@@ -54,7 +45,7 @@ def record(
     kernel: Kernel,
     options: DriverOptions,
     request: Request,
-    plan: Plan,
+    plan: ops.Plan,
     facts: HostFacts | None,
     configuration: tuple[tuple[str, bytes], ...],
 ) -> list[bytes]:
@@ -71,7 +62,7 @@ def record(
     seen, services = _seen_looks(kernel, options, facts)
     sources = Places(services)
     program = build_program(plan, sources, b"").packed()  # type: ignore[arg-type]
-    rules = tuple((op.major, op.minor) for op in plan.ops if isinstance(op, AllowDevice))
+    rules = tuple((op.major, op.minor) for op in plan.ops if isinstance(op, ops.AllowDevice))
     caps = privileges.PERMITTED["configure"] | (privileges.LOAD_KMODS if options.load_kmods else 0)
     roots = [plan.driver_root, plan.system_root, plan.device_root]
     head = [
@@ -104,23 +95,23 @@ class Places:
         self.looks.append((root, kind, path, answer))
         return len(self.looks) - 1
 
-    def file(self, op: BindFile) -> int:
+    def file(self, op: ops.BindFile) -> int:
         """A regular file of the driver."""
         return self._add("D", "i", op.source, b"%o %d %d %d %d" % (stat.S_IFREG, *op.identity))
 
-    def socket(self, op: BindSocket) -> int:
+    def socket(self, op: ops.BindSocket) -> int:
         """A socket, or a service's directory."""
         return self._add("D", "o", op.source, self.services[op.source])
 
-    def proc(self, op: BindProc) -> int:
+    def proc(self, op: ops.BindProc) -> int:
         """An entry of /proc/driver/nvidia."""
         return self._add("S", "t", op.source, b"%o" % (stat.S_IFDIR if op.is_directory else stat.S_IFREG))
 
-    def device(self, op: BindDevice) -> int:
+    def device(self, op: ops.BindDevice) -> int:
         """A device node."""
         return self._add("V", "v", op.source, b"%o %d" % (stat.S_IFCHR, os.makedev(op.major, op.minor)))
 
-    def device_directory(self, op: BindDeviceDirectory) -> int:
+    def device_directory(self, op: ops.BindDeviceDirectory) -> int:
         """A directory of device nodes."""
         return self._add("V", "t", op.source, b"%o" % stat.S_IFDIR)
 
@@ -131,9 +122,9 @@ class Places:
     host_file = inside
 
 
-def _names_compat(plan: Plan) -> bool:
+def _names_compat(plan: ops.Plan) -> bool:
     """Whether the loader shall take libraries of the image. The launcher repeats starts of images without such."""
-    caches = [op for op in plan.ops if isinstance(op, UpdateLoaderCache)]
+    caches = [op for op in plan.ops if isinstance(op, ops.UpdateLoaderCache)]
     return any(entry.path.startswith(COMPAT + "/") for op in caches for entry in op.entries)
 
 

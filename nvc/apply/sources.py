@@ -9,7 +9,7 @@ import stat
 from nvc.base.errors import MountError, SourceChanged
 from nvc.base.files import Closable
 from nvc.kernel import O_PATH, Kernel
-from nvc.model.facts import Identity
+from nvc.model.facts import identity_of
 from nvc.plan import ops
 
 #: Of a file that is a link, a directory or something else by now.
@@ -28,11 +28,8 @@ class Sources(Closable):
         self.opened: list[int] = []
         self.roots: dict[str, int] = {}
         self.warnings: list[str] = []
-        for kind, path in (
-            ("driver", plan.driver_root),
-            ("system", plan.system_root),
-            ("device", plan.device_root),
-        ):
+        for kind in ("driver", "system", "device"):
+            path = getattr(plan, f"{kind}_root")
             self.roots[kind] = self._keep(os.open(path, O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
 
     def _keep(self, fd: int) -> int:
@@ -46,12 +43,17 @@ class Sources(Closable):
             raise SourceChanged.of("open driver file", path, error) from None
         return fd, os.fstat(fd)
 
+    def _driver_file(self, root: str, path: str, directory: bool, follow: bool) -> tuple[int, os.stat_result]:
+        """A directory or a regular file. Raises SourceChanged, MountError."""
+        fd, st = self._open(root, path, follow)
+        if not (stat.S_ISDIR if directory else stat.S_ISREG)(st.st_mode):
+            raise MountError("open driver file", path, WRONG_KIND, REINSTALL)
+        return fd, st
+
     def file(self, op: ops.BindFile) -> int:
         """A regular file with the identity that discovery saw. Raises SourceChanged."""
-        fd, st = self._open("driver", op.source)
-        if not stat.S_ISREG(st.st_mode):
-            raise MountError("open driver file", op.source, WRONG_KIND, REINSTALL)
-        if Identity(st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns) != op.identity:
+        fd, st = self._driver_file("driver", op.source, directory=False, follow=True)
+        if identity_of(st) != op.identity:
             raise SourceChanged("open driver file", op.source, "changed since it was found")
         return fd
 
@@ -64,8 +66,7 @@ class Sources(Closable):
         st = os.fstat(fd)
         if not (stat.S_ISDIR if op.is_directory else stat.S_ISREG)(st.st_mode):
             raise MountError("open file of nvc", op.source, WRONG_KIND, "reinstall nvc")
-        found = Identity(st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns)
-        if op.identity is not None and found != op.identity:
+        if op.identity is not None and identity_of(st) != op.identity:
             raise SourceChanged("open file of nvc", op.source, "changed since it was found")
         return fd
 
@@ -76,8 +77,7 @@ class Sources(Closable):
         except OSError as error:
             raise MountError.of("open file of the container", op.source, error) from None
         st = os.fstat(fd)
-        found = Identity(st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns)
-        if not stat.S_ISREG(st.st_mode) or found != op.identity:
+        if not stat.S_ISREG(st.st_mode) or identity_of(st) != op.identity:
             raise MountError("open file of the container", op.source, "changed meanwhile", "start it again")
         return fd
 
@@ -98,10 +98,7 @@ class Sources(Closable):
 
     def proc(self, op: ops.BindProc) -> int:
         """An entry of /proc/driver/nvidia. Raises SourceChanged."""
-        fd, st = self._open("system", op.source, follow=False)
-        if not (stat.S_ISDIR if op.is_directory else stat.S_ISREG)(st.st_mode):
-            raise MountError("open driver file", op.source, WRONG_KIND, REINSTALL)
-        return fd
+        return self._driver_file("system", op.source, op.is_directory, follow=False)[0]
 
     def device(self, op: ops.BindDevice) -> int:
         """A character device that really is major:minor, whatever its name says."""
@@ -115,10 +112,7 @@ class Sources(Closable):
 
     def device_directory(self, op: ops.BindDeviceDirectory) -> int:
         """A directory of device nodes."""
-        fd, st = self._open("device", op.source, follow=False)
-        if not stat.S_ISDIR(st.st_mode):
-            raise MountError("open driver file", op.source, WRONG_KIND, REINSTALL)
-        return fd
+        return self._driver_file("device", op.source, directory=True, follow=False)[0]
 
     def close(self) -> None:
         """Close everything: the container's mounts keep what they need."""

@@ -8,7 +8,6 @@ import stat
 from nvc.base.errors import DetectionError, HostError, InitializationError, of_host
 from nvc.base.files import Closable, closing, read_up_to
 from nvc.kernel import O_PATH, Kernel
-from nvc.model.facts import Identity
 
 #: Largest file of /proc or /sys that is read, bytes. mig-minors of a big host has 300 KiB.
 PROC_LIMIT = 1 << 20
@@ -19,11 +18,6 @@ _ENOENT, _ENOTDIR, _ELOOP = 2, 20, 40
 _ROOT = "name the directory with --root, by its absolute path"
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
-
-
-def identity_of(status: os.stat_result) -> Identity:
-    """The identity of an opened file, for a later comparison on another descriptor."""
-    return Identity(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 class HostRoot(Closable):

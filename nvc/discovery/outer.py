@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from nvc.base.errors import DetectionError, InputError
 from nvc.base.files import closing
-from nvc.discovery.hostroot import HostRoot, identity_of
-from nvc.model.facts import HostFacts, Library, OuterSlice
+from nvc.discovery.hostroot import HostRoot
+from nvc.model.facts import HostFacts, Library, OuterSlice, identity_of
 from nvc.model.slices.layout import LEDGER_DIRECTORY, LEDGER_NAME, QUOTA_FILE, REAL
 
 

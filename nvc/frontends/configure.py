@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 
 from nvc.base.errors import InputError, SourceChanged
+from nvc.base.types import Callable, Protocol
 from nvc.base.value import Value
 from nvc.discovery import discover, inventory
 from nvc.kernel import check_floor
@@ -22,9 +23,6 @@ _WAITS = 3
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Protocol
-
     from nvc.apply.again import Call
     from nvc.apply.executor import Outcome
     from nvc.apply.target import Target
@@ -35,8 +33,6 @@ if TYPE_CHECKING:
     from nvc.model.selection import Selection
     from nvc.model.slices.slice import Slice
     from nvc.plan.ops import Plan
-else:
-    Protocol = object
 
 
 class Log(Protocol):

@@ -9,13 +9,8 @@ import stat
 from nvc._syscalls import ffi as ffi
 from nvc._syscalls import lib as lib
 from nvc.base.errors import InitializationError, of_host
+from nvc.base.types import Any, Protocol
 from nvc.base.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, NoReturn, Protocol
-else:
-    Protocol = object  # to import `typing` costs a container start more than all of this
 
 
 class Kernel(Protocol):
@@ -81,10 +76,6 @@ O_NOFOLLOW = 0o400000
 RESOLVE_CACHED = 0x20
 
 
-def _raise(code: int, path: str = "") -> NoReturn:
-    raise OSError(-code, posix.strerror(-code), path)
-
-
 #: mount_setattr(2) on detached trees, without which a mount would be writable for a moment.
 FLOOR = (5, 12)
 
@@ -108,7 +99,7 @@ def strerror(number: int) -> str:
 def checked(result: int, path: str = "") -> int:
     """`result`, or the OSError that a negative errno stands for."""
     if result < 0:
-        _raise(result, path)
+        raise OSError(-result, posix.strerror(-result), path)
     return result
 
 
@@ -178,9 +169,7 @@ class LinuxKernel:
         """What a descriptor stands for, as the kernel remembers it; its file system is not asked (statx(2))."""
         found = ffi.new("struct nvc_identity *")
         checked(lib.nvc_identity(fd, found))
-        return DescriptorIdentity(
-            int(found.device), int(found.inode), int(found.mount), int(found.mode), int(found.node)
-        )
+        return DescriptorIdentity(*(int(getattr(found, name)) for name in DescriptorIdentity._fields))
 
     def pidfd_open(self, pid: int) -> int:
         """A descriptor that stands for `pid` even after it is reused (pidfd_open(2))."""
@@ -225,24 +214,12 @@ class LinuxKernel:
 
         Raises OSError ETIMEDOUT or ECHILD when the child gave no report: the journal then says what is there.
         """
-        target = ffi.new("struct nvc_apply_target *")
-        target.mount_namespace = place.mount_namespace
-        target.rootfs = place.rootfs
-        target.journal = place.journal
-        target.timeout_ms = int(place.timeout * 1000)
-        target.fsuid = place.fsuid
-        target.fsgid = place.fsgid
-        target.leave = place.leave
-        target.keep = place.keep
+        fields = dict(zip(place._fields, place))
+        fields["timeout_ms"] = int(fields.pop("timeout") * 1000)
+        target = ffi.new("struct nvc_apply_target *", fields)
         report = ffi.new("struct nvc_report *")
         checked(lib.nvc_apply(program, len(program), target, report))
         return ApplyReport(
-            report.error,
-            report.op,
-            report.changes,
-            report.undo_failures,
-            _text(report.step),
-            _text(report.path),
-            tuple(_text(report.warnings).splitlines()),
-            report.failure,
-        )
+            report.error, report.op, report.changes, report.undo_failures, _text(report.step), _text(report.path),
+            tuple(_text(report.warnings).splitlines()), report.failure,
+        )  # fmt: skip

@@ -8,9 +8,9 @@ from __future__ import annotations
 import errno
 import posix
 
-from nvc.base.types import Iterator
+from nvc.base.types import Any, Iterator
 from nvc.base.value import Value
-from nvc.kernel import checked, ffi, lib
+from nvc.kernel import checked, ffi, lib, strerror
 
 # linux/bpf.h
 ALLOW_OVERRIDE = 1
@@ -85,11 +85,16 @@ def load(instructions: bytes) -> int:
         again = lib.nvc_bpf_program_load(instructions, len(instructions), log, _LOG_BYTES)
         if again >= 0:
             return int(again)
-        text = ffi.string(log).decode("utf-8", "replace")
-        lines = [line for line in text.splitlines() if line and not line.startswith("processed ")]
-        words = posix.strerror(-result).lower()
-        raise OSError(-result, f"{words} ({lines[-1]})" if lines else words)
+        raise refused(result, log)
     return int(result)
+
+
+def refused(result: int, log: Any, name: str = "") -> OSError:
+    """The error for a program that was not loaded, with the verifier's last words."""
+    text = ffi.string(log).decode("utf-8", "replace")
+    lines = [line for line in text.splitlines() if line and not line.startswith("processed ")]
+    words = strerror(-result)
+    return OSError(-result, f"{words} ({lines[-1]})" if lines else words, *filter(None, (name,)))
 
 
 def attach(cgroup: int, program: int, flags: int) -> None:

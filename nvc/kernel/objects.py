@@ -15,20 +15,10 @@ NAMED, FULL = 11, 12
 #: stopped channels; a guarded process made a control call that could not be read; a process has 4096 objects, and
 #: more of it are not seen; a process said that it made what another one has; a process that is killed
 #: for it, or meddled, started this channel of a client; a process made an object, and the table is full.
-WORDS = {
-    NEW: "new",
-    FREED: "freed",
-    CLIENT_FREED: "client-freed",
-    TIMESLICE: "timeslice",
-    KILLED: "killed",
-    EXITED: "exited",
-    MEDDLED: "meddled",
-    UNREADABLE: "unreadable",
-    CROWDED: "crowded",
-    CONTESTED: "contested",
-    NAMED: "named",
-    FULL: "full",
-}
+WORDS = dict(enumerate((
+    "new", "freed", "client-freed", "timeslice", "killed", "exited", "meddled", "unreadable", "crowded",
+    "contested", "named", "full",
+), NEW))  # fmt: skip
 
 #: Classes (cl*.h).
 CLIENT, DEVICE, SUBDEVICE, GROUP = 0x41, 0x80, 0x2080, 0xA06C

@@ -155,17 +155,12 @@ def start_probe(
     """
     _reap_ended()
     names = ffi.new("char[]", b"\0".join(name.encode() for name in libraries) + b"\0")
-    options = ffi.new("struct nvc_probe_options *")
-    options.root = root
-    options.ids = ids
-    options.uid = uid
-    options.gid = gid
-    options.memory = MEMORY_LIMIT
-    options.cpu = int(timeout) + 5
-    options.libraries = names
     directory = ffi.new("char[]", cgroup.encode("utf-8", "surrogateescape"))
     wanted = ffi.new("struct nvc_probe_limit[]", [(one.soft, one.hard, one.uuid.encode()) for one in limits])
-    options.cgroup, options.limits, options.limit_count = directory, wanted, len(limits)
+    options = ffi.new("struct nvc_probe_options *", {
+        "root": root, "ids": ids, "uid": uid, "gid": gid, "memory": MEMORY_LIMIT, "cpu": int(timeout) + 5,
+        "libraries": names, "cgroup": directory, "limits": wanted, "limit_count": len(limits),
+    })  # fmt: skip
     fd = ffi.new("int *")
     pidfd = ffi.new("int *")
     pid = lib.nvc_probe_start(options, fd, pidfd)

@@ -12,7 +12,7 @@ import struct
 
 from nvc.base.types import Any
 from nvc.base.value import Value
-from nvc.kernel import checked, ffi, lib, strerror
+from nvc.kernel import bpf, checked, ffi, lib
 
 _LOG_BYTES = 1 << 20
 _LOOKUP, _UPDATE, _DELETE = 1, 2, 3  # linux/bpf.h: enum bpf_cmd
@@ -157,10 +157,7 @@ def load(program: Program, license_text: str, maps: list[Map]) -> int:
     if result < 0:
         log = ffi.new("char[]", _LOG_BYTES)
         lib.nvc_bpf_load(*arguments, log, _LOG_BYTES)
-        text = ffi.string(log).decode("utf-8", "replace")
-        lines = [line for line in text.splitlines() if line and not line.startswith("processed ")]
-        words = strerror(-result)
-        raise OSError(-result, f"{words} ({lines[-1]})" if lines else words, program.name)
+        raise bpf.refused(result, log, program.name)
     return int(result)
 
 

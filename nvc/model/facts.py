@@ -5,6 +5,7 @@ All paths are absolute as seen *inside the driver root*, with links resolved, un
 
 from __future__ import annotations
 
+from nvc.base.types import Any
 from nvc.base.value import Value
 
 #: Capability classes that a container can ask for, in the order in which they are printed.
@@ -20,6 +21,11 @@ class Identity(Value):
     inode: int
     size: int  # bytes
     mtime_ns: int  # nanoseconds since the epoch
+
+
+def identity_of(status: Any) -> Identity:
+    """The identity of an opened file, by its os.stat_result, for a later comparison on another descriptor."""
+    return Identity(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 #: The kind of libraries of which nothing but the driver's version is known.

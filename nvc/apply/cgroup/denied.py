@@ -65,9 +65,5 @@ def _by_programs(directory: int, place: str, rules: tuple[Rule, ...]) -> Judgeme
             denied.append(rule)
         elif cause or None in verdicts:
             unknown.append(rule)
-    return Judgement(
-        place,
-        tuple(denied),
-        tuple(unknown),
-        cause or "a device program has instructions that nvc does not know",
-    )
+    cause = cause or "a device program has instructions that nvc does not know"
+    return Judgement(place, tuple(denied), tuple(unknown), cause)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 
-from nvc.apply.cgroup.find import CgroupMount, below, memberships, mounted, read_all
+from nvc.apply.cgroup.find import below, memberships, mounted, read_all
 from nvc.base.errors import ContainerError
 from nvc.base.files import closing
 from nvc.base.types import Callable
@@ -83,7 +83,7 @@ def _place_of(proc: int) -> tuple[str, str]:
     """Where the cgroup of a process is mounted here, and where the root of its hierarchy is mounted."""
     try:
         path = memberships(_read("cgroup", proc))[1]
-        mounts = _mounts()
+        mounts = [mount for mount in mounted() if mount.version == 2]
     except OSError as error:
         raise ContainerError.of(STEP, "/proc/PID/cgroup", error) from None
     if not path:
@@ -159,10 +159,6 @@ def remove(path: str) -> None:
         os.rmdir(path)
     except OSError:
         pass
-
-
-def _mounts() -> list[CgroupMount]:
-    return [mount for mount in mounted() if mount.version == 2]
 
 
 def _children(path: str) -> list[str]:

@@ -129,21 +129,12 @@ class ListChange(RuleChange):
 
     def _denying_ancestor(self, rule: Rule) -> str:
         """The path of the nearest cgroup above that does not list a device, "" if there is none."""
-        path = self._cgroup.path
-        directory = os.dup(self._cgroup.directory)
         try:
-            while len(path) > len(self._cgroup.mount):
-                path = path.rpartition("/")[0]
-                above = os.open("..", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
-                os.close(directory)
-                directory = above
-                missing = lacking(parse(_read(self._kernel, directory)), rule)
-                if missing:
+            for path, directory in self._cgroup.ancestors():
+                if lacking(parse(_read(self._kernel, directory)), rule):
                     return path
         except OSError:
             pass  # no more than a better message is lost
-        finally:
-            os.close(directory)
         return ""
 
 

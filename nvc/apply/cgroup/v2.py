@@ -204,26 +204,11 @@ class ProgramChange(RuleChange):
                 cause = "denies the nodes"
             except Unreadable as problem:
                 cause = f"may deny the nodes ({problem.cause})"
-        where = self._ancestor(program_id)
+        found = (path for path, above in self._cgroup.ancestors() if program_id in bpf.attached(above)[0])
+        where = next(found, f"above {self._cgroup.mount}")
         hint = "allow them there (with systemd: DeviceAllow= of that unit), "
         what = f"device program {program_id} of this ancestor {cause}"
         raise MountError(STEP, where, what, hint + HINT_SKIP)
-
-    def _ancestor(self, program_id: int) -> str:
-        """The path of the nearest ancestor that a program is attached to."""
-        path, mount = self._cgroup.path, self._cgroup.mount
-        directory = os.dup(self._cgroup.directory)
-        try:
-            while len(path) > len(mount):
-                path = path.rpartition("/")[0]
-                above = os.open("..", _DIRECTORY, dir_fd=directory)
-                os.close(directory)
-                directory = above
-                if program_id in bpf.attached(directory)[0]:
-                    return path
-        finally:
-            os.close(directory)
-        return f"above {mount}"
 
     def _failed(self, error: OSError) -> NvcError:
         hint = _HINT_RIGHTS + HINT_SKIP if error.errno == errno.EPERM else HINT_SKIP

@@ -8,8 +8,8 @@ import os
 from nvc.base.errors import DetectionError
 from nvc.base.files import closing
 from nvc.discovery.driver.elf import read_elf
-from nvc.discovery.hostroot import HostRoot, identity_of
-from nvc.model.facts import Binary
+from nvc.discovery.hostroot import HostRoot
+from nvc.model.facts import Binary, identity_of
 
 TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("utility", ("nvidia-smi", "nvidia-debugdump", "nvidia-persistenced", "nv-fabricmanager")),

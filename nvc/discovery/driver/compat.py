@@ -15,7 +15,7 @@ from nvc.base.files import closing
 from nvc.base.value import Value
 from nvc.kernel import Kernel, ffi, lib
 from nvc.kernel.steps import failure_of, new_steps, raw, records_of
-from nvc.model.facts import Identity
+from nvc.model.facts import Identity, identity_of
 
 DIRECTORY = "/usr/local/cuda/compat"
 _NONE = Identity(0, 0, 0, 0)
@@ -56,6 +56,5 @@ def compat_libraries(
         except OSError as error:
             of_host(error, "read library of the image", path)
             continue  # it has been removed meanwhile
-        identity = Identity(st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns)
-        found.append(CompatLibrary(soname, path, identity))
+        found.append(CompatLibrary(soname, path, identity_of(st)))
     return tuple(found)

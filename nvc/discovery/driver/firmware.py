@@ -6,8 +6,8 @@ import os
 
 from nvc.base.errors import DetectionError
 from nvc.base.files import closing
-from nvc.discovery.hostroot import HostRoot, identity_of
-from nvc.model.facts import Firmware
+from nvc.discovery.hostroot import HostRoot
+from nvc.model.facts import Firmware, identity_of
 
 
 def firmware_directories(system: HostRoot, version: str) -> tuple[str, ...]:

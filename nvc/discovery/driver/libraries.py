@@ -15,8 +15,8 @@ from nvc.discovery.driver.elf import Elf, read_elf
 from nvc.discovery.driver.ldcache import ARCH_FLAGS, ARCH_MASK, CACHE_LIMIT, TYPE_MASK, TYPES, parse_cache
 from nvc.discovery.driver.library_table import NOT, ROWS, DriverLibrary
 from nvc.discovery.driver.places import DIRECTORIES
-from nvc.discovery.hostroot import HostRoot, identity_of
-from nvc.model.facts import OTHER, Identity, Library
+from nvc.discovery.hostroot import HostRoot
+from nvc.model.facts import OTHER, Identity, Library, identity_of
 
 _PREFIXES = tuple(name.encode() + b".so" for name in ROWS)
 

@@ -11,8 +11,8 @@ from nvc.base.fastjson import JsonError, parse
 from nvc.base.files import closing
 from nvc.base.types import Any, Iterator
 from nvc.discovery.driver.modules import DRIVER
-from nvc.discovery.hostroot import HostRoot, identity_of
-from nvc.model.facts import Manifest
+from nvc.discovery.hostroot import HostRoot
+from nvc.model.facts import Manifest, identity_of
 
 #: Directories below those of configuration, and the suffix of the files in them.
 PLACES = (

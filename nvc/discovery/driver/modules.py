@@ -5,8 +5,8 @@ from __future__ import annotations
 from nvc.base.errors import DetectionError
 from nvc.base.files import closing
 from nvc.discovery.driver.elf import read_elf
-from nvc.discovery.hostroot import HostRoot, identity_of
-from nvc.model.facts import Module
+from nvc.discovery.hostroot import HostRoot
+from nvc.model.facts import Module, identity_of
 
 #: The driver itself, and the extension GLX. The latter's file bears the driver's version.
 DRIVER, GLX = "nvidia_drv.so", "libglxserver_nvidia.so"

@@ -14,8 +14,8 @@ from nvc.base.files import closing
 from nvc.base.types import Any
 from nvc.discovery.devices.gpus import bus_id
 from nvc.discovery.driver.elf import read_elf
-from nvc.discovery.hostroot import HostRoot, identity_of
-from nvc.model.facts import Binary, DeviceNode, Firmware, Gpu, Identity, Library
+from nvc.discovery.hostroot import HostRoot
+from nvc.model.facts import Binary, DeviceNode, Firmware, Gpu, Identity, Library, identity_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

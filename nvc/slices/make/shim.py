@@ -14,7 +14,7 @@ import nvc
 from nvc.base.errors import InitializationError, NvcError
 from nvc.base.rundir import in_user_namespace
 from nvc.base.value import Value
-from nvc.model.facts import Identity
+from nvc.model.facts import Identity, identity_of
 
 #: SONAME and file name of each.
 FILES = (("libcuda.so.1", "libcuda.so"), ("libnvidia-ml.so.1", "libnvidia-ml.so"))
@@ -57,7 +57,7 @@ def installed(base: str = "") -> Shim:
             raise InitializationError(
                 "find the vGPU shim", path, "not a file that only root can change", "reinstall nvc"
             )
-        files.append((soname, path, Identity(st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns)))
+        files.append((soname, path, identity_of(st)))
     return Shim(place, tuple(files))
 
 
