@@ -43,7 +43,7 @@ SHIM_TOOL = {
     "tests/native": ("vgpu_tool*.[ch]", "vgpu_work.c", "vgpu_steps.c"),
     "tests/adversary": ("*.[ch]",),
     "native/abi": ("cuda*.h", "cuda.def"),
-    "native/vgpu/process": ("entries.h", "real.h"),
+    "native/vgpu/process": ("*.h",),
 }
 
 

@@ -65,7 +65,7 @@ static void changing_the_stream(void)
     configuration = new_place(32, to_busy);
     launcher = changed;
     while (more())
-        launch(busy, 20000);
+        launch(busy, 4000);
 }
 
 const struct way change_ways[] = {{"changed-stream", changing_the_stream, false}, {0}};

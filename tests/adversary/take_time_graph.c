@@ -158,12 +158,12 @@ static void nested(void)
 /* Made, uploaded, launched, and given up at once. */
 static void short_lived(void)
 {
-    Handle stream = new_stream(), graph = chain(2, 5000), copy;
+    Handle stream = new_stream(), graph = chain(2, 1000), copy;
     while (more()) {
         CU(cuGraphClone, (Handle *, Handle), &copy, graph);
         Handle instance = instance_of(copy);
         CU(cuGraphUpload, (Handle, Handle), instance, stream);
-        run(instance, stream, 10000);
+        run(instance, stream, 2000);
         CU(cuGraphExecDestroy, (Handle), instance);
         CU(cuGraphDestroy, (Handle), copy);
     }
@@ -220,10 +220,10 @@ static void looping(void)
     Handle first = add_small(graph, NULL, module, "fill_u32", (void *[]){&counter, &turns, &one});
     CU(cuGraphAddNode, (Handle *, Handle, const Handle *, size_t, void *), &node, graph, &first, 1, &loop);
     Handle body = loop.conditional.graphs[0];
-    add_small(body, add_kernel(body, NULL, 1000), module, "sim_count_down",
+    add_small(body, add_kernel(body, NULL, 100), module, "sim_count_down",
               (void *[]){&counter, &loop.conditional.handle});
     for (Handle instance = instance_of(graph); more();)
-        run(instance, stream, TURNS * 1000);
+        run(instance, stream, TURNS * 100);
 }
 
 const struct way graph_ways[] = {{"graphs", graphs, false},

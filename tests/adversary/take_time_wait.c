@@ -116,7 +116,7 @@ static void pretending(void)
     CU(cuStreamWaitValue32_v2, (Handle, Address, uint32_t, unsigned), streams[0], at, 1, 0);
     launch(streams[0], 1);
     while (more())
-        launch(streams[1], 80000);
+        launch(streams[1], 8000);
     *word = 1;
 }
 
