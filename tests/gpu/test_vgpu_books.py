@@ -5,13 +5,11 @@ One GPU, that nobody else uses meanwhile.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
 
 import pytest
 from support import MIB
-from support.realslice import native
-from support.vgpushim import OUT_OF_MEMORY, Process, Slice
+from support.vgpushim import OUT_OF_MEMORY, Slice
 
 pytestmark = pytest.mark.gpu
 TOLERANCE = 2 * MIB
@@ -103,19 +101,3 @@ def test_a_race(slice_: Slice) -> None:
     for process in processes:
         process.kill()
     slice_.start().do("alloc a 9g").end()
-
-
-def pairs(process: Process) -> float:
-    """Nanoseconds of an allocation of 1 KiB and its free, where a chunk is there."""
-    process.do("alloc a 1k")
-    return statistics.median(int(process.ask("time 1k 5000")[0]) for _ in range(7))
-
-
-def test_time_of_an_allocation(slice_: Slice, measured: Callable[[str, object], None]) -> None:
-    """rows: O3"""
-    with_shim, without = slice_.start(), slice_.process(**native(slice_)).start()
-    difference = pairs(with_shim) - pairs(without)
-    measured("allocation and free of 1 KiB: longer by, ns", int(difference))
-    with_shim.end()
-    without.end()
-    assert difference <= 2000

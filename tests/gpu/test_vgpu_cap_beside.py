@@ -12,7 +12,7 @@ import subprocess
 import pytest
 from support.gpucap import Load, Measured, Sliced, check
 from support.realslice import plain_environment, program
-from support.vgpucap import FIXED, NATIVE
+from support.vgpucap import NATIVE
 
 pytestmark = pytest.mark.gpu
 
@@ -94,24 +94,6 @@ def test_c19_pause_and_resume(sliced: Sliced, measured: Measured) -> None:
         measured("paused after, ms" if flags else "resumed after, ms", f"{took:.0f}")
         assert took < 50
     worker.stop()
-
-
-def test_cost_of_a_launch(sliced: Sliced, measured: Measured) -> None:
-    """Of an empty kernel, beside the real library: pure host time."""
-    words = {"rounds": 1, "cost": 60}
-    native = statistics.median(float(word) for word in sliced.native(**words).line())
-    found = {}
-    for name, cap, policy in (
-        ("native", 0, NATIVE),
-        ("100 %", 100, FIXED),
-        ("99 %", 99, FIXED),
-        ("50 %", 50, FIXED),
-    ):
-        sliced.cap(cap, policy)
-        found[name] = statistics.median(sliced.cost(**words))
-    text = ", ".join(f"{name} {ns - native:+.0f}" for name, ns in found.items())
-    measured("launch: ns beside those without the shim", f"{native:.0f}; {text}")
-    assert found["native"] - native < 100
 
 
 PYTORCH = """

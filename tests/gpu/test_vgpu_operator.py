@@ -8,27 +8,19 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support import CLEAN_ENV, GIB, MIB, STAGE, gpus, need, run
+from support import CLEAN_ENV, GIB, MIB, STAGE, gpus, run
 from support.bundle import Bundle
 from support.configure import Configure
 from support.vgpu import cli, listed
 
 pytestmark = pytest.mark.gpu
-HERE = os.path.dirname(os.path.abspath(__file__))
 NVC = os.path.join(STAGE, "bin/nvc-cli")
+SPIN = os.path.join(STAGE, "bin/nvc-spin")
 
 
 def on_gpu() -> str:
     """The option for the GPU of the tests."""
     return f"--device={gpus.uuid()}"
-
-
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = str(tmp_path_factory.mktemp("program") / "vgpu_take")
-    run(need("gcc"), "-O2", "-o", path, f"{HERE}/vgpu_take.c", "-ldl")
-    os.chmod(os.path.dirname(path), 0o755)
-    return path
 
 
 def test_what_a_context_takes(measured: Callable[[str, object], None]) -> None:
@@ -42,23 +34,21 @@ def test_what_a_context_takes(measured: Callable[[str, object], None]) -> None:
         assert one["making"], "what a context and a change take of others' time was not measured"
 
 
-def test_a_program_without_a_container(program: str, measured: Callable[[str, object], None]) -> None:
+def test_a_program_without_a_container() -> None:
     query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     shown = cli(NVC, "run", "--memory=10GiB", "--", *query).stdout.split()
     assert all(abs(int(total) - 10240) <= 2 for total in shown)
-    words = cli(NVC, "run", on_gpu(), "--memory=10GiB", "--", program, "linear").stdout.split()
-    line = dict(zip(words[1::2], map(int, words[2::2])))
-    measured("vgpu run: MiB got of 10,240, code of the refusal", f"{line['got']}, {line['refused']}")
-    assert line["refused"] == 2 and 9000 < line["got"] < 10240
+    slice_ = (NVC, "run", on_gpu(), "--memory=10GiB", "--", SPIN, "--seconds=0.2")
+    assert "9.00 of 10.00 GiB taken" in cli(*slice_, "--memory=9GiB").stdout
+    assert "CUDA_ERROR_OUT_OF_MEMORY (2)" in cli(*slice_, "--memory=10GiB", check=False).stderr
     assert int(run(*query).stdout.split()[0]) > 10240
 
 
-def test_as_an_ordinary_user(program: str, scratch: str) -> None:
-    run("cp", program, f"{scratch}/take")  # pytest's own directories are closed to others
-    words = cli(
-        NVC, "run", on_gpu(), "--memory=10GiB", "--user=65534:65534", "--", f"{scratch}/take", "linear"
-    ).stdout.split()
-    assert words[words.index("refused") + 1] == "2"
+def test_as_an_ordinary_user(scratch: str) -> None:
+    run("cp", SPIN, f"{scratch}/spin")  # the stage may be closed to others
+    words = ("--user=65534:65534", "--", f"{scratch}/spin", "--memory=10GiB")
+    done = cli(NVC, "run", on_gpu(), "--memory=10GiB", *words, check=False)
+    assert "CUDA_ERROR_OUT_OF_MEMORY (2)" in done.stderr
 
 
 def test_the_shim_is_proved_active() -> None:

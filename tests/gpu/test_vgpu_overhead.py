@@ -54,16 +54,3 @@ def test_longer_by(
         f"{alone:.0f}, {with_shim:.0f}, {with_shim - alone:.0f}",
     )
     assert with_shim - alone <= most + alone / 20  # what one run differs from the next
-
-
-def test_what_an_event_takes(slice_: RealSlice, measured: Callable[[str, object], None]) -> None:
-    """What marks in a program's streams cost the device."""
-    program = os.path.join(slice_.root, "vgpu_events")
-    run(need("gcc"), "-O2", "-D_GNU_SOURCE", "-o", program, f"{HERE}/vgpu_events.c", "-ldl")
-    figures = [float(word) for word in run(program, env=plain_environment(), timeout=120).stdout.split()]
-    plain, _, _, fourth, among, alone = figures
-    measured(
-        "a kernel of 5 us, us: queued, an event each 64, 16, 4, between two, alone",
-        ", ".join(f"{figure:.2f}" for figure in figures),
-    )
-    assert 1 < 4 * (fourth - plain) < 4 and 1 < among - plain < 4 and -0.5 < alone - plain < 1.5

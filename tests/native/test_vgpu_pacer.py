@@ -7,12 +7,11 @@ of 100 ms may be saved up at either end of the time that is looked at.
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable
 
 import pytest
 from pytest import approx
-from support import GIB, REPO, run
+from support import GIB
 from support.builds import kept
 from support.clocks import apart
 from support.simdriver import SANITIZE
@@ -244,23 +243,6 @@ def test_nonsense_in_the_budget(world: World, capped: Callable[..., Capped]) -> 
     assert got.charged == approx(0.5, abs=PERIOD / 2 * 0.5)
     assert 0.35 < got.total <= got.charged + POINTS  # of what overlaps, some is charged twice
     assert worker.started().result().longest < 1000
-
-
-def compile_events(directory: str) -> str:
-    """tests/gpu/vgpu_events.c as a program."""
-    program = os.path.join(directory, "vgpu_events")
-    run("gcc", "-O2", "-D_GNU_SOURCE", "-o", program, os.path.join(REPO, "tests/gpu/vgpu_events.c"), "-ldl")
-    return program
-
-
-def test_events_take_what_they_do_on_an_h100(world: World, capped: Callable[..., Capped]) -> None:
-    """On the simulated GPU, by the program that measures it on a real one."""
-    slice_ = capped()
-    program = kept("vgpu_events", compile_events)
-    variables = {**slice_.environment(), "LD_LIBRARY_PATH": slice_.real_directory()}
-    plain, _, _, fourth, among, _ = map(float, world.output([program], variables).split())
-    assert 4 * (fourth - plain) == approx(2.2, abs=0.05)
-    assert among - plain == approx(2.2, abs=0.05)
 
 
 @pytest.mark.parametrize("count", [3, 12])

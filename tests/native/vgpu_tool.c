@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -337,21 +336,6 @@ static CUresult views(char **word, char *more)
         sprintf(more, " %d %.100s %.200s", status, info.dli_sname ? info.dli_sname : "-",
                 info.dli_fname ? info.dli_fname : "-");
         return result;
-    }
-    if (IS("time")) { /* ns of an allocation and its free, on average of so many */
-        struct timespec from, to;
-        CUdeviceptr at;
-        type_cuMemAlloc_v2 take = CU(cuMemAlloc_v2);
-        type_cuMemFree_v2 give = CU(cuMemFree_v2);
-        uint64_t size = number(word[1]), times = number(word[2]);
-        clock_gettime(CLOCK_MONOTONIC, &from);
-        for (uint64_t i = 0; i < times; i++)
-            if (take(&at, size) || give(at))
-                return 1;
-        clock_gettime(CLOCK_MONOTONIC, &to);
-        sprintf(more, " %lld",
-                ((to.tv_sec - from.tv_sec) * 1000000000LL + to.tv_nsec - from.tv_nsec) / (long long)times);
-        return 0;
     }
     if (IS("show")) {
         sprintf(more, " %llu", (unsigned long long)AT);

@@ -5,7 +5,7 @@
  *   threads=N streams=N   each thread has its own streams  seconds=S    warm=S before that
  *   idle=MS      after so long nothing more is launched      short=N   so many kernels first take a 4096th of it
  *   trace=MS     a line each: milliseconds, kernels so far   rest=US, aside=US   after each synchronisation, before it
- *   rounds=N     of a kernel's loop, as printed before       cost=N        prints ns of a launch, N times, and ends
+ *   rounds=N     of a kernel's loop, as printed before
  *
  * `spin` is a kernel that waits for the next one, in another stream. `churn=1` replaces streams all the time, `captures=1`
  * captures graphs in another thread. With `mixed=N` every second kernel takes N times as long. Prints `start` and the rounds, then, for the time after `warm`:
@@ -48,7 +48,7 @@ static _Atomic uint64_t done, longest;
 static _Atomic bool counting, ending;
 static const char *kind = "plain";
 static uint64_t work = 1000000, batch = 1, threads = 1, streams = 1, nodes = 1, trace, blocks = 1;
-static uint64_t captures, cost, captured, churn, idle, short_ones, mixed, rounds, rest, aside;
+static uint64_t captures, captured, churn, idle, short_ones, mixed, rounds, rest, aside;
 static double seconds = 1, warm = 0.2;
 
 void *entry(const char *name)
@@ -142,22 +142,6 @@ static void *capture_on(void *argument)
         captured++;
     }
     return NULL;
-}
-
-/* Nanoseconds that the host needs for a launch, when the device has nothing else to do. */
-static void print_cost(void)
-{
-    enum { LAUNCHES = 200 };
-    CUstream stream;
-    MUST(cuStreamCreate, (CUstream *, unsigned int), &stream, 1);
-    for (uint64_t i = 0; i < cost; i++) {
-        double from = now();
-        for (int n = 0; n < LAUNCHES; n++)
-            must(launch(stream), "launch");
-        double took = now() - from;
-        MUST(cuStreamSynchronize, (CUstream), stream);
-        printf("%.1f%s", took * 1e9 / LAUNCHES, i + 1 < cost ? " " : "\n");
-    }
 }
 
 static void note_longest(double from)
@@ -256,11 +240,11 @@ static void read_arguments(char **words)
         const struct {
             const char *name;
             uint64_t *to;
-        } numbers[] = {
-            {"ns", &work},           {"batch", &batch}, {"threads", &threads}, {"streams", &streams},
-            {"nodes", &nodes},       {"trace", &trace}, {"grid", &blocks},     {"rounds", &rounds},
-            {"captures", &captures}, {"cost", &cost},   {"churn", &churn},     {"idle", &idle},
-            {"short", &short_ones},  {"mixed", &mixed}, {"rest", &rest},       {"aside", &aside}};
+        } numbers[] = {{"ns", &work},         {"batch", &batch},   {"threads", &threads},
+                       {"streams", &streams}, {"nodes", &nodes},   {"trace", &trace},
+                       {"grid", &blocks},     {"rounds", &rounds}, {"captures", &captures},
+                       {"churn", &churn},     {"idle", &idle},     {"short", &short_ones},
+                       {"mixed", &mixed},     {"rest", &rest},     {"aside", &aside}};
         for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
             if (strcmp(*words, numbers[i].name) == 0)
                 *numbers[i].to = number(value);
@@ -322,8 +306,6 @@ int main(int count, char **words)
         make_graph();
     if (strcmp(kind, "memset") == 0 || strcmp(kind, "copy") == 0)
         must(CU(cuMemAlloc_v2)(&memory, 8 * blocks), "cuMemAlloc");
-    if (cost)
-        return print_cost(), 0;
     double begin = now();
     for (uint64_t i = 0; i < threads; i++)
         pthread_create(&made[i], NULL, work_on, NULL);

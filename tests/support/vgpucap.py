@@ -134,13 +134,6 @@ class Capped(Slice):
             shutil.copy(self.path("nvc/real-libcuda.so.1"), os.path.join(directory, "libcuda.so.1"))
         return directory
 
-    def cost(self, **arguments: object) -> list[float]:
-        """Nanoseconds of a launch, several times."""
-        worker = self.worker(**arguments)
-        words = worker.line()
-        worker.end()
-        return [float(word) for word in words]
-
     def budget(self, device: int = 0) -> tuple[int, ...]:
         """Fields of struct vgpu_budget."""
         with open(self.path("nvc/ledger/ledger"), "rb") as ledger:
