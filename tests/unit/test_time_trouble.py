@@ -231,6 +231,24 @@ def test_a_clock_of_the_gpu_that_jumps(by: int) -> None:
     assert device(host).jumps == 1
 
 
+@pytest.mark.parametrize("by", [-10_000, 10_000])
+def test_a_timer_of_the_gpu_that_drifts(by: int) -> None:
+    """It is read once a second: a driver that is busy takes a millisecond for that."""
+    host = capped(20, True)
+    host.tenant("a", 1, always())
+    host.run(2 * SECOND)
+
+    def drift() -> None:
+        host.gpu.offset += by
+        host.gpu.at(host.gpu.now + 100 * MS, drift)
+
+    drift()
+    before = host.gpu.calls["now"]
+    found = host.seconds(5)
+    assert all(abs(one["a"] - 20) <= 0.3 for one in found), found
+    assert device(host).jumps == 0 and host.gpu.calls["now"] - before <= 6
+
+
 def test_a_timekeeper_that_waits_for_a_processor() -> None:
     """Between any two calls it may be held up: that is no jump of the timer, and nobody is charged with it."""
     host = capped(20, True)

@@ -19,6 +19,7 @@ ACCOUNT = 100 * MS  # between two looks, if nothing else asks for one
 LEFT_PROCESS = SECOND  # after a process has left a slice, records of it may still come
 JUMP = 5 * MS  # between the GPU's timer and CLOCK_MONOTONIC, from look to look
 RETRY = 100 * MS  # until a stop or start that failed is repeated
+TIMER = SECOND  # between two questions for the GPU's timer, which take the driver a millisecond; or two jumps of it
 ATTEMPTS = 3  # to read clock and timer at one moment
 TIDY = 10 * SECOND  # between two looks at which processes may be forgotten
 READ_BACK = 4  # timeslices in a second, of slices that work: each takes half a millisecond of a processor
@@ -108,7 +109,7 @@ class DeviceKeeper:
         self.log: SwitchLog | None = None
         self.log_problem = ""
         self.timer_problem = ""
-        self.looked, self.time, self.apart = self._moment()
+        self.looked, self.time, self.apart = self.timed = self._moment()
         self.reopen = self.tidied = self.checked = now = self.looked
         self.credited: dict[int, int] = {}  # what of each process's time its slice was charged with
         self.uncharged = 0  # of all that was had
@@ -125,10 +126,7 @@ class DeviceKeeper:
             self.reopen = now + REOPEN
 
     def _moment(self) -> tuple[int, int, int]:
-        """The host's clock and the GPU's timer at one moment, and by how much they may be apart.
-
-        It is the clock twice where the timer cannot be read.
-        """
+        """The host's clock and the GPU's timer, or the clock again, and how far apart they may have been read."""
         for _ in range(ATTEMPTS):
             now = self.clock()
             try:
@@ -141,6 +139,19 @@ class DeviceKeeper:
             if apart < MS:
                 break  # this process was not held up between the two
         return now, time, apart
+
+    def _estimated(self) -> tuple[int, int, int]:
+        """What the clock says, and by it the timer if that was read lately; and how far apart they may be."""
+        now, (asked, time, apart) = self.clock(), self.timed
+        if now - asked < TIMER and not self.timer_problem:
+            return now, time + now - asked, apart
+        self.timed = self._moment()
+        return self.timed
+
+    def _fits(self, records: Sequence[Record], time: int) -> bool:
+        """Whether these are of the time since the last look, so that the GPU's timer has not jumped."""
+        ends = (*records[:1], *records[-1:])
+        return all(self.accounts.now - JUMP <= one.time_ns <= time + JUMP for one in ends)
 
     def apply(self, plan: DevicePlan, phases: Mapping[str, int] = NO_PHASES) -> None:
         """Take a plan: stop what it stops, and start what it does not. `phases`: of caps, by the slice's key."""
@@ -281,7 +292,7 @@ class DeviceKeeper:
 
         The timer is read first: of all that was before, the log tells.
         """
-        now, time, apart = self._moment()
+        now, time, apart = self._estimated()
         records: Sequence[Record] = ()
         lost, blind = 0, self.log is None
         if self.log is not None:
@@ -294,6 +305,8 @@ class DeviceKeeper:
                 self.reopen = self.clock() + REOPEN
         elif self.clock() >= self.reopen:
             self._open(self.clock())
+        if not self._fits(records, time):
+            now, time, apart = self.timed = self._moment()
         before, passed, ticked = self.looked, now - self.looked, time - self.time
         unsure, self.apart = apart + self.apart, apart
         self.looked, self.time = now, time
@@ -305,8 +318,7 @@ class DeviceKeeper:
         else:
             last = records[-1].time_ns if records else time
             doubtful = accounts.take(records, lost, max(time, accounts.now, min(last, time + JUMP)))
-        for record in records:
-            self.trace.append((self.uuid, record.time_ns, record.kind, record.pid))
+        self.trace.extend((self.uuid, one.time_ns, one.kind, one.pid) for one in records)
         self.is_odd = False
         for known in self.slices.values():
             broke = sum(known.broke.values())
@@ -326,8 +338,7 @@ class DeviceKeeper:
                 self.credited.pop(gone, None)
 
     def _charge(self, known: _Slice, doubtful: int, before: int, now: int) -> None:
-        accounts, credited, amount, on = self.accounts, self.credited, 0, False
-        left = 0
+        accounts, credited, amount, on, left = self.accounts, self.credited, 0, False, 0
         for pid, until in known.pids.items():
             had = accounts.had.get(pid, 0)
             own = had - credited.get(pid, 0)
