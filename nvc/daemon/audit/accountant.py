@@ -28,6 +28,7 @@ from nvc.slices.store.process_view import CpuLimit, ProcessView
 
 LOOK_TIME = 5_000_000  # nanoseconds of a processor, for the ledger of one slice
 GRACE = 5_000_000_000  # nanoseconds that a process may take to end
+AT_ONCE = 4  # open ledgers that are looked for again: each look takes a millisecond of a processor
 STEP = 2 << 20  # bytes: smaller differences are not worth a change of the quota
 
 
@@ -334,17 +335,19 @@ class Accountant:
             os.close(fd)
 
     def open_again(self) -> None:
-        """Check that the open ledgers are still those of their slices, and open the others again."""
+        """Check of some open ledgers that they are still those of their slices, and open the others again."""
         self._unopened.clear()  # also where NVML does not answer
-        for key, fd in tuple(self._ledgers.items()):
+        for key, fd in tuple(self._ledgers.items())[:AT_ONCE]:
+            del self._ledgers[key]  # the others are next
             try:
                 found = self._open(self.slices.by_key[key], fd)
                 if found != fd:
                     os.close(fd)
                 self._ledgers[key] = found
             except _NotShown:
-                pass  # of those who are asked nobody lives: the others have what they had
+                self._ledgers[key] = fd  # of those who are asked nobody lives: the others have what they had
             except (KeyError, OSError, LedgerError):
+                self._ledgers[key] = fd
                 self.forget(key)
 
     def _correct(self) -> None:
