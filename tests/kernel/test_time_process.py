@@ -130,7 +130,7 @@ def test_when_nvcd_ends_it_holds_caps_until_shims_do(nvcd: Nvcd) -> None:
         assert os.waitpid(first, 0)[1] == 0
         nvcd.client._unreaped.remove(first)
     assert KEPT_FOR - SECOND // 5 < time.monotonic_ns() - begun
-    assert nvcd.count("stop") - before > 20 and nvcd.calls()[-1][0] == "start"
+    assert nvcd.count("stop") - before > 15 and nvcd.calls()[-1][0] == "start"
 
 
 def test_what_one_has_stopped_that_is_killed_after_nvcd_is_started(nvcd: Nvcd) -> None:
