@@ -135,9 +135,7 @@ def set_command(ctx: click.Context, name: str, text: str, dry_run: bool, named: 
     _change(ctx, named, name, dry_run, lambda old, path, keys: assigned(old, path, keys, text))
 
 
-@config.command(**examples(
-    "nvc-cli config unset nvc.timeout", "nvc-cli config unset --dry-run nvc.timeout",
-))
+@config.command(**examples("nvc-cli config unset nvc.timeout", "nvc-cli config unset --dry-run nvc.timeout"))
 @_KEY
 @_DRY_RUN
 @_FILE

@@ -29,13 +29,5 @@ def version_text() -> str:
 
 def version_document() -> dict[str, str]:
     """The version and how it was built, for programs; docs/cli.md documents the keys."""
-    keys = (
-        "version",
-        "library",
-        "buildDate",
-        "buildRevision",
-        "buildCompiler",
-        "buildPlatform",
-        "buildFlags",
-    )
-    return dict(zip(keys, versions().values()))
+    keys = "version library buildDate buildRevision buildCompiler buildPlatform buildFlags"
+    return dict(zip(keys.split(), versions().values()))

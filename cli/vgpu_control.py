@@ -161,11 +161,7 @@ def policy_command(
     from nvc.discovery import discover
     from nvc.model.slices.sizes import parse_number
     from nvc.model.slices.time_settings import idle_seconds, parse_duration, parse_idle, parse_policy
-    from nvc.slices.admin.device_policy import (
-        devices_named,
-        set_device_policy,
-        shared_devices,
-    )
+    from nvc.slices.admin.device_policy import devices_named, set_device_policy, shared_devices
     from nvc.slices.client.mps import SHARING, check_program
     from nvc.slices.policy import policies
 

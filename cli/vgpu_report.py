@@ -110,9 +110,7 @@ def report_command(
     for line in enforcement(everybody(ctx, kernel)).splitlines():
         output.say(program_of(ctx), line)
     if not tracks:
-        why = (
-            "no slice was measured: none used a GPU, or none has a cap or a policy of nvcd"
-        )
+        why = "no slice was measured: none used a GPU, or none has a cap or a policy of nvcd"
         output.say(program_of(ctx), f"{why}; {path} is not written" if path else why)
     elif path:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime())

@@ -51,17 +51,8 @@ def make(directory: str, cc: list[str]) -> None:
     # Relative, as make takes a name with a space for two.
     build = os.path.relpath(directory, tree.REPO)
     targets = (f"{build}/launcher", f"{build}/nvc-spin", "simdriver", "shim")
-    command = [
-        "make",
-        "-s",
-        "--no-print-directory",
-        "-C",
-        tree.REPO,
-        f"BUILD={build}",
-        f"CC={' '.join(cc)}",
-        *targets,
-    ]
-    subprocess.run(command, check=True)
+    command = ["make", "-s", "--no-print-directory", "-C", tree.REPO, f"BUILD={build}", f"CC={' '.join(cc)}"]
+    subprocess.run([*command, *targets], check=True)
 
 
 def extension() -> Any:

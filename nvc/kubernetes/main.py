@@ -79,7 +79,10 @@ class Plugin:
 
         self.api = Api(server, f"nvc-kubelet-plugin/{nvc.__version__}")
         self.outlet = Outlet(settings.cdi_dir, settings.hook_path or installed_hook())
-        self.host = Host(self.kernel, self.options, discover, self._devices_of)
+        self.host = Host(
+            self.kernel, self.options, discover,
+            lambda facts: devices_of(facts, places(facts), self.monitor.profiles),
+        )  # fmt: skip
         # Before anything has begun a thread.
         _, channel = nvml.start()
         self.monitor = Monitor(
@@ -107,9 +110,6 @@ class Plugin:
         )  # fmt: skip
         self.events = Events(self.api, settings.node_name, "nvc-kubelet-plugin", self.preparer.prepared)
         self.recorder = Recorder(settings, self.options.root, self.outlet.hook_path, log)
-
-    def _devices_of(self, facts: HostFacts) -> tuple[Device, ...]:
-        return devices_of(facts, places(facts), self.monitor.profiles)
 
     def _gpus(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(device.parent or device.uuid for device in self._known))

@@ -82,16 +82,10 @@ def build_plan(
             ops.append(Symlink(_name(target), f"{target[: target.rindex('/')]}/{one.link}", target))
     if writes_cache:
         ops.append(_loader_cache(placed, compat if slice is None else beside_shims(slice)))
-    return Plan(
-        facts.driver_root,
-        facts.system_root,
-        facts.device_root,
-        facts.driver_label,
-        tuple(gpu.uuid for gpu in selection.gpus) + tuple(mig.uuid for _, mig in selection.mig),
-        tuple(dict.fromkeys(ops)),
-        _warnings(facts, layout, slice),
-        slice,
-    )
+    uuids = tuple(gpu.uuid for gpu in selection.gpus) + tuple(mig.uuid for _, mig in selection.mig)
+    roots = facts.driver_root, facts.system_root, facts.device_root
+    unique = tuple(dict.fromkeys(ops))
+    return Plan(*roots, facts.driver_label, uuids, unique, _warnings(facts, layout, slice), slice)
 
 
 def beside_shims(slice: Slice) -> tuple[CompatLibrary, ...]:

@@ -12,7 +12,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from nvc.discovery.driver.compat import CompatLibrary
     from nvc.model.facts import Library
     from nvc.model.slices.slice import Slice, SliceDevice
     from nvc.plan.ops import Op
@@ -37,16 +36,11 @@ def library_ops(library: Library, directory: str, main: str, slice: Slice) -> li
     compat = next((other for other in slice.compat if other.soname == library.soname), None)
     if compat is None:
         ops.append(BindFile(library.path, real, library.identity))
-    elif not is_shim(compat, slice):  # else an earlier run has done this
+    elif all(compat.identity != shim for _, _, shim in slice.shims):  # else an earlier run has done this
         ops.append(BindInside(compat.path, real, compat.identity))
     if directory != main:
         ops.append(Symlink(private, f"{directory}/{layout.PRIVATE}"))
     return ops
-
-
-def is_shim(library: CompatLibrary, slice: Slice) -> bool:
-    """Whether a shim is already mounted over a library of the image."""
-    return any(library.identity == identity for _, _, identity in slice.shims)
 
 
 def shim_ops(

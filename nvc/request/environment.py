@@ -245,7 +245,8 @@ def _slice(
     A container that was promised a part must not get all of it, unless somebody else sees to that.
     """
     environment, program = container.environment, container.program
-    asking = [name for name, value in environment.items() if value and _asks_for_slice(name)]
+    asking = [name for name in environment
+              if name.startswith(SLICES) and name != "NVC_VGPU_LOG" and environment[name]]  # fmt: skip
     default = _default_slice(config)
     obeyed = asking and config.vgpu_variables != "ignore"
     if not obeyed and (default is None or not _gives(default)):
@@ -324,10 +325,6 @@ def _completed(wanted: SliceRequest, default: SliceRequest) -> SliceRequest:
         largest=default.largest, most_cores=default.most_cores, most_weight=default.most_weight,
         usual_period=default.usual_period,
     )  # fmt: skip
-
-
-def _asks_for_slice(name: str) -> bool:
-    return name.startswith(SLICES) and name != "NVC_VGPU_LOG"
 
 
 def _cgpu_devices(container: Container, config: Config) -> tuple[str, ...]:

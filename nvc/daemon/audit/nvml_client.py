@@ -74,15 +74,8 @@ def parse(text: str) -> tuple[DeviceSeen, ...]:
             raise ValueError(f"not understood: {line[:80]}")
     return tuple(
         DeviceSeen(
-            uuid,
-            memory,
-            used,
-            busy,
-            moving,
-            mode,
-            tuple(processes[uuid].items()),
-            sampled.get(uuid, NOT_ASKED),
-            tuple(use[uuid].items()),
+            uuid, memory, used, busy, moving, mode, tuple(processes[uuid].items()),
+            sampled.get(uuid, NOT_ASKED), tuple(use[uuid].items()),
         )  # fmt: skip
         for uuid, (memory, used, busy, moving, mode) in found.items()
     )

@@ -216,18 +216,10 @@ def _gpu(data: bytes, position: int, offset: int, warnings: list[str]) -> ProbeG
         if found is not None:
             mig.append(found)
     return ProbeGpu(
-        index,
-        text,
-        minor if flags & HAS_MINOR else -1,
-        (domain, bus, device),
-        _text(name, "GPU name") or "Unknown",
-        BRANDS[brand] if brand < len(BRANDS) else BRANDS[0],
-        f"{major}.{low}",
-        bool(flags & MIG_CAPABLE),
-        bool(flags & MIG_ENABLED),
-        tuple(mig),
-        memory,
-    )
+        index, text, minor if flags & HAS_MINOR else -1, (domain, bus, device),
+        _text(name, "GPU name") or "Unknown", BRANDS[brand] if brand < len(BRANDS) else BRANDS[0],
+        f"{major}.{low}", bool(flags & MIG_CAPABLE), bool(flags & MIG_ENABLED), tuple(mig), memory,
+    )  # fmt: skip
 
 
 def _mig(data: bytes, gpu: int, offset: int, warnings: list[str]) -> ProbeMig | None:

@@ -208,8 +208,8 @@ class _Writer:
             edits["hooks"] = self._hooks(steps)
         if isolated:
             limit = Step(LIMIT_STEP, (*self.options.driver_arguments, slice))
-            where = self.options.hook_path, limit, self.options.stamp, self.options.own_hook
-            edits["hooks"].append(outside_entry(*where))
+            how = self.options
+            edits["hooks"].append(outside_entry(how.hook_path, limit, how.stamp, how.own_hook))
         return self._with_gids(edits)
 
     def common_edits(
@@ -225,11 +225,8 @@ class _Writer:
             mounts += self._names(found)
         mounts.sort(key=lambda mount: (mount["containerPath"].count("/"), mount["containerPath"]))
         nodes = [self._node(op.source, op.major, op.minor) for op in found.nodes]
-        steps = [
-            step
-            for step in self._steps(found, selection, request, slices)
-            if step.name not in self.options.disabled_hooks
-        ]
+        steps = [step for step in self._steps(found, selection, request, slices)
+                 if step.name not in self.options.disabled_hooks]  # fmt: skip
         edits: dict[str, Any] = {
             # A prestart hook that is registered too sees this and leaves the container alone.
             "env": [VOID],

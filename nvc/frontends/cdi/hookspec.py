@@ -24,14 +24,8 @@ LINKS, PROFILE = "create-device-links", "update-application-profile"
 LIMIT_STEP = "limit-memory"
 #: Hooks of common edits, in the order in which they are to run.
 NAMES = (
-    STEP,
-    "create-symlinks",
-    LINKS,
-    COMPAT,
-    "update-ldcache",
-    "disable-device-node-modification",
-    PROFILE,
-)
+    STEP, "create-symlinks", LINKS, COMPAT, "update-ldcache", "disable-device-node-modification", PROFILE,
+)  # fmt: skip
 
 
 class Step(Value):
@@ -73,9 +67,4 @@ def outside_entry(path: str, step: Step, stamp: str, own: bool = False) -> dict[
 
 
 def _entry(path: str, args: list[str], stamp: str, kind: str = "createContainer") -> dict[str, Any]:
-    return {
-        "hookName": kind,
-        "path": path,
-        "args": args,
-        "env": [PATH, f"{STAMP}={stamp}"],
-    }
+    return {"hookName": kind, "path": path, "args": args, "env": [PATH, f"{STAMP}={stamp}"]}

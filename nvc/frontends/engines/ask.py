@@ -73,10 +73,8 @@ def effective(path: str, text: str | None = None, drop_in: str = "", program: st
     with contextlib.ExitStack() as files:
 
         def written(content: str) -> str:
-            file = tempfile.NamedTemporaryFile(
-                "w", encoding="utf-8", prefix=".nvc-", suffix=".toml", dir=where
-            )
-            files.enter_context(file)
+            new = tempfile.NamedTemporaryFile("w", encoding="utf-8", prefix=".nvc-", suffix=".toml", dir=where)
+            file = files.enter_context(new)
             file.write(content)
             file.flush()
             return file.name

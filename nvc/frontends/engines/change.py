@@ -135,9 +135,8 @@ def remove(path: str, form: str) -> Change | None:
         after = None if before is None else original
         return Change(path, before, after, forget=True, directories=directories)
     if record["keys"] and record["keys"][0]["path"] == [""]:
-        raise EngineError(
-            "remove", path, "was changed since nvc wrote it", "delete it yourself if you want it gone"
-        )
+        hint = "delete it yourself if you want it gone"
+        raise EngineError("remove", path, "was changed since nvc wrote it", hint)
     merged = merge(written, text, text_of(original, path)) if record["exact"] and not lost else None
     if merged is not None and _is_meant(FORMS[form], merged, text, path, record["keys"]):
         text = merged  # byte for byte where others have changed nothing
@@ -228,13 +227,8 @@ def merge(base: str, one: str, other: str) -> str | None:
         changes.append([(i, j, new[k:m]) for tag, i, j, k, m in matcher.get_opcodes() if tag != "equal"])
     for start, end, _ in changes[0]:
         for first, last, _ in changes[1]:
-            if (
-                max(start, first) < min(end, last)
-                or first < start == end < last
-                or start < first == last < end
-            ):
-                return None
-            if start == end == first == last:
+            inside = first < start == end < last or start < first == last < end
+            if inside or max(start, first) < min(end, last) or start == end == first == last:
                 return None
     for start, end, new in sorted(changes[0] + changes[1], key=lambda change: change[:2], reverse=True):
         lines[start:end] = new
@@ -278,14 +272,8 @@ def summary(change: Change, dry_run: bool) -> str:
     """One line that says what `make` did, or with `dry_run` would do; "" where nothing changes."""
     if change.before == change.after:
         return ""
-    verb = (
-        ("would remove" if dry_run else "removed")
-        if change.after is None
-        else "would write"
-        if dry_run
-        else "wrote"
-    )
-    return f"{verb} {change.path}\n"
+    verbs = ("removed", "would remove") if change.after is None else ("wrote", "would write")
+    return f"{verbs[dry_run]} {change.path}\n"
 
 
 def make(change: Change) -> None:

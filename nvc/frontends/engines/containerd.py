@@ -115,12 +115,8 @@ def _runtime_keys(
     if wanted.cdi:
         keys += _cdi(state, plugin, path)
     if base != name and value_at(document, (*runtimes, base)) is None:
-        keys.append(
-            Key(
-                (*runtimes, base),
-                {"runtime_type": kind, **kept, **({"options": options} if options else {})},
-            )
-        )
+        more = {"options": options} if options else {}
+        keys.append(Key((*runtimes, base), {"runtime_type": kind, **kept, **more}))
     keys.append(Key((*runtimes, name), made))
     return keys
 

@@ -42,11 +42,9 @@ def load(data: bytes | None, path: str) -> dict[str, Any] | None:
         return None
     try:
         record = json.loads(data)
-        keys = [
-            (list(key["path"]), int(key["parents"]), bool(key["had"]), key["value"])
-            for key in record["keys"]
-        ]
-        if record["version"] != VERSION or not all(keys_path for keys_path, *_ in keys):
+        for key in record["keys"]:
+            int(key["parents"]), bool(key["had"]), key["value"]
+        if record["version"] != VERSION or not all(list(key["path"]) for key in record["keys"]):
             raise ValueError("version")
         bool(record["exact"]), bool(record["existed"]), str(record["text"])
         inside = (path.startswith(f"{directory}/") for directory in record["directories"])

@@ -37,9 +37,7 @@ class Given(Value):
     devices: tuple[str, ...]  # UUIDs
 
 
-def given(
-    kernel: Kernel, options: DriverOptions, config: Config, request: Request, hook_path: str
-) -> Given:
+def given(kernel: Kernel, options: DriverOptions, config: Config, request: Request, hook_path: str) -> Given:
     """What `request` comes to on this host. Raises NvcError: then the container must not start."""
     facts = discover(kernel, options)
     if request.mig_config or request.mig_monitor or request.imex_channels:

@@ -32,9 +32,7 @@ def read_source(path: str) -> Source:
                 raise ContainerError(STEP, path, "not a regular file")
             data = read_up_to(fd, MAX_CONFIG)
     except OSError as error:
-        raise ContainerError.of(
-            STEP, path, error, "name a bundle with --bundle, as engines do"
-        ) from None
+        raise ContainerError.of(STEP, path, error, "name a bundle with --bundle, as engines do") from None
     if len(data) > MAX_CONFIG:
         raise ContainerError(STEP, path, f"larger than {MAX_CONFIG} bytes")
     return Source(path, data, status)

@@ -90,14 +90,9 @@ def _qualified(container: Container, config: Config) -> tuple[list[str], bool]:
         return found, True
     value = container.environment.get(VISIBLE, "")
     items = [item.strip() for item in value.split(",", MAX_NAMES + 1) if item.strip()]
-    if not any(_looks_qualified(item) for item in items):
+    if not any("=" in item and "/" in item.partition("=")[0] for item in items):
         return [], False
     return _checked(items, VISIBLE), False
-
-
-def _looks_qualified(item: str) -> bool:
-    kind, equals, _ = item.partition("=")
-    return bool(equals) and "/" in kind
 
 
 def _from_path(tail: str) -> str:

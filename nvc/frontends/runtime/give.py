@@ -215,21 +215,16 @@ def _named(names: tuple[str, ...], directories: tuple[str, ...]) -> Edits:
                 found[name] = place, device, file.document
     missing = [name for name in names if name not in found]
     if missing:
-        raise InputError(
-            missing[0], cause="no such CDI device", hint=f"files are in {', '.join(directories)}"
-        )
+        hint = f"files are in {', '.join(directories)}"
+        raise InputError(missing[0], cause="no such CDI device", hint=hint)
     documents = {id(found[name][2]): found[name][2] for name in names}
     edits = [found[name][1]["containerEdits"] for name in names]
     edits += [document.get("containerEdits") or {} for document in documents.values()]
-    return [_numbered(part) for part in edits]
-
-
-def _numbered(edits: dict[str, Any]) -> dict[str, Any]:
-    """`edits` whose nodes have type, major and minor: a specification may leave them to the host."""
-    return {**edits, "deviceNodes": [_with_number(node) for node in edits.get("deviceNodes") or ()]}
+    return [{**part, "deviceNodes": list(map(_with_number, part.get("deviceNodes") or ()))} for part in edits]
 
 
 def _with_number(node: dict[str, Any]) -> dict[str, Any]:
+    """`node` with type, major and minor: a specification may leave them to the host."""
     if {"major", "minor"} <= node.keys():
         return node
     path = node.get("hostPath") or node["path"]

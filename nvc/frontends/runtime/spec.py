@@ -150,9 +150,8 @@ def apply_edits(spec: Spec, edits: dict[str, Any]) -> None:
             from nvc.plan.ops import NODES, options_of
 
             source, options = node["hostPath"], ["bind", *options_of(NODES)]
-            spec.add_mount(
-                {"destination": node["path"], "source": source, "type": "bind", "options": options}
-            )
+            bind = {"destination": node["path"], "source": source, "type": "bind", "options": options}
+            spec.add_mount(bind)
         else:
             spec.add_node(_picked(node, NODE_KEYS))
         if node.get("type", "c") == "c":

@@ -124,13 +124,7 @@ def _object(
         "devices": [document(device) for device in part],
     }
     digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:32]
-    reference = {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "name": owner.node,
-        "uid": owner.uid,
-        "controller": True,
-    }
+    reference = {"apiVersion": "v1", "kind": "Node", "name": owner.node, "uid": owner.uid, "controller": True}
     return {
         "apiVersion": API_VERSION,
         "kind": "ResourceSlice",
@@ -142,9 +136,7 @@ def _object(
 def _meant(mark: Mark, wanted: dict[str, Any]) -> Mark:
     """The state that an object should be in, of those with the UID and generation that it has."""
     meta = wanted["metadata"]
-    return Mark(
-        mark.uid, mark.generation, meta["annotations"][DIGEST], meta["ownerReferences"][0]["uid"]
-    )
+    return Mark(mark.uid, mark.generation, meta["annotations"][DIGEST], meta["ownerReferences"][0]["uid"])
 
 
 def _generation(slice: dict[str, Any]) -> int:

@@ -20,13 +20,7 @@ from nvc.frontends.cdi.sliced import Slicing
 from nvc.frontends.cdi.store import CdiError, open_directory, text_of, write_in
 from nvc.kernel import Kernel
 from nvc.kubernetes.claims.claim import Allocation, Given
-from nvc.kubernetes.names import (
-    CDI_CLASS,
-    CDI_GPU_CLASS,
-    CDI_SIZE_CLASS,
-    CDI_SLICE_CLASS,
-    CDI_VENDOR,
-)
+from nvc.kubernetes.names import CDI_CLASS, CDI_GPU_CLASS, CDI_SIZE_CLASS, CDI_SLICE_CLASS, CDI_VENDOR
 from nvc.model.facts import CAPABILITIES, HostFacts
 from nvc.model.request import DriverOptions, Part, Portion, Request, SliceRequest
 from nvc.model.selection import select
@@ -144,12 +138,9 @@ def _document(
         slicing = Slicing((), shim.current(), any(part.uncounted for _, part in parts), bounds, parts)
     document = document_of(kernel, facts, request, how, options, slicing)
     edits = {device["name"]: device["containerEdits"] for device in document["devices"]}
+    named = {place: edits[f"{one.uuid}:{place}" if sliced else one.uuid] for place, one in given.items()}
     document["devices"] = [
-        {
-            "name": f"{allocation.uid}-{place}",
-            "containerEdits": edits[f"{one.uuid}:{place}" if sliced else one.uuid],
-        }
-        for place, one in given.items()
+        {"name": f"{allocation.uid}-{place}", "containerEdits": own} for place, own in named.items()
     ]
     if sliced and len(places) == 1:
         _chain(document)

@@ -132,7 +132,8 @@ def set_pace(fd: int, number: int, percent: int, until: int) -> None:
     word, so no lock is needed. Raises OSError.
     """
     word = (until & ~layout.PACE_PERCENT) | percent if until else 0
-    _put_word(fd, number, layout.PACE_OFFSET, word)
+    place = layout.QUOTA_HEADER.size + number * layout.QUOTA_DEVICE.size
+    _put(fd, layout.WORD.pack(word), place + layout.PACE_OFFSET)
 
 
 def set_kept(fd: int, number: int, at: int, had: int, waited: int) -> None:
@@ -199,10 +200,6 @@ def write(fd: int, devices: tuple[QuotaDevice, ...]) -> None:
     else:
         _put(fd, data, 0)
     _put(fd, layout.SEQUENCE.pack((odd + 1) & (1 << 64) - 1), layout.SEQUENCE_OFFSET)
-
-
-def _put_word(fd: int, number: int, offset: int, word: int) -> None:
-    _put(fd, layout.WORD.pack(word), layout.QUOTA_HEADER.size + number * layout.QUOTA_DEVICE.size + offset)
 
 
 def _put(fd: int, data: bytes, offset: int) -> None:

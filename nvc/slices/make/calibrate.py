@@ -47,9 +47,7 @@ def calibrate(facts: HostFacts, selection: Selection, wanted: SliceRequest) -> t
         part = device.memory // MIB if ":" in device.index else 0
         if (device.name, part) not in measured:
             context, module = _measure(libraries, device)
-            measured[device.name, part] = Measurement(
-                facts.driver_label, device.name, part, context, module
-            )
+            measured[device.name, part] = Measurement(facts.driver_label, device.name, part, context, module)
     return tuple(measured.values())
 
 

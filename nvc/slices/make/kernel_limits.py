@@ -137,9 +137,7 @@ def check_devices(facts: HostFacts, devices: tuple[SliceDevice, ...]) -> None:
         )
 
 
-def limits_of(
-    facts: HostFacts, devices: tuple[SliceDevice, ...], reserve: bool
-) -> tuple[MemoryLimit, ...]:
+def limits_of(facts: HostFacts, devices: tuple[SliceDevice, ...], reserve: bool) -> tuple[MemoryLimit, ...]:
     """What the driver is to be told of each GPU; with `reserve`, to keep reservations free, too. Pure."""
     whole = {gpu.uuid for gpu in facts.gpus if not gpu.mig_enabled}
     return tuple(

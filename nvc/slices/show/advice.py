@@ -83,9 +83,7 @@ def _step(tenant: SliceStatus, device: dict[str, Any], before: dict[str, Any]) -
     return had / switches / 1e9 if switches >= SOME and 0 < had < EARLY * timeslice * switches else None
 
 
-def _load(
-    picture: Picture, tenant: SliceStatus, device: SliceDeviceStatus, step: float | None
-) -> Load:
+def _load(picture: Picture, tenant: SliceStatus, device: SliceDeviceStatus, step: float | None) -> Load:
     had: Received | None = picture.received.get((tenant.entry.key, device.uuid))
     # What is measured and was never used has no figures.
     timed = policy_of(device.policy).timed or device.pace is not None

@@ -119,17 +119,10 @@ def _sums(device: SliceDevice | SliceDeviceStatus, rows: tuple[Row, ...]) -> Dev
     entitled = [row.device.entitlement for row in rows if row.device.entitlement is not None]
     utilized = [row.received for row in rows if row.received is not None]
     return DeviceSums(
-        device.index,
-        device.uuid,
-        device.name,
-        device.memory,
-        rows,
-        sum(row.limit for row in rows),
-        sum(row.device.reserved for row in rows),
-        sum(row.used or 0 for row in rows),
-        sum(entitled) if entitled else None,
-        sum(utilized) if utilized else None,
-    )
+        device.index, device.uuid, device.name, device.memory, rows, sum(row.limit for row in rows),
+        sum(row.device.reserved for row in rows), sum(row.used or 0 for row in rows),
+        sum(entitled) if entitled else None, sum(utilized) if utilized else None,
+    )  # fmt: skip
 
 
 def asked_text(device: SliceDeviceStatus) -> str:

@@ -6,16 +6,9 @@ from nvc.discovery.driver.library_table import NOT, TABLE, DriverLibrary
 
 #: Programs; all but nvidia-smi only say what they are.
 PROGRAMS = (
-    "nvidia-smi",
-    "nvidia-debugdump",
-    "nvidia-persistenced",
-    "nv-fabricmanager",
-    "nvidia-cuda-mps-control",
-    "nvidia-cuda-mps-server",
-    "nvidia-imex",
-    "nvidia-imex-ctl",
-    "nvidia-xconfig",
-)
+    "nvidia-smi", "nvidia-debugdump", "nvidia-persistenced", "nv-fabricmanager", "nvidia-cuda-mps-control",
+    "nvidia-cuda-mps-server", "nvidia-imex", "nvidia-imex-ctl", "nvidia-xconfig",
+)  # fmt: skip
 
 FIRMWARE = ("gsp_ga10x.bin", "gsp_tu10x.bin")
 
