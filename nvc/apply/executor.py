@@ -214,5 +214,5 @@ _HINTS = {
     21: "a directory is where a file should be; remove it from the image",
     30: "the image, or a volume at that path, cannot be written; use one with a writable layer",
     40: "the image has a symlink loop at that path",
-    75: "the image's directory belongs to an id that this user namespace does not map",
+    75: "the directory belongs to an id of another user namespace, or, on a volume, not to the root of this one",
 }

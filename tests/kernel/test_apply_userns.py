@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from typing import Any
 
 import pytest
 from support import CLEAN_ENV, REPO, need, run
-from support.plans import LIBS, apply, plan_of
+from support.plans import LIBS, apply, plan_of, snapshot
 from support.prestart import at_prestart
+
+from nvc.base.errors import NvcError
 
 SHOW = (
     f"cat {LIBS}/libt7.so.1; echo; cat /proc/driver/nvidia/version; ls -ln /dev/nvidia0 | cut -c1; "
@@ -53,6 +56,29 @@ def test_running_container_in_a_user_namespace(runc_bundle: Any, scratch: str, r
         assert apply(plan, container.pid, bundle.rootfs).changes > 40
         assert container.exec(SHOW).stdout.splitlines()[-2:] == ["0:0", "0:0"]
         assert apply(plan, container.pid, bundle.rootfs).changes == 0
+
+
+@pytest.mark.parametrize("destination", [LIBS, "/etc"])
+@pytest.mark.parametrize("owner", [0, 100000])
+def test_a_volume_that_its_root_cannot_write(
+    runc_bundle: Any, scratch: str, destination: str, owner: int
+) -> None:
+    """The root of the container owned the loader cache there, then."""
+    bundle = runc_bundle()
+    chown_all(bundle.rootfs, 100000)
+    bundle.user_namespace()
+    path = shutil.copytree(f"{bundle.rootfs}/etc", f"{scratch}/volume")
+    chown_all(path, owner)
+    mount = {"destination": destination, "type": "bind", "source": path, "options": ["bind", "rw"]}
+    bundle.config["mounts"].append(mount)
+    with bundle.created("runc") as container:
+        before = snapshot(path)
+        if owner:
+            assert apply(plan_of(f"{scratch}/driver"), container.pid, bundle.rootfs).changes > 40
+            return
+        with pytest.raises(NvcError, match="not to the root of this one"):
+            apply(plan_of(f"{scratch}/driver"), container.pid, bundle.rootfs)
+        assert snapshot(path) == before
 
 
 def test_rootless_runtime(runc_bundle: Any, scratch: str) -> None:

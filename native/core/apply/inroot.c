@@ -205,15 +205,18 @@ static bool is_on_mount_of(const struct place *place, char *path)
     return on;
 }
 
-/* Refuses, with EXDEV, to change names where a link of the image leads from the path of the operation to another mount,
- * such as a volume: nobody in the container need have the right to, and nvc has every right. That /lib leads to /usr/lib
- * is no such link, where /usr is a mount. */
+/* Refuses to change names on another mount, such as a volume, where nobody in the container need have the right to, as
+ * nvc has. With EXDEV where a link of the image leads there from the path of the operation; that /lib leads to /usr/lib is
+ * no such link, where /usr is a mount. With EOVERFLOW where the directory is not of the root of the user namespace. */
 int place_is_meant(struct applier *a, const struct place *place)
 {
     char path[NVC_PATH_MAX + sizeof("/usr")];
+    struct stat st;
 
     if (a->target->keep || same_mount(place->parent, place->root))
         return 0; /* without a container, the host's mounts are meant */
+    if (a->target->fsuid != geteuid() && (fstat(place->parent, &st) < 0 || st.st_uid != a->target->fsuid))
+        return fail(a, EOVERFLOW, "change directory", place->path);
     strcpy(path, a->asked);
     if (is_on_mount_of(place, path))
         return 0;
