@@ -160,3 +160,20 @@ def test_slices_that_live_are_left_alone(node: Node) -> None:
         assert program.stdout is not None and program.stdout.readline() == b"ready\n"
         assert node.uninstall()[0] == 0
     assert os.path.isfile(quota)
+
+
+PURGE = """
+for each in /run /var/lib /etc; do mount -t tmpfs none $each; done; mkdir -p {0} && touch {0}/quota /run/target
+unshare --mount sh -c "{1} && sh {2} purge"
+ls /run
+"""
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_who_purges_a_package_leaves_them_alone(lives: bool) -> None:
+    """A node's pods may have slices by the chart."""
+    slice = "/run/nvc/vgpu/f-1-2-3"
+    bound = f"mount --bind {slice}/quota /run/target" if lives else "true"
+    script = PURGE.format(slice, bound, f"{REPO}/packaging/scripts/postremove")
+    done = run("unshare", "--mount", "sh", "-ec", script)
+    assert ("nvc" in done.stdout.split()) is lives
