@@ -50,39 +50,12 @@ _HOMES = {
 }
 
 __all__ = [
-    "Binary",
-    "Container",
-    "ContainerError",
-    "DetectionError",
-    "DeviceError",
-    "DeviceNode",
-    "Driver",
-    "DriverOptions",
-    "Gpu",
-    "HostFacts",
-    "InitializationError",
-    "InputError",
-    "InternalError",
-    "Library",
-    "LoaderCacheError",
-    "MigConfigError",
-    "MigDevice",
-    "MigMonitorError",
-    "MountError",
-    "NvcError",
-    "Outcome",
-    "PermissionDenied",
-    "Plan",
-    "Request",
-    "RequirementError",
-    "Selection",
-    "Size",
-    "SliceRequest",
-    "SliceStatus",
-    "SliceDeviceStatus",
-    "parse_size",
-    "list_slices",
-]
+    "Binary", "Container", "ContainerError", "DetectionError", "DeviceError", "DeviceNode", "Driver",
+    "DriverOptions", "Gpu", "HostFacts", "InitializationError", "InputError", "InternalError", "Library",
+    "LoaderCacheError", "MigConfigError", "MigDevice", "MigMonitorError", "MountError", "NvcError",
+    "Outcome", "PermissionDenied", "Plan", "Request", "RequirementError", "Selection", "Size",
+    "SliceRequest", "SliceStatus", "SliceDeviceStatus", "parse_size", "list_slices",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> object:

@@ -28,12 +28,8 @@ def works(command: list[str]) -> bool:
     if not shutil.which(command[0]):
         return False
     test = [*command, "-static", "-o", os.devnull, "-x", "c", "-"]
-    return (
-        subprocess.run(
-            test, check=False, input=b"int main(void) { return 0; }", capture_output=True
-        ).returncode
-        == 0
-    )
+    done = subprocess.run(test, check=False, input=b"int main(void) { return 0; }", capture_output=True)
+    return done.returncode == 0
 
 
 def compiler() -> list[str]:

@@ -65,11 +65,8 @@ def copy_distribution(name: str, target: str) -> None:
     for file in distribution.files or ():
         parts = file.parts
         metadata = parts[0].endswith(".dist-info")
-        if (
-            parts[0] == ".."
-            or file.suffix == ".pyc"
-            or not (metadata or parts[0].startswith(ONLY.get(name, "")))
-        ):
+        wanted = metadata or parts[0].startswith(ONLY.get(name, ""))
+        if parts[0] == ".." or file.suffix == ".pyc" or not wanted:
             continue
         copy = os.path.join(target, *parts)
         os.makedirs(os.path.dirname(copy), exist_ok=True)
@@ -152,9 +149,8 @@ def compile_bytecode(interpreter: str, library: str, destdir: str) -> None:
     directories = [os.path.join(library, name) for name in ("python", "site")]
     mode = ["--invalidation-mode", "unchecked-hash"]
     strip = ["-s", destdir] if destdir else []
-    subprocess.run(
-        [interpreter, "-I", "-m", "compileall", "-q", "-f", *mode, *strip, *directories], check=True
-    )
+    words = ["-I", "-m", "compileall", "-q", "-f", *mode, *strip, *directories]
+    subprocess.run([interpreter, *words], check=True)
 
 
 def write_archive(interpreter: str, library: str, destdir: str, machine: str = "") -> None:
@@ -202,9 +198,8 @@ def copy_tree(prefix: str, simdriver: str, native: bool = True, shims: str = "")
     for name in requirements():
         if native or name not in NATIVE:
             copy_distribution(name, os.path.join(library, "site"))
-    shutil.copytree(
-        os.path.join(REPO, "packaging/archive"), os.path.join(library, "archive"), ignore=IGNORED
-    )
+    archive = os.path.join(REPO, "packaging/archive")
+    shutil.copytree(archive, os.path.join(library, "archive"), ignore=IGNORED)
     for name in ("settle", "in-use"):
         shutil.copy(os.path.join(REPO, "packaging", name), library)
     if simdriver:

@@ -39,7 +39,7 @@ class Fake:
         self.fails = fails or {}
         self.calls: list[tuple[str, int]] = []
 
-    def _step(self, name: str, pid: int) -> None:
+    def take(self, name: str, pid: int) -> None:
         self.calls.append((name, pid))
         if (name, pid) in self.fails:
             raise CallFailed(name, pid, self.fails[name, pid])
@@ -52,18 +52,6 @@ class Fake:
         if ("state", pid) in self.fails:
             raise CallFailed("state", pid, self.fails["state", pid])
         return self.states[pid]
-
-    def lock(self, pid: int) -> None:
-        self._step("lock", pid)
-
-    def checkpoint(self, pid: int) -> None:
-        self._step("checkpoint", pid)
-
-    def restore(self, pid: int) -> None:
-        self._step("restore", pid)
-
-    def unlock(self, pid: int) -> None:
-        self._step("unlock", pid)
 
 
 def nothing(_: str, __: int) -> None:
@@ -132,10 +120,10 @@ class Reused(Fake):
         self._when, self._other = (step, at), other
         self.ended = False
 
-    def _step(self, name: str, pid: int) -> None:
+    def take(self, name: str, pid: int) -> None:
         if (name, pid) == self._when:
             self.ended, self.states[11] = True, self._other
-        super()._step(name, pid)
+        super().take(name, pid)
 
     def lives(self, pid: int) -> bool:
         return pid != 11 or not self.ended

@@ -31,7 +31,7 @@ from nvc.daemon.mps.answers import LOG_MAX, is_number, is_size, last_line, size_
 from nvc.daemon.mps.records import GONE, MIB, STARTING, MpsServer, ServerRecord
 from nvc.kernel import Kernel
 from nvc.kernel.processes import start_of
-from nvc.slices.client.mps import CONTROL
+from nvc.slices.client.mps import CONTROL, STEP
 from nvc.slices.make.confine import die_with
 from nvc.slices.store.process_info import is_here
 
@@ -66,27 +66,19 @@ class Servers:
         if found is not None and (found.state != FAILED or now - found.since < REMEMBERED):
             return found
         if not 1 <= percent <= 100 or memory < 0 or 0 < memory < MIB:
-            raise DeviceError("isolation by MPS", uuid, f"{percent} % and {memory} bytes", "want 1 to 100 %")
+            raise DeviceError(STEP, uuid, f"{percent} % and {memory} bytes", "want 1 to 100 %")
         if uuid.startswith("MIG-"):
-            raise DeviceError(
-                "isolation by MPS", uuid, "a MIG device is isolated already", "leave --isolation out"
-            )
+            raise DeviceError(STEP, uuid, "a MIG device is isolated already", "leave --isolation out")
         if not self.binary:
-            raise DeviceError(
-                "isolation by MPS", uuid, f"the driver has no {CONTROL}", "install it; or no isolation"
-            )
+            raise DeviceError(STEP, uuid, f"the driver has no {CONTROL}", "install it; or no isolation")
         self._refuse_unknown(uuid)
         if mode in (PROHIBITED, EXCLUSIVE_THREAD):
-            raise DeviceError(
-                "isolation by MPS", uuid, "its compute mode forbids it",
-                "`nvidia-smi -c DEFAULT` allows several servers, `-c EXCLUSIVE_PROCESS` one",
-            )  # fmt: skip
+            hint = "`nvidia-smi -c DEFAULT` allows several servers, `-c EXCLUSIVE_PROCESS` one"
+            raise DeviceError(STEP, uuid, "its compute mode forbids it", hint)
         others = [one for one in self.servers.values() if one.uuid == uuid and one.state != FAILED]
         if mode == EXCLUSIVE_PROCESS and others:
-            raise DeviceError(
-                "isolation by MPS", uuid, f"slice {others[0].key} has its one MPS server",
-                "the compute mode is EXCLUSIVE_PROCESS: `nvidia-smi -c DEFAULT` allows several",
-            )  # fmt: skip
+            hint = "the compute mode is EXCLUSIVE_PROCESS: `nvidia-smi -c DEFAULT` allows several"
+            raise DeviceError(STEP, uuid, f"slice {others[0].key} has its one MPS server", hint)
         self._say_where()
         directory = f"{_base()}/{key}/{uuid}"
         found = MpsServer(key, uuid, percent, memory, directory, now)
@@ -102,20 +94,18 @@ class Servers:
                 self._ending.add(found.pid)
             if not found.shared:  # its directory may be mounted in containers that run
                 self._clear(found)
-            raise DeviceError.of("isolation by MPS", directory, error, NO_ROOM) from None
+            raise DeviceError.of(STEP, directory, error, NO_ROOM) from None
         self.servers[key, uuid] = found
         return found
 
     def _refuse_unknown(self, uuid: str) -> None:
         """Raise DeviceError where it is not known which servers a device has."""
         if self.problem:
-            raise DeviceError("isolation by MPS", _base(), self.problem, "fix that, then `systemctl restart nvcd`")
+            raise DeviceError(STEP, _base(), self.problem, "fix that, then `systemctl restart nvcd`")
         for one in self.servers.values():
             if one.uuid == uuid and one.state == UNKNOWN:
-                raise DeviceError(
-                    "isolation by MPS", f"{one.directory}/about", one.problem,
-                    f"stop the container of slice {one.key}, then try again",
-                )  # fmt: skip
+                hint = f"stop the container of slice {one.key}, then try again"
+                raise DeviceError(STEP, f"{one.directory}/about", one.problem, hint)
 
     def _say_where(self) -> None:
         """Once, where what a container can fill is what others need."""
@@ -161,9 +151,7 @@ class Servers:
         except (OSError, ValueError) as error:
             one = self.servers[key, uuid] = MpsServer(key, uuid, 0, 0, directory, now)
             one.state = UNKNOWN
-            one.problem = (
-                f"cannot be read, so which MPS server slice {key} has is not known: {one_line(error)}"
-            )
+            one.problem = f"cannot be read, so which MPS server slice {key} has is not known: {one_line(error)}"
             self.log(f"{directory}/about: {one.problem}")
             return
         if found is not None and lives:

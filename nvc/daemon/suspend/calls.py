@@ -44,17 +44,12 @@ class Driver(Protocol):
     def state(self, pid: int) -> int:
         """A CUprocessState."""
 
-    def lock(self, pid: int) -> None:
-        """Wait for work in flight, and hold up what comes."""
+    def take(self, step: str, pid: int) -> None:
+        """`lock`: wait for work in flight, and hold up what comes; 600: work in flight did not end.
 
-    def checkpoint(self, pid: int) -> None:
-        """Take the memory off the device."""
-
-    def restore(self, pid: int) -> None:
-        """Bring it back."""
-
-    def unlock(self, pid: int) -> None:
-        """Let calls go on."""
+        `checkpoint`: take the memory off the device; 801: the driver cannot save what it has. `restore`: bring it
+        back; 2: no room, and it will never come back. `unlock`: let calls go on.
+        """
 
 
 class Cuda:
@@ -78,21 +73,9 @@ class Cuda:
         self._call("GetState", pid, ctypes.byref(found))
         return found.value
 
-    def lock(self, pid: int) -> None:
-        """Raises CallFailed; 600: work in flight did not end."""
-        self._call("Lock", pid, ctypes.byref((ctypes.c_uint64 * 8)(LOCK_MS)))
-
-    def checkpoint(self, pid: int) -> None:
-        """Raises CallFailed; 801: the driver cannot save what it has."""
-        self._call("Checkpoint", pid, ctypes.byref((ctypes.c_uint64 * 8)()))
-
-    def restore(self, pid: int) -> None:
-        """Raises CallFailed; 2: no room, and it will never come back."""
-        self._call("Restore", pid, ctypes.byref((ctypes.c_uint64 * 8)()))
-
-    def unlock(self, pid: int) -> None:
-        """Raises CallFailed."""
-        self._call("Unlock", pid, ctypes.byref((ctypes.c_uint64 * 8)()))
+    def take(self, step: str, pid: int) -> None:
+        """One of the steps of `Driver`. Raises CallFailed."""
+        self._call(step.capitalize(), pid, ctypes.byref((ctypes.c_uint64 * 8)(LOCK_MS if step == "lock" else 0)))
 
 
 class Outcome(Value):
@@ -116,7 +99,7 @@ class _Steps:
             return False
         self._told(name, pid)
         try:
-            getattr(self._driver, name)(pid)
+            self._driver.take(name, pid)
         except CallFailed:
             if self._lives(pid):
                 raise
@@ -126,7 +109,7 @@ class _Steps:
         for undo in _UNDO.get(name, ()):  # it ended meanwhile, so this may have been done to another
             self._told(undo, pid)
             try:
-                getattr(self._driver, undo)(pid)
+                self._driver.take(undo, pid)
             except CallFailed:
                 pass  # it was not
         return False

@@ -38,24 +38,19 @@ def host_refusal(saved: Iterable[Saved], proc: str = "/proc", cgroups: str = "/s
         needed[one.pid] = needed.get(one.pid, 0) + one.bytes
     whole, free = sum(needed.values()), _available(proc)
     if free is not None and free < whole + HOST_SPARE:
-        return Refusal(
-            f"{proc}/meminfo",
-            f"{size_text(whole)} are to be kept in the host's memory, which has {size_text(max(0, free))} left, of "
-            f"which {size_text(HOST_SPARE)} stay free",
-            "end or resume others, or have more memory",
-        )
+        left = f"{size_text(max(0, free))} left, of which {size_text(HOST_SPARE)} stay free"
+        cause = f"{size_text(whole)} are to be kept in the host's memory, which has {left}"
+        return Refusal(f"{proc}/meminfo", cause, "end or resume others, or have more memory")
     groups: dict[str, int] = {}
     for pid, count in needed.items():
         for path in _groups(pid, proc, cgroups):
             groups[path] = groups.get(path, 0) + count
     for path, count in sorted(groups.items(), reverse=True):
-        left = _left(path)
-        if left is not None and left < count:
-            return Refusal(
-                path,
-                f"{size_text(count)} are to be kept in the memory of this cgroup, which has {size_text(left)} left",
-                "raise its limit of memory first",
-            )
+        room = _left(path)
+        if room is not None and room < count:
+            has = f"which has {size_text(room)} left"
+            cause = f"{size_text(count)} are to be kept in the memory of this cgroup, {has}"
+            return Refusal(path, cause, "raise its limit of memory first")
     return None
 
 

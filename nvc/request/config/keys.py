@@ -15,10 +15,7 @@ KEYS: dict[str, dict[str, tuple[str, str]]] = {
     "": {
         "disable-require": ("disable_require", "bool"),
         "swarm-resource": ("swarm_resource", "names"),
-        "accept-nvidia-visible-devices-envvar-when-unprivileged": (
-            "accept_environment_unprivileged",
-            "bool",
-        ),
+        "accept-nvidia-visible-devices-envvar-when-unprivileged": ("accept_environment_unprivileged", "bool"),
         "accept-nvidia-visible-devices-as-volume-mounts": ("accept_volume_mounts", "bool"),
         "supported-driver-capabilities": ("supported_capabilities", "capabilities"),
     },
@@ -41,10 +38,7 @@ KEYS: dict[str, dict[str, tuple[str, str]]] = {
         "runtimes": ("runtimes", "texts"),
         "mode": ("mode", "mode"),
     },
-    f"{RUNTIME}.modes.csv": {
-        "mount-spec-path": ("", "text"),
-        "compat-container-root": ("", "text"),
-    },
+    f"{RUNTIME}.modes.csv": {"mount-spec-path": ("", "text"), "compat-container-root": ("", "text")},
     f"{RUNTIME}.modes.cdi": {
         "spec-dirs": ("cdi_spec_dirs", "texts"),
         "default-kind": ("cdi_default_kind", "text"),
@@ -56,10 +50,7 @@ KEYS: dict[str, dict[str, tuple[str, str]]] = {
         "load-kernel-modules": ("", "texts"),
     },
     f"{RUNTIME}.modes.legacy": {"cuda-compat-mode": ("cuda_compat_mode", "compat_mode")},
-    HOOK: {
-        "path": ("hook_path", "program"),
-        "skip-mode-detection": ("skip_mode_detection", "bool"),
-    },
+    HOOK: {"path": ("hook_path", "program"), "skip-mode-detection": ("skip_mode_detection", "bool")},
     "features": {
         "allow-cuda-compat-libs-from-container": ("", "bool"),
         "allow-ldconfig-from-container": ("", "bool"),

@@ -81,9 +81,7 @@ def _name(name: Any) -> str:
         raise ValueError("a table without a name")
     sound = name[0] in _LETTERS and _IN_NAME.issuperset(name) and name[-1] not in "_-." and name != "all"
     if not sound or len(name) > NAME_MAX:
-        raise ValueError(
-            f"{name}: want a name of letters, digits, '_', '-' and '.' that begins with a letter"
-        )
+        raise ValueError(f"{name}: want a name of letters, digits, '_', '-' and '.' that begins with a letter")
     return name
 
 
