@@ -203,11 +203,15 @@ def _is_path(text: Any) -> bool:
 
 
 def _read_regular(path: str) -> bytes:
-    """The content of a regular file, at most one byte more than is allowed. Raises OSError, JsonError."""
-    with closing(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)) as fd:
-        status = os.fstat(fd)
+    """The content of a regular file, at most one byte more than is allowed. Raises OSError, JsonError.
+
+    Nothing else is opened: a rootless engine's bundle is its user's, and to open a device may be to use it.
+    """
+    with closing(os.open(path, os.O_PATH | os.O_CLOEXEC)) as seen:
+        status = os.fstat(seen)
         if not stat.S_ISREG(status.st_mode):
             raise JsonError("not a regular file")
         if status.st_size > MAX_CONFIG:
             raise JsonError(f"larger than {MAX_CONFIG} bytes")
-        return read_up_to(fd, MAX_CONFIG)
+        with closing(os.open(f"/proc/self/fd/{seen}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)) as fd:
+            return read_up_to(fd, MAX_CONFIG)

@@ -14,16 +14,17 @@ from support.configure import Configure
 from support.plans import apply, plan_of
 from support.rootfs import LIBS
 
-from nvc.base.errors import NvcError
+from nvc.base.errors import ContainerError, NvcError
 from nvc.discovery.driver.compat import compat_libraries
 from nvc.kernel import O_PATH, LinuxKernel
 from nvc.plan.ops import Tmpfs
+from nvc.request.oci import read_bundle
 from nvc.slices.admin.check import check_files
 from nvc.slices.make.shadow_libraries import find_shadow_libraries
 
 IN_OPEN = 0x20  # inotify(7); O_PATH is no opening
 EVENT = struct.Struct("iIII")
-PLACES = ("etc/ld.so.cache", "usr/local/cuda/compat/libcuda.so.999.1.1", "usr/lib/libcuda.so.1")
+PLACES = ("etc/ld.so.cache", "usr/local/cuda/compat/libcuda.so.999.1.1", "usr/lib/libcuda.so.1", "config.json")
 
 
 def test_in_a_tmpfs_that_looks_like_an_earlier_one(runc_bundle: Any, debian: str, scratch: str) -> None:
@@ -81,9 +82,16 @@ def test_what_is_watched_is_seen(watched: Watched, debian: str) -> None:
     assert watched.opened() == PLACES[0] and watched.opened() == ""
 
 
+def bundle(_: Any, root: int) -> None:
+    """As of a user's rootless engine, by `doctor`."""
+    with pytest.raises(ContainerError, match="not a regular file"):
+        read_bundle(f"/proc/self/fd/{root}")
+
+
 LOOKS: dict[str, Callable[[Any, int], object]] = {
     "copies": lambda kernel, root: find_shadow_libraries(root, LIBS),
     "compat": lambda kernel, root: compat_libraries(kernel, root, "535.1"),
+    "bundle": bundle,
     "check": lambda kernel, root: check_files(kernel, root, LIBS),
 }
 
