@@ -84,6 +84,17 @@ def test_a_whole_id_comes_before_one_that_begins_like_it(
     assert running.resolve("web-").id == ids[0]
 
 
+@pytest.mark.parametrize("pid", [1 << 32, -1, 1 << 100])
+def test_a_state_that_a_user_has_made_up(place: str, monkeypatch: pytest.MonkeyPatch, pid: int) -> None:
+    """Whoever looks for another container goes on."""
+    monkeypatch.setattr(running, "STATES", (f"{place}/made",))
+    os.makedirs(f"{place}/made")
+    write(f"{place}/made/state.json", b'{"init_process_pid": %d}' % pid)
+    assert running.resolve(str(os.getpid())).id == ""
+    write(f"{place}/made/state.json", b'{"config": {"labels": ["bundle=/a\\u0000", "bundle=/\\ud800"]}}')
+    assert running.read_state(f"{place}/made") == (0, "")
+
+
 @ONCE
 @given(data=st.binary(max_size=300))
 def test_any_bytes(place: str, data: bytes) -> None:

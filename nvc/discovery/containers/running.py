@@ -28,6 +28,7 @@ _ENGINES = (
     ("run/crun/", "crun exec"),
 )
 _SHORTEST = 4  # characters of an abbreviated id
+_PID_MAX = 1 << 22  # PID_MAX_LIMIT of the kernel
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,10 @@ def _states() -> Iterator[str]:
 
 
 def read_state(directory: str) -> tuple[int, str]:
-    """Process id and bundle in a runtime's state directory, runc's or crun's; (0, "") for none."""
+    """Process id and bundle in a runtime's state directory, runc's or crun's; (0, "") for none.
+
+    That of a rootless runtime is its user's, who writes there whatever he likes.
+    """
     state = table(read_json(f"{directory}/state.json"))
     pid, labels = state.get("init_process_pid"), table(state.get("config")).get("labels")
     texts = [text for text in labels if type(text) is str] if type(labels) is list else []
@@ -102,7 +106,8 @@ def read_state(directory: str) -> tuple[int, str]:
     if not state:
         state = table(read_json(f"{directory}/status"))
         pid, bundle = state.get("pid"), state.get("bundle")
-    return pid if type(pid) is int else 0, bundle if type(bundle) is str else ""
+    pid = pid if type(pid) is int and 0 < pid <= _PID_MAX else 0
+    return pid, bundle if type(bundle) is str and bundle.isprintable() else ""
 
 
 def _is_meant(id: str, wanted: str, whole: bool) -> bool:
