@@ -175,12 +175,7 @@ class Driver(Closable):
                 check(self._kernel, target, plan.slice)
         return plan
 
-    def configure(
-        self,
-        container: Container,
-        request: Request,
-        last: bool = False,
-    ) -> Outcome:
+    def configure(self, container: Container, request: Request, last: bool = False) -> Outcome:
         """Give a container what a request asks for: all of it, or nothing. Needs root.
 
         A second call with the same request changes nothing. With `last`, SIGINT stays blocked after success: for

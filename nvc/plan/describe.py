@@ -85,12 +85,7 @@ def _row(op: ops.Op) -> tuple[str, str, str, tuple[str, ...]]:
         return "link", f"{op.target} -> {op.text}", "", ()
     if isinstance(op, ops.UpdateLoaderCache):
         held = [f"{entry.soname} ({entry.arch}) => {entry.path}" for entry in op.entries]
-        return (
-            "ldcache",
-            "/etc/ld.so.cache",
-            counted(len(held), "entry", "entries"),
-            tuple(held),
-        )
+        return "ldcache", "/etc/ld.so.cache", counted(len(held), "entry", "entries"), tuple(held)
     return ops.assert_never(op)
 
 

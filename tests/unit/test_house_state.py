@@ -63,7 +63,7 @@ REASONS = {
     "nvc/slices/client/mps.py stop": "nvcd ends the servers of slices that are gone",
     "nvc/slices/client/nvcd.py silence": "the text that is returned says it",
     "nvc/slices/show/history.py _kept": "the slice's own figures are shown then, or none",
-    "nvc/slices/store/host_pids.py with_host_pids": "the number is shown as `?`",
+    "nvc/slices/store/status.py _with_host_pids": "the number is shown as `?`",
     "nvc/slices/store/limits.py finish": "what could not be ended is as torn as before: the caller denies",
     "nvc/model/slices/entry.py is_remnant": "it stays",
     "nvc/slices/store/process_info.py _farthest": "a runtime's own process, which nobody may look into, is the one",

@@ -23,7 +23,6 @@ from nvc.daemon.io.loop import SECOND, Loop, received
 from nvc.daemon.schedule.slice_index import IndexedSlice, SliceIndex
 from nvc.daemon.suspend import worker
 from nvc.daemon.suspend.calls import IS_FAILED, IS_RUNNING, IS_SUSPENDED, Outcome
-from nvc.daemon.suspend.counts import Counts
 from nvc.daemon.suspend.hooks import Hooks, Processes
 from nvc.daemon.suspend.room import Refusal, gpu_refusal, host_refusal, stopped_refusal
 from nvc.daemon.suspend.words import failure
@@ -41,6 +40,30 @@ GIB = 1 << 30
 AGAIN = 5 * SECOND  # after a worker hung
 REMEMBERED = 60 * SECOND  # so long who asked can hear what came of it
 HANG_MAX = 8  # workers that were killed and cannot die; no more are begun until one has
+
+
+@dataclass(eq=False)
+class Counts:
+    """How often since nvcd started, and for how long programs waited that needed the GPU of a suspended slice."""
+
+    suspends: int = 0
+    resumes: int = 0
+    suspend_failures: int = 0
+    hook_failures: int = 0
+    wakes: int = 0  # resumes because of use
+    waited: int = 0  # nanoseconds
+    longest: int = 0
+
+    def woke(self, waited: int) -> None:
+        """Its programs have what they waited for."""
+        self.wakes += 1
+        self.waited += waited
+        self.longest = max(self.longest, waited)
+
+    def document(self) -> dict[str, int]:
+        """For programs."""
+        names = "suspends", "resumes", "failures", "hookFailures", "wakes", "waitedNs", "longestNs"
+        return dict(zip(names, vars(self).values()))
 
 
 class Told(Value):

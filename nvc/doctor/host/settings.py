@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from nvc.apply.journal import kept, read_journal
 from nvc.base.files import closing
 from nvc.base.rundir import STATE, SYSTEM
+from nvc.discovery.containers.files import names_in
 from nvc.doctor import AS_ROOT, FAILED, OK, UNKNOWN, WARNING, Check, Fact, Row, aside, first
 from nvc.doctor.context import Context
 from nvc.request.config import PATHS, check_file
@@ -59,18 +60,10 @@ def _directory(context: Context) -> Iterator[Fact]:
     )
 
 
-def _names(base: str) -> list[str]:
-    """What is in a directory, nothing if there is none. Raises PermissionError."""
-    try:
-        return sorted(os.listdir(base))
-    except FileNotFoundError:
-        return []
-
-
 def _journals(context: Context) -> Iterator[Fact]:
     left = []
     for base in (f"{context.runtime_directory}/containers", f"{STATE}/containers"):
-        for name in [name for name in _names(base) if not name.startswith(".")]:
+        for name in [name for name in names_in(base) if not name.startswith(".")]:
             records = _left(f"{base}/{name}")
             rootfs, whole = kept(records)
             if rootfs and not whole:

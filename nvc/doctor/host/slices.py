@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from nvc.base.errors import NvcError, counted
 from nvc.base.files import closing
+from nvc.discovery.containers.files import names_in
 from nvc.discovery.driver.elf import read_elf
 from nvc.doctor import FAILED, OK, UNKNOWN, WARNING, Check, Fact, Row, aside, first, with_systemd
 from nvc.doctor.context import Context, read_text
@@ -169,10 +170,7 @@ def _calibration(context: Context) -> Iterator[Fact]:
 def _policies(context: Context) -> Iterator[Fact]:
     """While a device's policy cannot be read, no slice of that device is made."""
     base = f"{context.runtime_directory}/vgpu-policy"
-    try:
-        uuids = sorted(name for name in os.listdir(base) if not name.startswith("."))
-    except FileNotFoundError:
-        return
+    uuids = [name for name in names_in(base) if not name.startswith(".")]
     for uuid in uuids[: layout.DEVICES]:
         try:
             policies.read(uuid)

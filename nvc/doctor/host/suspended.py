@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 from nvc.base.errors import NvcError, counted
 from nvc.base.files import lines_of
+from nvc.discovery.containers.files import names_in
 from nvc.doctor import FAILED, OK, WARNING, Check, Fact, Row, first
 from nvc.doctor.context import Context, read_text
 from nvc.doctor.host.slices import PATIENCE, restart_of
@@ -50,8 +50,7 @@ def _suspension(context: Context) -> Iterator[Fact]:
 
 def _idle(base: str) -> set[str]:
     """UUIDs of the devices whose policy has idle-suspend. Raises PolicyError."""
-    names = os.listdir(base) if os.path.isdir(base) else []
-    return {uuid for uuid in names if not uuid.startswith(".") and policies.read(uuid).idle_s}
+    return {uuid for uuid in names_in(base) if not uuid.startswith(".") and policies.read(uuid).idle_s}
 
 
 def _available() -> int:

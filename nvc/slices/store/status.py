@@ -26,9 +26,9 @@ from nvc.model.slices.suspension import Suspension, suspensions
 from nvc.slices.client.nvcd import SHIM, silence
 from nvc.slices.policy import policies
 from nvc.slices.policy.entitlement import Demand, holds, in_force
-from nvc.slices.store.host_pids import with_host_pids
 from nvc.slices.store.limits import demand_of
 from nvc.slices.store.liveness import Life, use_of
+from nvc.slices.store.process_info import pid_inside
 from nvc.slices.store.snapshot import Snapshot, snapshot
 
 #: So many are listed where a name means several.
@@ -292,7 +292,7 @@ def _slice_status(
         for device, limit, used, budget in zip(entry.devices, now, totals, budgets)
     )  # fmt: skip
     problem = doubt or (use.problem if pids else "")
-    return SliceStatus(entry, short, pids, devices, with_host_pids(use.accounts, pids), problem, doubt=doubt)
+    return SliceStatus(entry, short, pids, devices, _with_host_pids(use.accounts, pids), problem, doubt=doubt)
 
 
 def find(everybody: tuple[SliceStatus, ...], name: str) -> SliceStatus:
@@ -328,3 +328,21 @@ def _candidates(found: list[SliceStatus]) -> str:
 def gone(tenant: SliceStatus) -> tuple[str, ...]:
     """A warning for changes of a slice whose container is gone."""
     return () if tenant.alive else (f"{tenant.name}: no process has this slice any more",)
+
+
+def _with_host_pids(accounts: tuple[Account, ...], pids: tuple[int, ...]) -> tuple[Account, ...]:
+    """The accounts, each with the host's number of its process, which is one of the slice's `pids`.
+
+    Where two containers share a slice, two processes can have the same number inside: then neither is named.
+    """
+    wanted = {account.pid for account in accounts}
+    found: dict[int, list[int]] = {}
+    for pid in pids if wanted else ():
+        try:
+            inside = pid_inside(pid)
+        except OSError:
+            continue  # it has ended
+        if inside in wanted:
+            found.setdefault(inside, []).append(pid)
+    named = {inside: here[0] for inside, here in found.items() if len(here) == 1}
+    return tuple(account.replace(host_pid=named.get(account.pid, 0)) for account in accounts)
