@@ -107,8 +107,11 @@ class Server:
         client.close()
 
     def ask(self) -> Any:
-        self.channel.send(b"status")
-        return json.loads(self.channel.recv(1 << 16))
+        try:
+            self.channel.send(b"status")
+            return json.loads(self.channel.recv(1 << 16))
+        except (OSError, ValueError):  # it has ended
+            return {"state": "INVALID", "clients": []}
 
 
 def work(control: socket.socket) -> None:

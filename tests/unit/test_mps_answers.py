@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 from support.damage import RECORD
@@ -11,6 +12,7 @@ from nvc.daemon.io.loop import Loop
 from nvc.daemon.mps.answers import LOG_MAX, culprit, server_status
 from nvc.daemon.mps.records import MpsServer, ServerRecord, read, write
 from nvc.daemon.mps.servers import Servers
+from nvc.daemon.mps.shared import SharedServers, Watched
 from nvc.kernel import LinuxKernel
 from nvc.kernel.processes import start_of
 from nvc.model.slices.entry import RegistryError
@@ -87,3 +89,13 @@ def test_a_record_that_was_spoiled_is_an_error(scratch: str, damage: str) -> Non
     RECORD[damage](f"{scratch}/about")
     with pytest.raises((OSError, ValueError)):
         read(scratch)
+
+
+def test_an_answer_about_a_server_that_has_ended_forgets_none_of_its_clients() -> None:
+    """Who asked before it was killed hears that there is no such server; its end is told with whom it had."""
+    shared: Any = SharedServers.__new__(SharedServers)
+    watched = Watched(0)
+    for text, left in (("INVALID\n", {7: "key"}), ("", {7: "key"}), ("ACTIVE\n", {})):
+        watched.clients = {7: "key"}
+        shared._answered(None, watched, text)
+        assert watched.clients == left

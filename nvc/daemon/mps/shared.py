@@ -139,7 +139,7 @@ class SharedServers:
         watched.silent, watched.said = 0, False
         watched.clients = {
             pid: watched.clients.get(pid) or self._slice_of(pid, one.uuid) for pid in status.clients
-        } or (watched.clients if status.faulted else {})
+        } or ({} if status.state == "ACTIVE" else watched.clients)  # whom a server had that has ended
         if status.faulted:
             self._kill(watched)
             self._ended(one, watched, "a fault has ended all its programs", NEXT)
