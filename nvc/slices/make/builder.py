@@ -15,6 +15,7 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 
 from nvc.base.files import closing
 from nvc.discovery.driver.compat import DIRECTORY, compat_libraries
+from nvc.model.facts import identity_of
 from nvc.model.slices.isolation import KERNEL, MIG, MPS
 from nvc.model.slices.layout import CORES_UNCAPPED, POLICY_NATIVE
 from nvc.model.slices.policy import policy_of
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from nvc.apply.target import Target
     from nvc.discovery.driver.compat import CompatLibrary
     from nvc.kernel import Kernel
-    from nvc.model.facts import HostFacts, Identity, identity_of
+    from nvc.model.facts import HostFacts, Identity
     from nvc.model.request import Request, SliceRequest
     from nvc.model.selection import Selection
     from nvc.model.slices.slice import HeldCgroup
