@@ -10,36 +10,14 @@
 struct driver cu;
 
 /* A data pointer of dlsym is put where a function pointer is wanted by copying it: ISO C has no cast for that. */
-static const struct {
-    const char *name;
-    size_t at;
-} calls[] = {
-#define CALL(name)                                                                                          \
-    {                                                                                                       \
-#name, offsetof(struct driver, name)                                                                \
-    }
-    CALL(cuInit),
-    CALL(cuDeviceGet),
-    CALL(cuDeviceGetName),
-    CALL(cuDeviceGetAttribute),
-    CALL(cuDevicePrimaryCtxRetain),
-    CALL(cuDevicePrimaryCtxRelease_v2),
-    CALL(cuCtxSetCurrent),
-    CALL(cuMemGetInfo_v2),
-    CALL(cuMemAlloc_v2),
-    CALL(cuModuleLoadData),
-    CALL(cuModuleGetFunction),
-    CALL(cuStreamCreate),
-    CALL(cuStreamSynchronize),
-    CALL(cuEventCreate),
-    CALL(cuEventRecord),
-    CALL(cuEventSynchronize),
-    CALL(cuEventElapsedTime),
-    CALL(cuLaunchKernel),
-    CALL(cuGetErrorName),
-    CALL(cuGetErrorString),
-#undef CALL
-};
+static void find(void *library, const char *name, void *out)
+{
+    void *found = dlsym(library, name);
+    if (!found)
+        fail("libcuda.so.1 has no %s: its driver is too old", name);
+    memcpy(out, &found, sizeof(found));
+}
+#define OPEN(name, ...) find(library, #name, &cu.name);
 
 void fail(const char *format, ...)
 {
@@ -61,12 +39,7 @@ void driver_open(void)
              "nvc-spin: there is no NVIDIA driver here: `nvc-cli doctor` says why. Run it by\n"
              "nvc-spin: `nvc-cli --root DIR vgpu run` to use a simulated driver in DIR",
              dlerror());
-    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
-        void *found = dlsym(library, calls[i].name);
-        if (!found)
-            fail("libcuda.so.1 has no %s: its driver is too old", calls[i].name);
-        memcpy((char *)&cu + calls[i].at, &found, sizeof(found));
-    }
+    CALLS(OPEN)
 }
 
 void must(int result, const char *call)

@@ -29,31 +29,33 @@ enum {
 };
 
 /* The calls in use, by their names in the library. Every one returns 0 or an error. */
-struct driver {
-    int (*cuInit)(unsigned int);
-    int (*cuDeviceGet)(int *, int);
-    int (*cuDeviceGetName)(char *, int, int);
-    int (*cuDeviceGetAttribute)(int *, int, int);
-    int (*cuDevicePrimaryCtxRetain)(void **, int);
-    int (*cuDevicePrimaryCtxRelease_v2)(int);
-    int (*cuCtxSetCurrent)(void *);
-    int (*cuMemGetInfo_v2)(size_t *, size_t *);
-    int (*cuMemAlloc_v2)(uint64_t *, size_t);
-    int (*cuModuleLoadData)(void **, const void *);
-    int (*cuModuleGetFunction)(cu_function *, void *, const char *);
-    int (*cuStreamCreate)(cu_stream *, unsigned int);
-    int (*cuStreamSynchronize)(cu_stream);
-    int (*cuEventCreate)(cu_event *, unsigned int);
-    int (*cuEventRecord)(cu_event, cu_stream);
-    int (*cuEventSynchronize)(cu_event);
-    int (*cuEventElapsedTime)(float *, cu_event, cu_event);
-    int (*cuLaunchKernel)(cu_function, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,
-                          unsigned int, unsigned int, cu_stream, void **, void **);
-    int (*cuGetErrorName)(int, const char **);
-    int (*cuGetErrorString)(int, const char **);
-};
+#define CALLS(CALL)                                                                                         \
+    CALL(cuInit, unsigned int)                                                                              \
+    CALL(cuDeviceGet, int *, int)                                                                           \
+    CALL(cuDeviceGetName, char *, int, int)                                                                 \
+    CALL(cuDeviceGetAttribute, int *, int, int)                                                             \
+    CALL(cuDevicePrimaryCtxRetain, void **, int)                                                            \
+    CALL(cuDevicePrimaryCtxRelease_v2, int)                                                                 \
+    CALL(cuCtxSetCurrent, void *)                                                                           \
+    CALL(cuMemGetInfo_v2, size_t *, size_t *)                                                               \
+    CALL(cuMemAlloc_v2, uint64_t *, size_t)                                                                 \
+    CALL(cuModuleLoadData, void **, const void *)                                                           \
+    CALL(cuModuleGetFunction, cu_function *, void *, const char *)                                          \
+    CALL(cuStreamCreate, cu_stream *, unsigned int)                                                         \
+    CALL(cuStreamSynchronize, cu_stream)                                                                    \
+    CALL(cuEventCreate, cu_event *, unsigned int)                                                           \
+    CALL(cuEventRecord, cu_event, cu_stream)                                                                \
+    CALL(cuEventSynchronize, cu_event)                                                                      \
+    CALL(cuEventElapsedTime, float *, cu_event, cu_event)                                                   \
+    CALL(cuLaunchKernel, cu_function, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, \
+         unsigned int, unsigned int, cu_stream, void **, void **)                                           \
+    CALL(cuGetErrorName, int, const char **)                                                                \
+    CALL(cuGetErrorString, int, const char **)
 
-extern struct driver cu;
+#define MEMBER(name, ...) int (*name)(__VA_ARGS__);
+extern struct driver {
+    CALLS(MEMBER)
+} cu;
 
 /* Opens libcuda.so.1 by its name, as programs in containers do; ends the program (1) where it cannot. */
 void driver_open(void);

@@ -37,12 +37,14 @@ def rows() -> dict[str, tuple[str, str]]:
     """Every function of the table: its class, and who says how much memory it takes."""
     text = read("native/abi/cuda.def")
     found: dict[str, tuple[str, str]] = {}
-    row = r"^(?:ENTRY|PAIR)\((\w+),\s+(\w+),(?:\s+(_pt\w+),)?\s+\w+(?:,\s+\d+)+(?:,\s+(\w+))?"
-    other = [("PASS", name, "", how) for name, how in re.findall(r"^OTHER\((\w+)(?:, (\w+))?", text, re.MULTILINE)]
-    for kind, name, suffix, memory in (*re.findall(row, text, re.MULTILINE), *other):
-        for symbol in {name, name + suffix}:
+    row = r"^(ONE|TWO|ROW|PAIR)\((\w+), (\w+)([^()]*)"
+    other = [("ONE", "PASS", *pair) for pair in re.findall(r"^OTHER\((\w+)([^()]*)", text, re.MULTILINE)]
+    for form, kind, name, rest in (*re.findall(row, text, re.MULTILINE), *other):
+        words, memory = re.findall(r"\b_\w+", rest), re.findall("[A-Z]{4,}", rest)
+        name += "".join(words[:-1] if form == "PAIR" else words)
+        for symbol in {name, name + {"TWO": "_v2", "PAIR": "".join(words[-1:])}.get(form, "")}:
             assert symbol not in found, symbol
-            found[symbol] = kind, memory or "NONE"
+            found[symbol] = kind, "".join(memory) or "NONE"
     return found
 
 
