@@ -19,7 +19,8 @@ enum {
     CLASS_DEVICELESS = 0x90ce, /* NV01_MEMORY_DEVICELESS */
 };
 
-/* ctrl/ctrl*.h */
+/* ctrl/ctrl*.h; times are 64-bit numbers */
+enum { ATTACHED_BYTES = 128 }; /* NV0000_CTRL_GPU_GET_ATTACHED_IDS_PARAMS */
 #define CMD_ATTACHED 0x201u
 #define CMD_ID_INFO 0x205u
 #define CMD_UUID 0x275u
@@ -33,12 +34,12 @@ enum {
 #define CMD_FLUSH 0x90cd0104u
 
 struct rm_free { /* nvos.h: NVOS00_PARAMETERS */
-    uint32_t root, parent, object, status;
+    uint32_t client, parent, handle, status;
 };
 _Static_assert(sizeof(struct rm_free) == 16, "NVOS00");
 
 struct rm_alloc { /* nvos.h: NVOS21_PARAMETERS */
-    uint32_t root, parent, object, class;
+    uint32_t client, parent, handle, class;
     uint64_t parameters;
     uint32_t size, status;
 };
@@ -61,31 +62,20 @@ struct rm_map { /* nvos.h: NVOS33_PARAMETERS; nv-unix-nvos-params-wrappers.h: an
 _Static_assert(sizeof(struct rm_map) == 56 && offsetof(struct rm_map, fd) == 48, "NVOS33 with a descriptor");
 
 struct rm_device { /* class/cl0080.h: NV0080_ALLOC_PARAMETERS */
-    uint32_t device_id, client_share, target_client, target_device, flags, pad;
+    uint32_t id, share, target_client, target_device, flags, pad;
     uint64_t va_size, va_start, va_limit;
     uint32_t va_mode, pad2;
 };
 _Static_assert(sizeof(struct rm_device) == 56 && offsetof(struct rm_device, va_mode) == 48, "NV0080");
 
-struct rm_subdevice { /* class/cl2080.h: NV2080_ALLOC_PARAMETERS */
-    uint32_t subdevice_id;
-};
-_Static_assert(sizeof(struct rm_subdevice) == 4, "NV2080");
-
-struct rm_attached { /* ctrl/ctrl0000/ctrl0000gpu.h: NV0000_CTRL_GPU_GET_ATTACHED_IDS_PARAMS */
-    uint32_t ids[32];
-};
-_Static_assert(sizeof(struct rm_attached) == 128, "attached ids");
-
 struct rm_id_info { /* the same file: NV0000_CTRL_GPU_GET_ID_INFO_V2_PARAMS */
-    uint32_t gpu, flags, device_instance, subdevice_instance, sli_status, board, gpu_instance;
-    int32_t numa;
+    uint32_t id, flags, device, subdevice, sli, board, instance;
+    int32_t node;
 };
-_Static_assert(sizeof(struct rm_id_info) == 32 && offsetof(struct rm_id_info, device_instance) == 8,
-               "id info");
+_Static_assert(sizeof(struct rm_id_info) == 32 && offsetof(struct rm_id_info, device) == 8, "id info");
 
 struct rm_uuid { /* the same file: NV0000_CTRL_GPU_GET_UUID_FROM_GPU_ID_PARAMS; flags 0: text, SHA-1 */
-    uint32_t gpu, flags;
+    uint32_t id, flags;
     uint8_t uuid[256];
     uint32_t length;
 };
@@ -101,16 +91,6 @@ struct rm_disable { /* ctrl/ctrl2080/ctrl2080fifo.h: NV2080_CTRL_FIFO_DISABLE_CH
 _Static_assert(sizeof(struct rm_disable) == 536 && offsetof(struct rm_disable, only_scheduling) == 8 &&
                    offsetof(struct rm_disable, event) == 16 && offsetof(struct rm_disable, channels) == 280,
                "disable channels");
-
-struct rm_time { /* ctrl/ctrl2080/ctrl2080tmr.h: NV2080_CTRL_TIMER_GET_TIME_PARAMS */
-    uint64_t ns;
-};
-_Static_assert(sizeof(struct rm_time) == 8, "time");
-
-struct rm_timeslice { /* ctrl/ctrla06c.h: NVA06C_CTRL_TIMESLICE_PARAMS */
-    uint64_t us;
-};
-_Static_assert(sizeof(struct rm_timeslice) == 8, "timeslice");
 
 struct rm_memory { /* nvos.h: NV_MEMORY_ALLOCATION_PARAMS */
     uint32_t owner, type, flags, width, height;

@@ -43,7 +43,7 @@ int nvc_rm_client(int fd, uint32_t *client)
     struct rm_alloc call = {0, 0, 0, CLASS_CLIENT, address(&handle), sizeof(handle), 0};
     int error = nvc_rm_escape(fd, RM_ALLOC, &call, sizeof(call), &call.status);
 
-    *client = call.object;
+    *client = call.handle;
     return error;
 }
 
@@ -56,13 +56,13 @@ int nvc_rm_free(int fd, uint32_t client, uint32_t parent, uint32_t object)
 
 int nvc_rm_device(int fd, uint32_t client, uint32_t instance, uint32_t device, uint32_t subdevice)
 {
-    struct rm_device parameters = {.device_id = instance};
-    struct rm_subdevice sub = {0};
+    struct rm_device parameters = {.id = instance};
+    uint32_t index = 0; /* class/cl2080.h: NV2080_ALLOC_PARAMETERS */
     int error = nvc_rm_make(fd, client, client, device, CLASS_DEVICE, &parameters, sizeof(parameters));
 
     if (error)
         return error;
-    error = nvc_rm_make(fd, client, device, subdevice, CLASS_SUBDEVICE, &sub, sizeof(sub));
+    error = nvc_rm_make(fd, client, device, subdevice, CLASS_SUBDEVICE, &index, sizeof(index));
     if (error)
         nvc_rm_free(fd, client, client, device);
     return error;
@@ -70,22 +70,17 @@ int nvc_rm_device(int fd, uint32_t client, uint32_t instance, uint32_t device, u
 
 int nvc_rm_attached(int fd, uint32_t client, uint32_t *ids)
 {
-    struct rm_attached parameters;
-    int error;
-
-    memset(&parameters, 0xff, sizeof(parameters));
-    error = nvc_rm_control(fd, client, client, CMD_ATTACHED, &parameters, sizeof(parameters));
-    memcpy(ids, parameters.ids, sizeof(parameters.ids));
-    return error;
+    memset(ids, 0xff, ATTACHED_BYTES);
+    return nvc_rm_control(fd, client, client, CMD_ATTACHED, ids, ATTACHED_BYTES);
 }
 
 int nvc_rm_identify(int fd, uint32_t client, uint32_t gpu, uint32_t *instance, char *uuid)
 {
-    struct rm_id_info info = {.gpu = gpu};
-    struct rm_uuid text = {.gpu = gpu};
+    struct rm_id_info info = {.id = gpu};
+    struct rm_uuid text = {.id = gpu};
     int error = nvc_rm_control(fd, client, client, CMD_ID_INFO, &info, sizeof(info));
 
-    *instance = info.device_instance;
+    *instance = info.device;
     if (error)
         return error;
     error = nvc_rm_control(fd, client, client, CMD_UUID, &text, sizeof(text));
@@ -108,25 +103,17 @@ int nvc_rm_disable(int fd, uint32_t client, uint32_t subdevice, int disable, uin
 
 int nvc_rm_now(int fd, uint32_t client, uint32_t subdevice, uint64_t *ns)
 {
-    struct rm_time parameters = {0};
-    int error = nvc_rm_control(fd, client, subdevice, CMD_GET_TIME, &parameters, sizeof(parameters));
-
-    *ns = parameters.ns;
-    return error;
+    *ns = 0;
+    return nvc_rm_control(fd, client, subdevice, CMD_GET_TIME, ns, sizeof(*ns));
 }
 
 int nvc_rm_set_timeslice(int fd, uint32_t client, uint32_t group, uint64_t us)
 {
-    struct rm_timeslice parameters = {us};
-
-    return nvc_rm_control(fd, client, group, CMD_SET_TIMESLICE, &parameters, sizeof(parameters));
+    return nvc_rm_control(fd, client, group, CMD_SET_TIMESLICE, &us, sizeof(us));
 }
 
 int nvc_rm_get_timeslice(int fd, uint32_t client, uint32_t group, uint64_t *us)
 {
-    struct rm_timeslice parameters = {0};
-    int error = nvc_rm_control(fd, client, group, CMD_GET_TIMESLICE, &parameters, sizeof(parameters));
-
-    *us = parameters.us;
-    return error;
+    *us = 0;
+    return nvc_rm_control(fd, client, group, CMD_GET_TIMESLICE, us, sizeof(*us));
 }

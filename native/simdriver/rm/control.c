@@ -1,4 +1,4 @@
-/* RM_CONTROL and RM_MAP. */
+/* RM_CONTROL and RM_MAP_MEMORY. */
 #include "server.h"
 
 #include <stdio.h>
@@ -73,7 +73,7 @@ static uint32_t bind(const struct call *call, const struct client *client, const
     wanted->reason = 0;
     if (!buffer)
         return RM_INVALID_OBJECT_HANDLE;
-    if (wanted->record_size != sizeof(struct rm_record) - 8 || buffer->gpu != subdevice->gpu)
+    if (wanted->record_size != sizeof(struct rm_log_record) - 8 || buffer->gpu != subdevice->gpu)
         return RM_INVALID_ARGUMENT;
     if (call->user != 0) {
         wanted->reason = 4; /* NEED_ADMIN */
@@ -117,24 +117,24 @@ static uint32_t size_of(uint32_t command, uint32_t *class)
 {
     *class = command >> 16;
     switch (command) {
-    case CMD_ATTACHED_IDS:
+    case CMD_ATTACHED:
         return 128;
     case CMD_ID_INFO:
         return sizeof(struct rm_id_info);
-    case CMD_UUID_OF_ID:
+    case CMD_UUID:
         return sizeof(struct rm_uuid);
     case CMD_GID_INFO:
         return sizeof(struct rm_gid);
-    case CMD_TIME:
+    case CMD_GET_TIME:
     case CMD_SET_TIMESLICE:
     case CMD_GET_TIMESLICE:
-    case CMD_BUFFER_ENABLE:
-    case CMD_BUFFER_GET:
+    case CMD_ENABLE_EVENTS:
+    case CMD_UPDATE_GET:
     case CMD_GROUP_PREEMPT:
         return 8;
     case CMD_DISABLE_CHANNELS:
         return sizeof(struct rm_disable);
-    case CMD_BIND_SWITCHES:
+    case CMD_BIND:
         return sizeof(struct rm_bind);
     case CMD_GROUP_SCHEDULE:
     case CMD_CHANNEL_SCHEDULE:
@@ -150,31 +150,31 @@ static uint32_t answer(struct call *call, const struct client *client, struct ob
 {
     struct server *server = call->server;
     switch (command) {
-    case CMD_ATTACHED_IDS:
+    case CMD_ATTACHED:
         return attached(server, with->ids);
     case CMD_ID_INFO:
         return id_info(server, &with->info);
-    case CMD_UUID_OF_ID:
+    case CMD_UUID:
         return uuid_of_id(server, &with->uuid);
     case CMD_GID_INFO:
         with->gid.length =
             uuid(server->root.description.gpus[object->gpu].uuid, with->gid.flags, with->gid.gid);
         return RM_OK;
-    case CMD_TIME:
+    case CMD_GET_TIME:
         with->number = clock_now(server) + RM_TIMER_AHEAD_NS;
         return RM_OK;
     case CMD_DISABLE_CHANNELS:
         return channels_disable(call, &with->disable);
-    case CMD_BIND_SWITCHES:
+    case CMD_BIND:
         return bind(call, client, object, &with->bind);
     case CMD_SET_TIMESLICE:
         return timeslice_set(server, object, with->number);
     case CMD_GET_TIMESLICE:
         with->number = object->timeslice;
         return RM_OK;
-    case CMD_BUFFER_ENABLE:
+    case CMD_ENABLE_EVENTS:
         return enable(object->buffer, with->words);
-    case CMD_BUFFER_GET:
+    case CMD_UPDATE_GET:
         call->publish = true;
         return move_get(object->buffer, with->words);
     case CMD_WORK_TOKEN:
@@ -203,7 +203,7 @@ uint32_t control(struct call *call, const struct rm_control *wanted)
     struct object *object = wanted->object == client->handle ? NULL : object_find(client, wanted->object);
     if (!object && wanted->object != client->handle)
         return RM_INVALID_OBJECT_HANDLE;
-    if (wanted->command == CMD_BUFFER_FLUSH && is_for(object, CLASS_EVENT_BUFFER)) {
+    if (wanted->command == CMD_FLUSH && is_for(object, CLASS_BUFFER)) {
         call->flush = true;
         return RM_OK;
     }

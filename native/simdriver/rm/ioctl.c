@@ -41,8 +41,8 @@ static int answer(struct call *call, unsigned int number, void *data, size_t siz
         command->status = status ? status : control(call, command);
     } else if (number == RM_FREE && size == sizeof(*end)) {
         end->status = object_free(call, end);
-    } else if (number == RM_MAP && size == sizeof(*map)) {
-        uint32_t status = faults_status(call->server, CLASS_MEMORY);
+    } else if (number == RM_MAP_MEMORY && size == sizeof(*map)) {
+        uint32_t status = faults_status(call->server, CLASS_DEVICELESS);
         map->status = status ? status : memory_map(call, map);
     } else if (number == RM_UNMAP && size == sizeof(struct rm_unmap)) {
         ((struct rm_unmap *)data)->status = RM_OK; /* munmap(2) has done it */

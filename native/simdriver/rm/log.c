@@ -34,7 +34,7 @@ static void put(struct server *server, struct buffer *buffer, void *data)
         buffer->dropped++;
         return;
     }
-    struct rm_record record = {
+    struct rm_log_record record = {
         .type = TYPE_SWITCH,
         .tag = atomic_load(&news->region->begins) ? TAG_START : TAG_END,
         .sequence = news->sequence,
@@ -110,7 +110,7 @@ static void collect(struct server *server, struct buffer *buffer, void *data)
     if (!buffer->news || shown->count == MOST)
         return;
     if (shown->headers) {
-        struct rm_header header = {.get = buffer->get, .put = buffer->put, .dropped = buffer->dropped};
+        struct rm_log_header header = {.get = buffer->get, .put = buffer->put, .dropped = buffer->dropped};
         memcpy(buffer->header->bytes, &header, sizeof(header));
         buffer->news = false;
     }

@@ -106,7 +106,7 @@ static struct memory *memory_of(const struct client *client, uint32_t handle)
 static uint32_t buffer_begin(struct call *call, struct object *object, const struct client *client,
                              const struct rm_alloc *alloc)
 {
-    struct rm_event_buffer wanted;
+    struct rm_buffer wanted;
     if (!caller_read(call, alloc->parameters, &wanted, sizeof(wanted)))
         return RM_INVALID_POINTER;
     const struct object *subdevice = object_find(client, wanted.subdevice);
@@ -114,9 +114,9 @@ static uint32_t buffer_begin(struct call *call, struct object *object, const str
                   *records = memory_of(client, wanted.record_memory);
     if (!subdevice || subdevice->class != CLASS_SUBDEVICE || !header || !records)
         return RM_INVALID_OBJECT_HANDLE;
-    if (wanted.record_size != sizeof(struct rm_record) || wanted.record_count < 2 ||
-        wanted.record_count > records->size / sizeof(struct rm_record) ||
-        header->size < sizeof(struct rm_header))
+    if (wanted.record_size != sizeof(struct rm_log_record) || wanted.record_count < 2 ||
+        wanted.record_count > records->size / sizeof(struct rm_log_record) ||
+        header->size < sizeof(struct rm_log_header))
         return RM_INVALID_ARGUMENT;
     struct buffer *buffer = calloc(1, sizeof(*buffer));
     if (!buffer)
@@ -146,9 +146,9 @@ static uint32_t begin(struct call *call, struct client *client, struct object *o
         return parent ? RM_INVALID_OBJECT_PARENT : device_begin(call, object, alloc);
     case CLASS_SUBDEVICE:
         return above == CLASS_DEVICE ? RM_OK : RM_INVALID_OBJECT_PARENT;
-    case CLASS_MEMORY:
+    case CLASS_DEVICELESS:
         return parent ? RM_INVALID_OBJECT_PARENT : memory_begin(call, object, alloc);
-    case CLASS_EVENT_BUFFER:
+    case CLASS_BUFFER:
         return parent ? RM_INVALID_OBJECT_PARENT : buffer_begin(call, object, client, alloc);
     case CLASS_GROUP:
         if (above != CLASS_DEVICE)

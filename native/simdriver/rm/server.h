@@ -29,7 +29,7 @@ struct node {
     struct node *next;
     uint64_t number, lookups;
     bool faults;           /* it is the file of that name */
-    struct memory *memory; /* that RM_MAP gave it */
+    struct memory *memory; /* that RM_MAP_MEMORY gave it */
 };
 
 struct buffer {
@@ -46,8 +46,8 @@ struct object {
     struct object *in;     /* of a channel: its group, or NULL */
     bool stopped;          /* a channel */
     uint32_t timeslice;    /* microseconds, of a group */
-    struct memory *memory; /* of class CLASS_MEMORY */
-    struct buffer *buffer; /* of class CLASS_EVENT_BUFFER */
+    struct memory *memory; /* of class CLASS_DEVICELESS */
+    struct buffer *buffer; /* of class CLASS_BUFFER */
 };
 
 struct client {
