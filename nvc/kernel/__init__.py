@@ -22,8 +22,8 @@ class Kernel(Protocol):
     def identity(self, fd: int) -> DescriptorIdentity: ...
     def pidfd_open(self, pid: int) -> int: ...
     def pidfd_send_signal(self, pidfd: int, signal: int) -> None: ...
-    def capget(self) -> tuple[int, int, int]: ...
-    def capset(self, effective: int, permitted: int, inheritable: int) -> None: ...
+    def capget(self) -> tuple[int, int]: ...
+    def capset(self, kept: int) -> None: ...
     def capbset_keep(self, bounding: int) -> None: ...
     def lock(self, fd: int, timeout: float) -> None: ...
     def is_mount_root(self, fd: int) -> bool: ...
@@ -179,15 +179,15 @@ class LinuxKernel:
         """Signal a process by descriptor; signal 0 only asks whether it lives."""
         checked(lib.nvc_pidfd_send_signal(pidfd, signal))
 
-    def capget(self) -> tuple[int, int, int]:
-        """The effective, permitted and inheritable sets as bit masks (capget(2))."""
-        sets = ffi.new("uint64_t[3]")
-        checked(lib.nvc_capget(sets, sets + 1, sets + 2))
-        return int(sets[0]), int(sets[1]), int(sets[2])
+    def capget(self) -> tuple[int, int]:
+        """The effective and permitted sets as bit masks (capget(2))."""
+        sets = ffi.new("uint64_t[2]")
+        checked(lib.nvc_capget(sets, sets + 1))
+        return int(sets[0]), int(sets[1])
 
-    def capset(self, effective: int, permitted: int, inheritable: int) -> None:
-        """Replace the capability sets of this process (capset(2))."""
-        checked(lib.nvc_capset(effective, permitted, inheritable))
+    def capset(self, kept: int) -> None:
+        """Keep at most these of what this process is permitted, and none inheritable (capset(2))."""
+        checked(lib.nvc_capset(kept))
 
     def capbset_keep(self, bounding: int) -> None:
         """Drop everything else from the bounding set (capabilities(7))."""

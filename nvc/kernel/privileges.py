@@ -49,13 +49,13 @@ def reduce(command: str, load_kmods: bool = False, kernel: Kernel | None = None)
     any. Nothing happens to a process that has none. Raises PermissionDenied when the kernel refuses.
     """
     kernel = kernel or LinuxKernel()
-    _, permitted, _ = kernel.capget()
+    _, permitted = kernel.capget()
     if not permitted:
         return
     keep = PERMITTED[command] | (LOAD_KMODS if load_kmods else 0)
     try:
         if permitted & mask(SETPCAP):
             kernel.capbset_keep(keep)
-        kernel.capset(keep & permitted, keep & permitted, 0)
+        kernel.capset(keep)
     except OSError as error:
         raise PermissionDenied.of("drop capabilities", "", error) from None

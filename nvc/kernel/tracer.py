@@ -68,7 +68,7 @@ def missing_rights(kernel: LinuxKernel | None = None, proc: str = "/proc") -> tu
     """What this process lacks to trace, each in words; none: it lacks nothing. CAP_SYS_ADMIN stands for CAP_BPF and
     CAP_PERFMON. Raises OSError.
     """
-    effective, _, _ = (kernel or LinuxKernel()).capget()
+    effective, _ = (kernel or LinuxKernel()).capget()
     has = {name for name, number, _ in NEEDED if effective >> number & 1}
     if "CAP_SYS_ADMIN" in has:
         has |= {"CAP_BPF", "CAP_PERFMON"}

@@ -25,7 +25,7 @@ def take_descriptors(pid: int) -> int:
         code = 1
         try:
             kept = mask(DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, SYS_ADMIN)
-            LinuxKernel().capset(kept, kept, 0)
+            LinuxKernel().capset(kept)
             names = os.listdir(f"/proc/{pid}/fd")
             os.open(f"/proc/{pid}/fd/{names[0]}", os.O_PATH)
             code = TAKEN

@@ -111,7 +111,7 @@ def test_missing_rights_are_told(tmp_path: Path) -> None:
     (tmp_path / "self/ns/pid").symlink_to("pid:[4026531836]")
 
     def missing(*numbers: int) -> str:
-        kernel: Any = SimpleNamespace(capget=lambda: (sum(1 << each for each in numbers), 0, 0))
+        kernel: Any = SimpleNamespace(capget=lambda: (sum(1 << each for each in numbers), 0))
         return " ".join(
             word for text in tracer.missing_rights(kernel, str(tmp_path)) for word in text.split()[:1]
         )

@@ -16,7 +16,6 @@
 #include <sys/fsuid.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -24,7 +23,8 @@
 #define ENDS_MS 1000
 #define DONE_NOTHING 3 /* exit status of a child that has undone everything and said so */
 #define BIT(capability) (1ULL << (capability))
-/* open_tree(CLONE), setns and the change of file-system ids need these; the work inside needs fewer. */
+/* open_tree(CLONE), setns and the change of file-system ids need these; the work inside needs fewer. In a user namespace
+ * not all may be permitted. */
 #define CAPS_ENTER                                                                                          \
     (BIT(CAP_SYS_ADMIN) | BIT(CAP_SYS_CHROOT) | BIT(CAP_SETUID) | BIT(CAP_SETGID) |                         \
      BIT(CAP_DAC_READ_SEARCH) | BIT(CAP_DAC_OVERRIDE) | BIT(CAP_FOWNER))
@@ -82,53 +82,34 @@ static int decode(struct applier *a, const uint8_t *program, uint64_t size)
     return 0;
 }
 
-static int execute(struct applier *a, struct op *op)
+static int op_undo(struct applier *a, struct op *op)
 {
-    switch (op->head.kind) {
-    case NVC_OP_BIND:
-        return op_bind(a, op);
-    case NVC_OP_TMPFS:
-        return op_tmpfs(a, op);
-    case NVC_OP_TMPFS_DIR:
-        return op_tmpfs_dir(a, op);
-    case NVC_OP_TMPFS_FILE:
-        return op_tmpfs_file(a, op);
-    case NVC_OP_ATTACH:
-        return op_attach(a, op);
-    case NVC_OP_SYMLINK:
-        return op_symlink(a, op);
-    case NVC_OP_LDCACHE:
-        return op_ldcache(a, op);
-    case NVC_OP_LEDGER:
-        return op_ledger(a, op);
-    case NVC_OP_UNDO:
-        a->report->undo_failures += undo_records(a, op->first, op->head.first_length);
-        if (a->report->undo_failures == 0)
-            return 0;
-        return fail_as(a, NVC_FAILED_REPAIR, a->undo_error, "repair an interrupted run", a->undo_path);
-    default:
-        return fail_as(a, NVC_FAILED_PROGRAM, EPROTO, "decode operation", op->target);
-    }
+    a->report->undo_failures += undo_records(a, op->first, op->head.first_length);
+    if (a->report->undo_failures == 0)
+        return 0;
+    return fail_as(a, NVC_FAILED_REPAIR, a->undo_error, "repair an interrupted run", a->undo_path);
 }
+
+static int (*const WORK[])(struct applier *, struct op *) = {
+    [NVC_OP_BIND] = op_bind,           [NVC_OP_TMPFS] = op_tmpfs,
+    [NVC_OP_TMPFS_DIR] = op_tmpfs_dir, [NVC_OP_TMPFS_FILE] = op_tmpfs_file,
+    [NVC_OP_ATTACH] = op_attach,       [NVC_OP_SYMLINK] = op_symlink,
+    [NVC_OP_LDCACHE] = op_ldcache,     [NVC_OP_UNDO] = op_undo,
+    [NVC_OP_LEDGER] = op_ledger,
+};
 
 static int execute_all(struct applier *a)
 {
     for (size_t i = 0; i < a->count; i++) {
+        uint32_t kind = a->ops[i].head.kind;
         a->report->op = (int32_t)i;
-        if (execute(a, &a->ops[i]) < 0)
+        if (kind < NVC_OP_BIND || kind > NVC_OP_LEDGER)
+            return fail_as(a, NVC_FAILED_PROGRAM, EPROTO, "decode operation", a->ops[i].target);
+        if (WORK[kind](a, &a->ops[i]) < 0)
             return -1;
     }
     a->report->op = -1;
     return mounts_are_there(a);
-}
-
-/* Drops to `wanted` as far as it is permitted: in a user namespace not everything is. */
-static int keep_capabilities(uint64_t wanted)
-{
-    uint64_t effective, permitted, inheritable;
-    int result = nvc_capget(&effective, &permitted, &inheritable);
-
-    return result < 0 ? result : nvc_capset(wanted & permitted, wanted & permitted, 0);
 }
 
 static int enter(struct applier *a)
@@ -147,14 +128,14 @@ static int enter(struct applier *a)
     setfsuid(target->fsuid);
     if ((uint32_t)setfsuid((uid_t)-1) != target->fsuid)
         return fail(a, EPERM, "switch to the container's root id", "");
-    if (keep_capabilities(CAPS_INSIDE) < 0)
+    if (nvc_capset(CAPS_INSIDE) < 0)
         return fail(a, EPERM, "drop capabilities", "");
     return 0;
 }
 
 static void run(struct applier *a)
 {
-    keep_capabilities(CAPS_ENTER);
+    nvc_capset(CAPS_ENTER);
     if (clone_sources(a) < 0)
         return;
     a->report->op = -1;
@@ -185,7 +166,7 @@ static void finish(struct applier *a)
 {
     struct place place;
 
-    keep_capabilities(CAPS_ENTER);
+    nvc_capset(CAPS_ENTER);
     if (a->target->keep || enter(a) < 0)
         return;
     for (size_t i = 0; i < a->count; i++) {
@@ -211,14 +192,8 @@ static void child(struct applier *a, bool again, int out, pid_t parent)
         finish(a);
     else
         run(a);
-    const char *at = (const char *)a->report;
-    for (size_t left = sizeof(*a->report); left > 0;) {
-        ssize_t written = write(out, at, left);
-        if (written <= 0)
-            _exit(1);
-        at += written;
-        left -= (size_t)written;
-    }
+    if (!write_all(out, a->report, sizeof(*a->report)))
+        _exit(1);
     if (a->report->error != 0)
         _exit(DONE_NOTHING);
     commit(a);

@@ -63,9 +63,10 @@ struct nvc_report {
 int nvc_apply(const uint8_t *program, uint64_t size, const struct nvc_apply_target *target,
               struct nvc_report *report);
 
-/* Replaces this process's capability sets (bit masks); -errno. The bounding set is reduced to `bounding`. */
-int nvc_capset(uint64_t effective, uint64_t permitted, uint64_t inheritable);
+/* Keeps of this process's capabilities (a bit mask) those of `kept` that it has, and none that is inheritable; -errno.
+ * The bounding set is reduced to `bounding`. */
+int nvc_capset(uint64_t kept);
 int nvc_capbset_keep(uint64_t bounding);
-int nvc_capget(uint64_t *effective, uint64_t *permitted, uint64_t *inheritable);
+int nvc_capget(uint64_t *effective, uint64_t *permitted);
 
 #endif

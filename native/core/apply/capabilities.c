@@ -7,7 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-int nvc_capget(uint64_t *effective, uint64_t *permitted, uint64_t *inheritable)
+int nvc_capget(uint64_t *effective, uint64_t *permitted)
 {
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
     struct __user_cap_data_struct data[2];
@@ -16,19 +16,19 @@ int nvc_capget(uint64_t *effective, uint64_t *permitted, uint64_t *inheritable)
         return -errno;
     *effective = data[0].effective | (uint64_t)data[1].effective << 32;
     *permitted = data[0].permitted | (uint64_t)data[1].permitted << 32;
-    *inheritable = data[0].inheritable | (uint64_t)data[1].inheritable << 32;
     return 0;
 }
 
-int nvc_capset(uint64_t effective, uint64_t permitted, uint64_t inheritable)
+int nvc_capset(uint64_t kept)
 {
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
-    struct __user_cap_data_struct data[2] = {
-        {(uint32_t)effective, (uint32_t)permitted, (uint32_t)inheritable},
-        {(uint32_t)(effective >> 32), (uint32_t)(permitted >> 32), (uint32_t)(inheritable >> 32)},
-    };
+    uint64_t effective, permitted = 0;
+    int error = nvc_capget(&effective, &permitted);
 
-    return syscall(SYS_capset, &header, data) < 0 ? -errno : 0;
+    kept &= permitted;
+    struct __user_cap_data_struct data[2] = {{(uint32_t)kept, (uint32_t)kept, 0},
+                                             {(uint32_t)(kept >> 32), (uint32_t)(kept >> 32), 0}};
+    return error < 0 ? error : syscall(SYS_capset, &header, data) < 0 ? -errno : 0;
 }
 
 /* Drops from the bounding set everything that is not in `bounding`; needs CAP_SETPCAP. */

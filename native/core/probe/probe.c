@@ -3,6 +3,7 @@
  * From fork to _exit nothing of Python runs: after chroot a lazy import would execute a file of the driver
  * root. The parent is single-threaded, or else only ever risks the child (bounded by the caller's deadline).
  */
+#include "_files.h"
 #include "_probe.h"
 
 #include <errno.h>
@@ -35,21 +36,6 @@ int nvc_probe_fail(struct nvc_probe_frame *frame, uint32_t status, int code, con
     if (text)
         memcpy(frame->text, text, strnlen(text, sizeof(frame->text) - 1));
     return -1;
-}
-
-static void answer(const void *data, size_t size)
-{
-    const char *next = data;
-
-    while (size > 0) {
-        ssize_t sent = send(ANSWER, next, size, MSG_NOSIGNAL);
-        if (sent < 0 && errno == EINTR)
-            continue;
-        if (sent <= 0)
-            return; /* the parent is gone, or has seen enough */
-        next += sent;
-        size -= (size_t)sent;
-    }
 }
 
 /* The caller's handlers and mask are Python's; an ignored signal would also survive. */
@@ -125,7 +111,8 @@ static _Noreturn void run(const struct nvc_probe_options *given, int stream, pid
         else
             nvc_probe_query(options.libraries, &reply->frame, reply->gpus);
     }
-    answer(reply, sizeof(reply->frame) + (size_t)reply->frame.gpu_count * reply->frame.gpu_size);
+    signal(SIGPIPE, SIG_IGN); /* the parent may be gone, or have seen enough */
+    write_all(ANSWER, reply, sizeof(reply->frame) + (size_t)reply->frame.gpu_count * reply->frame.gpu_size);
     /* Closed before the exit, which may last: the last user of a GPU shuts it down. No destructor of NVML runs. */
     close(ANSWER);
     _exit(0);

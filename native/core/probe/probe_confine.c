@@ -83,12 +83,8 @@ static int drop_ids(const struct nvc_probe_options *options)
 /* All, or all but `kept`, which the process has already or does without. */
 static int drop_capabilities(uint64_t kept)
 {
-    uint64_t effective, permitted = 0, inheritable;
-
     prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
-    int result = kept ? nvc_capget(&effective, &permitted, &inheritable) : 0;
-    if (result == 0)
-        result = nvc_capset(permitted & kept, permitted & kept, 0);
+    int result = nvc_capset(kept);
     errno = -result;
     return result;
 }

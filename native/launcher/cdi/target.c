@@ -18,15 +18,15 @@
 
 bool cdi_drop(uint64_t kept)
 {
-    uint64_t effective, permitted, inheritable;
+    uint64_t effective, permitted;
 
-    if (nvc_capget(&effective, &permitted, &inheritable) < 0)
+    if (nvc_capget(&effective, &permitted) < 0)
         return false;
     if (!permitted)
         return true;
     if ((permitted & CDI_BIT(CAP_SETPCAP)) && nvc_capbset_keep(kept) < 0)
         return false;
-    return nvc_capset(kept & permitted, kept & permitted, 0) == 0;
+    return nvc_capset(kept) == 0;
 }
 
 int cdi_number_in_proc(int pidfd)

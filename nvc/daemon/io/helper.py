@@ -51,7 +51,7 @@ def confined(kernel: Kernel, rights: int, parent: int = 0) -> None:
     os.chdir("/")
     keep = rights & kernel.capget()[1]
     kernel.capbset_keep(keep)
-    kernel.capset(keep, keep, 0)
+    kernel.capset(keep)
     no_new_privileges()
     if parent:
         die_with(parent)
