@@ -8,7 +8,6 @@
 #include <fcntl.h>
 #include <linux/mount.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>

@@ -2,12 +2,10 @@
  * enough: musl reads none, and neither do programs that look into the directories themselves. */
 #include "_steps.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { PATH_FILE_MAX = 2048, LINKS_MAX = 256 };

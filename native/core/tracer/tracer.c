@@ -3,9 +3,7 @@
 #include "_bpf.h"
 
 #include <errno.h>
-#include <string.h>
 #include <sys/mount.h>
-#include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 

@@ -4,7 +4,6 @@
 #include "cdi.h"
 #include "variables.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,8 +3,6 @@
 #include "engine.h"
 #include "memory.h"
 
-#include <string.h>
-
 enum { MAX_LEVELS = 32, LAYERED = 1, KNOWN_FLAGS = 0xff };
 
 struct array {

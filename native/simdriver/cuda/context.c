@@ -6,8 +6,6 @@
 #include "rm.h"
 #include "stream.h"
 
-#include <string.h>
-
 enum { STACK = 64, DEFAULT_LOCAL = 1024 };
 
 static _Thread_local struct {

@@ -6,7 +6,6 @@
 
 #include <limits.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 
 struct memory *memory_new(struct context *context, enum memory_kind kind, uint64_t size)

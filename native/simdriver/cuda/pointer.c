@@ -1,8 +1,6 @@
 /* What a program can ask about pointers. */
 #include "memory.h"
 
-#include <string.h>
-
 enum {
     ATTRIBUTE_CONTEXT = 1,
     ATTRIBUTE_MEMORY_TYPE,

@@ -4,8 +4,6 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #define MAGIC UINT64_C(0x6c6f6f702d6d6973) /* "sim-pool" */

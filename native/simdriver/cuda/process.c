@@ -2,7 +2,6 @@
 #include "mps.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>

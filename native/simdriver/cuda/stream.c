@@ -4,8 +4,6 @@
 #include "engine.h"
 #include "memory.h"
 
-#include <stdlib.h>
-
 CUresult stream_create(struct context *context, unsigned int flags, int priority, struct stream **out)
 {
     struct stream *stream = handle_new(KIND_STREAM, sizeof(*stream));

@@ -4,7 +4,6 @@
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { ALONE = 1000, MOST = 4 };

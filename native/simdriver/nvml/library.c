@@ -2,7 +2,6 @@
 #include "library.h"
 
 #include <pthread.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 

@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 NVML_API const char *nvmlErrorString(nvmlReturn_t result)
