@@ -68,13 +68,13 @@ int place_rename(struct place *place, const char *from);
 /* mounts.c */
 int clone_sources(struct applier *a);
 int op_bind(struct applier *a, struct op *op);
-int harden(int mount, uint64_t attributes);
 int clone_tree(int fd, uint64_t attributes);
 int open_mountpoint(struct applier *a, struct place *place, mode_t like);
 int cover_with_clone(struct applier *a, struct place *place, int tree);
 #define MOUNT_IDENTITY 64
 int mount_identity(int fd, char text[MOUNT_IDENTITY]);
 int attach(struct applier *a, int tree, struct place *place, int target);
+int attach_new(struct applier *a, int mount, uint64_t attributes, const char *path);
 
 /* propagation.c */
 int stays_inside(struct applier *a, const struct place *place, int target);

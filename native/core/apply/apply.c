@@ -17,7 +17,6 @@
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #define ENDS_MS 1000
@@ -200,14 +199,6 @@ static void child(struct applier *a, bool again, int out, pid_t parent)
     _exit(0);
 }
 
-static int64_t now_ms(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
-}
-
 /* Reads the report, which is written at once (pipe(7), PIPE_BUF). 0, -ETIMEDOUT, or -ECHILD when there is none. */
 static int read_report(int in, int timeout_ms, struct nvc_report *report)
 {
@@ -233,15 +224,11 @@ static int read_report(int in, int timeout_ms, struct nvc_report *report)
  * a container's may never answer, and the child does nothing more then. */
 static bool has_ended(pid_t pid)
 {
-    struct pollfd end = {.fd = nvc_pidfd_open(pid), .events = POLLIN};
-    int found;
+    int end = nvc_pidfd_open(pid);
+    bool ended = end < 0 || ends(end, ENDS_MS);
 
-    do
-        found = poll(&end, 1, ENDS_MS);
-    while (found < 0 && errno == EINTR);
-    if (end.fd >= 0)
-        close(end.fd);
-    return end.fd < 0 || found != 0;
+    shut(end);
+    return ended;
 }
 
 /* The child's report, and its end; never much later than the timeout. */

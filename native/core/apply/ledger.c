@@ -50,7 +50,6 @@ static bool is_there(struct applier *a, struct op *op)
 
 int op_ledger(struct applier *a, struct op *op)
 {
-    struct place place;
     char label[LABEL_MAX] = "";
     uint32_t length = op->head.flags;
     int result = -1;
@@ -65,16 +64,8 @@ int op_ledger(struct applier *a, struct op *op)
         return fail(a, errno, "create tmpfs", op->target);
     if (make_file(mount, op->first + length, op->head.first_length - length, op->head.operand) < 0)
         fail(a, errno, "create ledger", op->target);
-    else if (harden(mount, op->head.attributes) < 0)
-        fail(a, errno, "set mount attributes", op->target);
-    else if (place_find(a, op->target, true, true, &place) == 0) {
-        int target = open_mountpoint(a, &place, S_IFDIR);
-        if (target >= 0) {
-            result = attach(a, mount, &place, target);
-            close(target);
-        }
-        place_close(&place);
-    }
+    else
+        result = attach_new(a, mount, op->head.attributes, op->target);
     close(mount);
     return result;
 }

@@ -21,7 +21,7 @@
 #define PROPAGATION_PRIVATE (1u << 18) /* MS_PRIVATE: nothing that the host mounts below a source arrives */
 
 /* Gives a detached mount its options, and makes it private. */
-int harden(int mount, uint64_t attributes)
+static int harden(int mount, uint64_t attributes)
 {
     struct mount_attr attr = {.attr_set = attributes, .propagation = PROPAGATION_PRIVATE};
 
@@ -103,6 +103,22 @@ int attach(struct applier *a, int tree, struct place *place, int target)
         return fail(a, errno, "mount operation failed", place->path);
     a->report->changes++;
     return 0;
+}
+
+/* Attaches a detached file system at `path`, with its options. */
+int attach_new(struct applier *a, int mount, uint64_t attributes, const char *path)
+{
+    struct place place;
+
+    if (harden(mount, attributes) < 0)
+        return fail(a, errno, "set mount attributes", path);
+    if (place_find(a, path, true, true, &place) < 0)
+        return -1;
+    int target = open_mountpoint(a, &place, S_IFDIR);
+    int result = target < 0 ? -1 : attach(a, mount, &place, target);
+    shut(target);
+    place_close(&place);
+    return result;
 }
 
 /* Opens what is at the place without following a link. When nothing is there, makes the mountpoint for something of the

@@ -189,23 +189,8 @@ int op_tmpfs_file(struct applier *a, struct op *op)
 
 int op_attach(struct applier *a, struct op *op)
 {
-    struct place place;
-    int result = -1;
+    int result = a->tmpfs_is_new ? attach_new(a, a->tmpfs, op->head.attributes, a->tmpfs_path) : 0;
 
-    if (a->tmpfs_is_new) {
-        if (harden(a->tmpfs, op->head.attributes) < 0)
-            return fail(a, errno, "set mount attributes", a->tmpfs_path);
-        if (place_find(a, a->tmpfs_path, true, true, &place) < 0)
-            return -1;
-        int target = open_mountpoint(a, &place, S_IFDIR);
-        if (target >= 0) {
-            result = attach(a, a->tmpfs, &place, target);
-            close(target);
-        }
-        place_close(&place);
-    } else {
-        result = 0;
-    }
     close(a->tmpfs);
     a->tmpfs = -1;
     if (result == 0 && a->first_tmpfs == NULL)

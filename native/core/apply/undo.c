@@ -145,10 +145,36 @@ static bool is_of_many(int fd)
     return false;
 }
 
+static int undo_at(char kind, struct place *place, const char *data)
+{
+    switch (kind) {
+    case RECORD_MOUNT:
+        return undo_mount(place, data);
+    case RECORD_FILE:
+        return undo_file(place);
+    case RECORD_DIRECTORY:
+        if (place_remove(place, place->name, AT_REMOVEDIR) == 0)
+            return 0;
+        return errno == ENOTEMPTY || errno == EEXIST || errno == ENOTDIR ? 0 : -1; /* others use it by now */
+    case RECORD_LINK:
+        return link_is(place, data, strlen(data)) ? place_remove(place, place->name, 0) : 0;
+    case RECORD_RELINK:
+        return undo_relink(place, data);
+    case RECORD_TEMPORARY:
+        return place_remove(place, place->name, 0);
+    case RECORD_EXCHANGE:
+        return undo_exchange(place, data);
+    case RECORD_CONTENT:
+        return undo_content(place, data);
+    default:
+        errno = EPROTO;
+        return -1;
+    }
+}
+
 static int undo_one(struct applier *a, char kind, const char *path, const char *data)
 {
     struct place place;
-    int result = 0;
 
     if (kind == RECORD_PLACE || kind == RECORD_KEPT)
         return 0;
@@ -159,41 +185,8 @@ static int undo_one(struct applier *a, char kind, const char *path, const char *
         /* Its directory is gone: nothing is left to undo there. */
         return error == ENOENT || error == ENOTDIR || error == ELOOP ? 0 : -1;
     }
-    if (strchr(NAMES, kind) && (a->target->leave || is_of_many(place.parent))) {
-        place_close(&place);
-        return 0;
-    }
-    switch (kind) {
-    case RECORD_MOUNT:
-        result = undo_mount(&place, data);
-        break;
-    case RECORD_FILE:
-        result = undo_file(&place);
-        break;
-    case RECORD_DIRECTORY:
-        result = place_remove(&place, place.name, AT_REMOVEDIR);
-        if (result < 0 && (errno == ENOTEMPTY || errno == EEXIST || errno == ENOTDIR))
-            result = 0; /* somebody else uses it by now */
-        break;
-    case RECORD_LINK:
-        result = link_is(&place, data, strlen(data)) ? place_remove(&place, place.name, 0) : 0;
-        break;
-    case RECORD_RELINK:
-        result = undo_relink(&place, data);
-        break;
-    case RECORD_TEMPORARY:
-        result = place_remove(&place, place.name, 0);
-        break;
-    case RECORD_EXCHANGE:
-        result = undo_exchange(&place, data);
-        break;
-    case RECORD_CONTENT:
-        result = undo_content(&place, data);
-        break;
-    default:
-        errno = EPROTO;
-        result = -1;
-    }
+    bool kept = strchr(NAMES, kind) && (a->target->leave || is_of_many(place.parent));
+    int result = kept ? 0 : undo_at(kind, &place, data);
     place_close(&place);
     return result;
 }

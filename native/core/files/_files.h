@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -25,6 +26,11 @@ bool is_plain(const char *text);
 /* A detached mount of a new file system; -1 with errno. `options` are names and values in turn, NULL the value of a flag, and
  * end with NULL. */
 int new_mount(const char *type, const char *const *options);
+
+/* Of a clock that nobody sets. */
+int64_t now_ms(void);
+/* Whether the process of a pidfd ends in time. */
+bool ends(int pidfd, int timeout_ms);
 
 /* Closes a descriptor, if it is one; errno stays. */
 static inline void shut(int fd)

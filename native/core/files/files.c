@@ -45,10 +45,17 @@ int nvc_pidfd_send_signal(int pidfd, int sig)
     return syscall(SYS_pidfd_send_signal, pidfd, sig, NULL, 0) < 0 ? -errno : 0;
 }
 
+int64_t now_ms(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
 int nvc_lock(int fd, int timeout_ms)
 {
     const struct timespec pause = {.tv_nsec = 2000000};
-    struct timespec at;
     int64_t end = 0;
 
     /* flock(2) has no time-out of its own, and an alarm would reach into the caller's signal handling. The time is that
@@ -56,11 +63,8 @@ int nvc_lock(int fd, int timeout_ms)
     while (flock(fd, LOCK_EX | LOCK_NB) < 0) {
         if (errno != EWOULDBLOCK && errno != EINTR)
             return -errno;
-        clock_gettime(CLOCK_MONOTONIC, &at);
-        int64_t now = (int64_t)at.tv_sec * 1000000000 + at.tv_nsec;
-        if (end == 0)
-            end = now + (int64_t)timeout_ms * 1000000;
-        if (now >= end)
+        end = end ? end : now_ms() + timeout_ms;
+        if (now_ms() >= end)
             return -ETIMEDOUT;
         nanosleep(&pause, NULL);
     }

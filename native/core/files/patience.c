@@ -3,9 +3,9 @@
  * own and end with it. The caller takes those that it wants from the child, which it never waits for: nobody holds
  * the child in an execve(2). */
 #include "look.h"
+#include "_files.h"
 #include "files.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <linux/close_range.h>
 #include <linux/futex.h>
@@ -13,15 +13,12 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #define STACK (32 << 10)
 #define ENDS_WITHIN 1000 /* ms that a child may take to end */
@@ -109,19 +106,11 @@ static int child(void *argument)
     _exit(0);
 }
 
-static long now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
-/* Whether the child ended in time. Only the clock counts: both use the same errno. */
-static int ends(int pidfd, int timeout_ms)
+/* Only the clock counts: the child uses the same errno. */
+bool ends(int pidfd, int timeout_ms)
 {
     struct pollfd poll_fd = {.fd = pidfd, .events = POLLIN};
-    long end = now_ms() + timeout_ms;
-    long left = timeout_ms;
+    int64_t end = now_ms() + timeout_ms, left = timeout_ms;
     int found;
     while ((found = poll(&poll_fd, 1, (int)left)) <= 0 && (left = end - now_ms()) > 0)
         ;
@@ -131,8 +120,7 @@ static int ends(int pidfd, int timeout_ms)
 /* Whether the child is ready in time. Where it is already, the call is made all the same: tests count calls. */
 static int is_ready(struct work *work, int timeout_ms)
 {
-    long end = now_ms() + timeout_ms;
-    long left = timeout_ms;
+    int64_t end = now_ms() + timeout_ms, left = timeout_ms;
     do {
         struct timespec wait = {.tv_sec = left / 1000, .tv_nsec = left % 1000 * 1000000};
         futex(&work->ready, FUTEX_WAIT_PRIVATE, &wait);
