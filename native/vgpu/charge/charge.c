@@ -47,7 +47,7 @@ static bool target_of(CUcontext context, struct target *out)
     struct item view;
     if (REAL(cuCtxGetDevice)(&ordinal) != CUDA_SUCCESS || !target_device(ordinal, out))
         return false;
-    out->context = (uint64_t)(uintptr_t)context;
+    out->context = KEY(context);
     if (in && atomic_load_explicit(&in->views, memory_order_relaxed) &&
         item_get(ITEM_VIEW, out->context, &view))
         out->context = view.other; /* what is made in a green context lives as long as the primary one */

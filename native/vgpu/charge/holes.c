@@ -28,7 +28,7 @@ static void cut(struct hole *hole, uint64_t from, uint64_t to)
 
 void hole_fill(CUmemoryPool pool, CUdeviceptr at, uint64_t size)
 {
-    struct item item = {.kind = ITEM_POOLED, .key = at, .other = size, .mark = (uint64_t)(uintptr_t)pool};
+    struct item item = {.kind = ITEM_POOLED, .key = at, .other = size, .mark = KEY(pool)};
     items_lock();
     for (int i = 0; i < HOLES; i++)
         if (holes[i].to > holes[i].from)

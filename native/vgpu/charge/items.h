@@ -35,6 +35,8 @@ enum kind {
     ITEM_POOLED, /* key: address; `other` bytes of the pool `mark`, which bears them */
 };
 
+#define KEY(handle) ((uint64_t)(uintptr_t)(handle)) /* of the driver's, an address */
+
 struct item {
     uint64_t key;
     uint64_t bytes;   /* committed */
@@ -71,6 +73,16 @@ void items_unlock(void);
 struct item *item_find(enum kind kind, uint64_t key);
 bool item_insert(const struct item *item);
 void item_remove(struct item *item);
+
+/* Of one that is there. */
+#define ITEM_SET(kind, key, member, value)                                                                  \
+    do {                                                                                                    \
+        items_lock();                                                                                       \
+        struct item *set_ = item_find(kind, key);                                                           \
+        if (set_)                                                                                           \
+            set_->member = (value);                                                                         \
+        items_unlock();                                                                                     \
+    } while (0)
 
 /* Every item, in slots from 0 to item_slots(); NULL: an empty one. Slots move when items are put or removed. */
 struct item *item_at(uint64_t slot);

@@ -9,11 +9,6 @@ static uint64_t overhead_of(int position)
     return account_device(position, &device) ? device.context_overhead : 0;
 }
 
-static uint64_t key_of(CUcontext context)
-{
-    return (uint64_t)(uintptr_t)context;
-}
-
 struct making {
     struct target to;
     uint64_t bytes;
@@ -33,11 +28,11 @@ static bool begin(CUdevice ordinal, struct making *making)
 
 static void end(const struct making *making, enum kind kind, CUcontext context, CUresult result)
 {
-    uint64_t key = kind == ITEM_PRIMARY ? (uint64_t)making->to.ordinal + 1 : key_of(context);
+    uint64_t key = kind == ITEM_PRIMARY ? (uint64_t)making->to.ordinal + 1 : KEY(context);
     struct item item = {.kind = (uint8_t)kind,
                         .key = key,
                         .position = (uint8_t)making->to.position,
-                        .context = key_of(context),
+                        .context = KEY(context),
                         .bytes = making->bytes};
     if (!making->charged)
         return;
@@ -122,10 +117,10 @@ static CUresult destroy(CUcontext context, CUresult (*call)(CUcontext))
 {
     if (!context)
         return call(context);
-    pacer_forget(key_of(context));
-    doom(key_of(context));
+    pacer_forget(KEY(context));
+    doom(KEY(context));
     CUresult result = call(context);
-    bury(key_of(context), result == CUDA_SUCCESS);
+    bury(KEY(context), result == CUDA_SUCCESS);
     return result;
 }
 
@@ -136,11 +131,11 @@ WRAP(cuCtxDestroy_v2, (CUcontext context), destroy(context, REAL(cuCtxDestroy_v2
 CU_API CUresult cuCtxDetach(CUcontext context)
 {
     unsigned int version;
-    pacer_forget(key_of(context));
+    pacer_forget(KEY(context));
     CUresult result = REAL(cuCtxDetach)(context);
     if (result == CUDA_SUCCESS && context && REAL(cuCtxGetApiVersion)(context, &version) != CUDA_SUCCESS) {
-        doom(key_of(context));
-        bury(key_of(context), true);
+        doom(KEY(context));
+        bury(KEY(context), true);
     }
     return result;
 }
@@ -223,8 +218,7 @@ static CUresult create_green(CUgreenCtx *out, void *resources, CUdevice device, 
         REAL(cuDevicePrimaryCtxRelease_v2)(device);
     end(&making, ITEM_PRIMARY, primary, primary ? result : CUDA_ERROR_OUT_OF_MEMORY);
     if (result == CUDA_SUCCESS) {
-        item =
-            (struct item){.kind = ITEM_GREEN, .key = (uint64_t)(uintptr_t)made, .other = (uint64_t)device};
+        item = (struct item){.kind = ITEM_GREEN, .key = KEY(made), .other = (uint64_t)device};
         item_put(&item);
         *out = made;
     }
@@ -242,10 +236,9 @@ CU_API CUresult cuCtxFromGreenCtx(CUcontext *out, CUgreenCtx green)
     if (result != CUDA_SUCCESS)
         return result;
     *out = made;
-    if (!item_get(ITEM_GREEN, (uint64_t)(uintptr_t)green, &item) ||
-        !item_get(ITEM_PRIMARY, item.other + 1, &primary))
+    if (!item_get(ITEM_GREEN, KEY(green), &item) || !item_get(ITEM_PRIMARY, item.other + 1, &primary))
         return result;
-    struct item view = {.kind = ITEM_VIEW, .key = key_of(made), .other = primary.context};
+    struct item view = {.kind = ITEM_VIEW, .key = KEY(made), .other = primary.context};
     item.bytes = view.key;
     item_put(&item);
     if (item_put(&view))
@@ -268,7 +261,7 @@ static CUresult destroy_green(CUgreenCtx context, CUdevice device)
 CU_API CUresult cuGreenCtxDestroy(CUgreenCtx context)
 {
     struct item item;
-    if (!item_take(ITEM_GREEN, (uint64_t)(uintptr_t)context, &item))
+    if (!item_take(ITEM_GREEN, KEY(context), &item))
         return REAL(cuGreenCtxDestroy)(context);
     CUdevice device = (CUdevice)item.other;
     CUresult result = IN_TURN(turn_of(device), destroy_green(context, device));

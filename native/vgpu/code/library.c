@@ -6,12 +6,12 @@
 static bool is_gone(CUlibrary library)
 {
     struct item item;
-    return item_get(ITEM_LIBRARY, (uint64_t)(uintptr_t)library, &item) && item.count;
+    return item_get(ITEM_LIBRARY, KEY(library), &item) && item.count;
 }
 
 static uint64_t loaded_key(CUlibrary library, uint64_t context)
 {
-    return (uint64_t)(uintptr_t)library * UINT64_C(0x9e3779b97f4a7c15) ^ context;
+    return KEY(library) * UINT64_C(0x9e3779b97f4a7c15) ^ context;
 }
 
 static bool is_loaded_of(const struct item *item, uint64_t library)
@@ -55,12 +55,8 @@ static void rename_library(uint64_t from, uint64_t to)
 /* It took more than fits: there is no way to take it back but this, and its kernels are refused from now on. */
 static bool unload(CUlibrary library)
 {
-    items_lock();
-    struct item *item = item_find(ITEM_LIBRARY, (uint64_t)(uintptr_t)library);
-    if (item)
-        item->count = 1;
-    items_unlock();
-    forget((uint64_t)(uintptr_t)library, is_loaded_of);
+    ITEM_SET(ITEM_LIBRARY, KEY(library), count, 1);
+    forget(KEY(library), is_loaded_of);
     REAL(cuLibraryUnload)(library);
     return false;
 }
@@ -120,7 +116,7 @@ static bool enter(CUlibrary library, const struct item *item, const struct targe
 static bool allows(CUlibrary library, const struct target *to)
 {
     struct item item;
-    if (!item_get(ITEM_LIBRARY, (uint64_t)(uintptr_t)library, &item))
+    if (!item_get(ITEM_LIBRARY, KEY(library), &item))
         return true;
     return !item.count && enter(library, &item, to);
 }
@@ -136,7 +132,7 @@ bool library_allows_kernel(CUfunction kernel, const struct target *to, bool *las
 {
     struct item item;
     *lasting = true;
-    if (!item_get(ITEM_KERNEL, (uint64_t)(uintptr_t)kernel, &item))
+    if (!item_get(ITEM_KERNEL, KEY(kernel), &item))
         return true;
     *lasting = atomic_load_explicit(&process()->contexts, memory_order_relaxed) <= 1;
     return allows((CUlibrary)(uintptr_t)item.other, to);
@@ -145,10 +141,8 @@ bool library_allows_kernel(CUfunction kernel, const struct target *to, bool *las
 /* One that bears nothing needs no books. */
 static CUresult entered(CUlibrary library, struct image image)
 {
-    struct item item = {.kind = ITEM_LIBRARY,
-                        .key = (uint64_t)(uintptr_t)library,
-                        .bytes = module_bytes(image.bytes),
-                        .small = image.exact};
+    struct item item = {
+        .kind = ITEM_LIBRARY, .key = KEY(library), .bytes = module_bytes(image.bytes), .small = image.exact};
     if ((image.exact && !item.bytes) || item_put(&item))
         return CUDA_SUCCESS;
     REAL(cuLibraryUnload)(library);
@@ -214,7 +208,7 @@ LIBRARY(cuLibraryLoadFromFile, unknown, const char *, path)
 CU_API CUresult cuLibraryUnload(CUlibrary library)
 {
     struct item item;
-    uint64_t key = (uint64_t)(uintptr_t)library, going = key | 1;
+    uint64_t key = KEY(library), going = key | 1;
     bool known = item_take(ITEM_LIBRARY, key, &item);
     if (known)
         rename_library(key, going);
@@ -233,9 +227,7 @@ CU_API CUresult cuLibraryUnload(CUlibrary library)
  * handle: the driver gives them again. */
 static bool enter_kernel(CUkernel kernel, CUlibrary library)
 {
-    struct item of, item = {.kind = ITEM_KERNEL,
-                            .key = (uint64_t)(uintptr_t)kernel,
-                            .other = (uint64_t)(uintptr_t)library};
+    struct item of, item = {.kind = ITEM_KERNEL, .key = KEY(kernel), .other = KEY(library)};
     bool bears = item_get(ITEM_LIBRARY, item.other, &of);
     items_lock();
     struct item *earlier = item_find(ITEM_KERNEL, item.key);

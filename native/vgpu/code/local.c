@@ -125,7 +125,7 @@ static CUcontext context_of(CUfunction function)
     CUmodule module;
     struct item item;
     if (REAL(cuFuncGetModule)(&module, function) != CUDA_SUCCESS ||
-        !item_get(ITEM_MODULE, (uint64_t)(uintptr_t)module, &item))
+        !item_get(ITEM_MODULE, KEY(module), &item))
         return NULL;
     return (CUcontext)(uintptr_t)item.context;
 }

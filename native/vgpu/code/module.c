@@ -147,7 +147,7 @@ bool module_end(struct loading *loading, uint64_t key, bool loaded, bool library
         if (!module_begin(image, &loading))                                                                 \
             return CUDA_ERROR_OUT_OF_MEMORY;                                                                \
         CUresult result = WITH_ROOM(loading.to.position, PAGE, call);                                       \
-        if (module_end(&loading, (uint64_t)(uintptr_t)made, result == CUDA_SUCCESS, false))                 \
+        if (module_end(&loading, KEY(made), result == CUDA_SUCCESS, false))                                 \
             return HAND_OUT(out, made, result);                                                             \
         REAL(cuModuleUnload)(made);                                                                         \
         return CUDA_ERROR_OUT_OF_MEMORY;                                                                    \
@@ -188,7 +188,7 @@ LOAD(CU_API, cuModuleLoadFatBinary, module_data(image), (CUmodule * out, const v
 CU_API CUresult cuModuleUnload(CUmodule module)
 {
     struct item item;
-    bool known = item_take(ITEM_MODULE, (uint64_t)(uintptr_t)module, &item);
+    bool known = item_take(ITEM_MODULE, KEY(module), &item);
     CUresult result = REAL(cuModuleUnload)(module);
     kernels_forget();
     return known ? refund_if(&item, result) : result;

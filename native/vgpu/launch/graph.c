@@ -39,8 +39,7 @@ static bool enter_part(uint64_t key, CUdevice ordinal, uint64_t bytes)
 static int take_parts(CUgraphExec exec, struct item items[PARTS])
 {
     int count = 0;
-    while (count < PARTS &&
-           item_take(ITEM_EXEC, (uint64_t)(uintptr_t)exec + (unsigned int)count, &items[count]))
+    while (count < PARTS && item_take(ITEM_EXEC, KEY(exec) + (unsigned int)count, &items[count]))
         count++;
     return count;
 }
@@ -49,7 +48,7 @@ static int take_parts(CUgraphExec exec, struct item items[PARTS])
  * no room in the books, or it is on too many devices. */
 static bool enter_parts(CUgraphExec exec, struct footprint *all)
 {
-    uint64_t key = (uint64_t)(uintptr_t)exec, last = key + PARTS;
+    uint64_t key = KEY(exec), last = key + PARTS;
     for (size_t i = 0; i < all->count;) {
         CUdevice ordinal = all->pieces[i].ordinal;
         uint64_t sum = 0, end = 0;
@@ -193,7 +192,7 @@ static CUresult launch(CUgraphExec handle, CUstream stream, type_cuGraphLaunch c
     if (!in || !atomic_load_explicit(&in->graphs, memory_order_relaxed))
         return call(handle, stream);
     while (fits && count < PARTS &&
-           item_get(ITEM_EXEC, (uint64_t)(uintptr_t)handle + (unsigned int)count, &parts[count].item))
+           item_get(ITEM_EXEC, KEY(handle) + (unsigned int)count, &parts[count].item))
         fits = reserve(&parts[count++], stream);
     CUresult result = fits ? call(handle, stream) : CUDA_ERROR_OUT_OF_MEMORY;
     for (int i = 0; i < count; i++)

@@ -91,7 +91,7 @@ static void end(const struct making *making, const void *made, CUresult result)
 {
     bool small = making->size <= MIB;
     struct item item = {.kind = ITEM_ARRAY,
-                        .key = (uint64_t)(uintptr_t)made,
+                        .key = KEY(made),
                         .position = (uint8_t)making->to.position,
                         .context = making->to.context,
                         .other = making->size,
@@ -137,7 +137,7 @@ CREATE(cuMipmappedArrayCreate,
     CU_API CUresult name(type array)                                                                        \
     {                                                                                                       \
         struct item item;                                                                                   \
-        if (item_take(ITEM_ARRAY, (uint64_t)(uintptr_t)array, &item))                                       \
+        if (item_take(ITEM_ARRAY, KEY(array), &item))                                                       \
             return refund_if(&item, REAL(name)(array));                                                     \
         return IN_TURN(HANDLES, bound_drop(array, REAL(name)(array)));                                      \
     }

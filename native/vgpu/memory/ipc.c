@@ -18,11 +18,7 @@ static CUresult export(CUipcMemHandle *out, CUdeviceptr address)
         return result;
     /* A small one's chunk stays whole for whoever has it open. */
     uint32_t share = share_export(own.reserved, item.position, item.small ? PAGE : item.bytes);
-    items_lock();
-    struct item *same = item_find(ITEM_LINEAR, address);
-    if (same)
-        same->share = share;
-    items_unlock();
+    ITEM_SET(ITEM_LINEAR, address, share, share);
     return result;
 }
 

@@ -9,7 +9,7 @@ static CUevent mark(CUstream stream, bool per_thread)
     CUcontext context = NULL;
     if ((uintptr_t)stream > 2)
         REAL(cuStreamGetCtx)(stream, &context);
-    CUevent event = event_make((uint64_t)(uintptr_t)context, CU_EVENT_DISABLE_TIMING);
+    CUevent event = event_make(KEY(context), CU_EVENT_DISABLE_TIMING);
     if (!event || REAL_IN(per_thread, cuEventRecord)(event, stream) == CUDA_SUCCESS)
         return event;
     REAL(cuEventDestroy_v2)(event);
@@ -24,7 +24,7 @@ void later_free(const struct item *item, CUstream stream, bool per_thread)
     CUevent event = mark(stream, per_thread);
     capture_return(mode);
     later.kind = ITEM_LATER;
-    later.other = (uint64_t)(uintptr_t)event;
+    later.other = KEY(event);
     later.inode = item->key;
     later.mark = item->other;
     if (event && item_put(&later))

@@ -6,11 +6,6 @@
 #include "charge/holes.h"
 #include "charge/resident.h"
 
-static uint64_t key_of(CUmemoryPool pool)
-{
-    return (uint64_t)(uintptr_t)pool;
-}
-
 static uint64_t attribute(CUmemoryPool pool, int which)
 {
     uint64_t value = 0;
@@ -46,7 +41,7 @@ static CUresult undo(CUdeviceptr address, const struct request *request, CUmemor
     REAL_IN(request->per_thread, cuMemFreeAsync)(address, request->stream);
     REAL_IN(request->per_thread, cuStreamSynchronize)(request->stream);
     REAL(cuMemPoolTrimTo)(pool, 0);
-    gauge_read(ITEM_POOL, key_of(pool));
+    gauge_read(ITEM_POOL, KEY(pool));
     capture_return(mode);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -71,7 +66,7 @@ static CUresult allocate_inside(CUdeviceptr *out, const struct request *request,
         !hole_take(pool, request->size, request->stream, is_idle(request)))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = ask_driver(&address, request);
-    if (result == CUDA_SUCCESS && gauge_read(ITEM_POOL, key_of(pool)) > 0)
+    if (result == CUDA_SUCCESS && gauge_read(ITEM_POOL, KEY(pool)) > 0)
         return undo(address, request, pool);
     if (result == CUDA_SUCCESS)
         hole_fill(pool, address, request->size);
@@ -98,7 +93,7 @@ static CUresult allocate_unknown(CUdeviceptr *out, const struct request *request
     if (REAL(cuPointerGetAttribute)(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, at) == CUDA_SUCCESS &&
         ordinal >= 0 && !target_device(ordinal, to))
         return result;
-    if (gauge_watch(ITEM_POOL, key_of(request->pool), to->position) && account_view(to->position, &view) &&
+    if (gauge_watch(ITEM_POOL, KEY(request->pool), to->position) && account_view(to->position, &view) &&
         view.used <= view.limit)
         return result;
     *out = 0;
@@ -134,9 +129,9 @@ static CUresult allocate(CUdeviceptr *out, const struct request *request)
         is_capturing(request->stream, request->per_thread) ||
         (!pool && REAL(cuDeviceGetMemPool)(&pool, to.ordinal) != CUDA_SUCCESS))
         return ask_driver(out, request);
-    if (!request->pool && !gauge_watch(ITEM_POOL, key_of(pool), to.position))
+    if (!request->pool && !gauge_watch(ITEM_POOL, KEY(pool), to.position))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    if (!item_get(ITEM_POOL, key_of(pool), &item))
+    if (!item_get(ITEM_POOL, KEY(pool), &item))
         return request->pool ? allocate_unknown(out, request, &to) : CUDA_ERROR_OUT_OF_MEMORY;
     to.position = item.position;
     uint64_t most = round_capped(request->size, POOL_STEP);
@@ -145,7 +140,7 @@ static CUresult allocate(CUdeviceptr *out, const struct request *request)
     CUdeviceptr address;
     CUresult result = WITH_ROOM(to.position, 0, ask_driver(&address, request));
     if (result == CUDA_SUCCESS) {
-        gauge_read(ITEM_POOL, key_of(pool));
+        gauge_read(ITEM_POOL, KEY(pool));
         hole_fill(pool, address, request->size);
     }
     account_withdraw(to.position, most);
@@ -189,7 +184,7 @@ static bool watch(CUmemoryPool pool, const CUmemLocation *where)
 {
     struct target to;
     return where->type != CU_MEM_LOCATION_TYPE_DEVICE || !target_device(where->id, &to) ||
-           to.position == NO_POSITION || gauge_watch(ITEM_POOL, key_of(pool), to.position);
+           to.position == NO_POSITION || gauge_watch(ITEM_POOL, KEY(pool), to.position);
 }
 
 CU_API CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *properties)
@@ -263,24 +258,20 @@ static bool retire(CUmemoryPool pool, int position)
 CU_API CUresult cuMemPoolDestroy(CUmemoryPool pool)
 {
     struct item item;
-    bool known = item_get(ITEM_POOL, key_of(pool), &item);
+    bool known = item_get(ITEM_POOL, KEY(pool), &item);
     if (known && item.count)
         return CUDA_ERROR_INVALID_VALUE;
     if (known && attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) && retire(pool, item.position)) {
-        items_lock();
-        struct item *now = item_find(ITEM_POOL, key_of(pool));
-        if (now)
-            now->count = 1;
-        items_unlock();
-        gauge_read(ITEM_POOL, key_of(pool)); /* it may have become free meanwhile */
+        ITEM_SET(ITEM_POOL, KEY(pool), count, 1);
+        gauge_read(ITEM_POOL, KEY(pool)); /* it may have become free meanwhile */
         reclaim_soon();
         return CUDA_SUCCESS;
     }
-    known = item_take(ITEM_POOL, key_of(pool), &item);
+    known = item_take(ITEM_POOL, KEY(pool), &item);
     holes_forget(pool);
     CUresult result = REAL(cuMemPoolDestroy)(pool);
     if (known && result == CUDA_SUCCESS)
-        gauge_forget(ITEM_POOL, key_of(pool));
+        gauge_forget(ITEM_POOL, KEY(pool));
     return known ? refund_if(&item, result) : result;
 }
 
@@ -288,6 +279,6 @@ CU_API CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
 {
     CUresult result = REAL(cuMemPoolTrimTo)(pool, keep);
     if (result == CUDA_SUCCESS)
-        gauge_read(ITEM_POOL, key_of(pool));
+        gauge_read(ITEM_POOL, KEY(pool));
     return result;
 }

@@ -28,7 +28,7 @@ static CUresult export(CUmemPoolPtrExportData *out, CUdeviceptr address)
         *out = own;
     if (result != CUDA_SUCCESS || item_get(ITEM_EXPORT, address, &item) ||
         REAL(cuPointerGetAttribute)(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address) != CUDA_SUCCESS ||
-        !item_get(ITEM_POOL, (uint64_t)(uintptr_t)pool, &item) ||
+        !item_get(ITEM_POOL, KEY(pool), &item) ||
         REAL(cuMemGetAddressRange_v2)(&base, &size, address) != CUDA_SUCCESS)
         return result;
     struct item made = {.kind = ITEM_EXPORT, .key = address};

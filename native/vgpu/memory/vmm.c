@@ -140,7 +140,7 @@ static CUresult retain(CUmemGenericAllocationHandle *out, void *address)
     CUmemGenericAllocationHandle handle;
     CUresult result = REAL(cuMemRetainAllocationHandle)(out ? &handle : NULL, address);
     items_lock();
-    uint64_t number = result == CUDA_SUCCESS ? mapped_at((uint64_t)(uintptr_t)address) : 0;
+    uint64_t number = result == CUDA_SUCCESS ? mapped_at(KEY(address)) : 0;
     if (number)
         memory_add_handle(handle, number);
     items_unlock();
@@ -222,7 +222,7 @@ WRAP(cuMemUnmap, (CUdeviceptr address, size_t size),
 /* A sparse array holds what it was given, until it is destroyed: what is unmapped from it before counts until then. */
 static void bind(const CUarrayMapInfo *info)
 {
-    uint64_t resource = (uint64_t)(uintptr_t)info->resource;
+    uint64_t resource = KEY(info->resource);
     items_lock();
     const struct item *handle = item_find(ITEM_HANDLE, info->memHandle);
     struct item *memory = handle ? item_find(ITEM_MEMORY, handle->other) : NULL;
@@ -269,7 +269,7 @@ CUresult bound_drop(const void *array, CUresult result)
 {
     struct process *in = process();
     struct item bound;
-    uint64_t resource = (uint64_t)(uintptr_t)array, slot = 0;
+    uint64_t resource = KEY(array), slot = 0;
     while (result == CUDA_SUCCESS && in && atomic_load(&in->bound) &&
            item_take_next(&slot, is_bound_to, resource, &bound)) {
         atomic_fetch_sub(&in->bound, 1);

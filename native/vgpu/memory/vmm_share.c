@@ -49,10 +49,7 @@ static CUresult export(void *out, CUmemGenericAllocationHandle handle, int type,
         return result;
     memcpy(out, &own,
            type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ? sizeof(own.fd) : sizeof(own.fabric));
-    items_lock();
-    const struct item *item = item_find(ITEM_HANDLE, handle);
-    uint64_t number = item ? item->other : 0;
-    items_unlock();
+    uint64_t number = item_get(ITEM_HANDLE, handle, &memory) ? memory.other : 0;
     if (number && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
         mark_descriptor(number, own.fd);
     if (!number || !item_get(ITEM_MEMORY, number, &memory) || memory.imported || memory.share)
@@ -61,11 +58,7 @@ static CUresult export(void *out, CUmemGenericAllocationHandle handle, int type,
     if (type == CU_MEM_HANDLE_TYPE_FABRIC)
         memcpy(name, own.fabric, SHARE_HANDLE);
     uint32_t share = share_export(name, memory.position, memory.bytes);
-    items_lock();
-    struct item *same = item_find(ITEM_MEMORY, number);
-    if (same)
-        same->share = share;
-    items_unlock();
+    ITEM_SET(ITEM_MEMORY, number, share, share);
     return result;
 }
 
