@@ -48,14 +48,19 @@ CU_EXPORT(cuFuncSetSharedMemConfig, (CUfunction function, int value), prefer(fun
 CU_EXPORT(cuKernelSetCacheConfig, (CUkernel kernel, int value, CUdevice device),
           ((void)device, prefer(kernel, value)))
 
-static CUresult get_name(const char **out, CUfunction handle)
-{
-    const struct function *function = function_of(handle);
-    CU_ARGUMENT(out);
-    CU_REQUIRE(function, CUDA_ERROR_INVALID_HANDLE);
-    *out = function->name;
-    return CUDA_SUCCESS;
-}
+#define TELL(name, type, member)                                                                            \
+    static CUresult name(type *out, CUfunction handle)                                                      \
+    {                                                                                                       \
+        const struct function *function = function_of(handle);                                              \
+        CU_ARGUMENT(out);                                                                                   \
+        CU_REQUIRE(function, CUDA_ERROR_INVALID_HANDLE);                                                    \
+        *out = function->member;                                                                            \
+        return CUDA_SUCCESS;                                                                                \
+    }
+
+TELL(get_name, const char *, name)
+TELL(get_module, CUmodule, module)
+TELL(is_loaded, int, loaded)
 
 CU_EXPORT(cuFuncGetName, (const char **out, CUfunction function), get_name(out, function))
 CU_EXPORT(cuKernelGetName, (const char **out, CUkernel kernel), get_name(out, kernel))
@@ -76,25 +81,7 @@ CU_EXPORT(cuFuncGetParamInfo, (CUfunction function, size_t index, size_t *offset
 CU_EXPORT(cuKernelGetParamInfo, (CUkernel kernel, size_t index, size_t *offset, size_t *size),
           get_parameter(kernel, index, offset, size))
 
-static CUresult get_module(CUmodule *out, CUfunction handle)
-{
-    const struct function *function = function_of(handle);
-    CU_ARGUMENT(out);
-    CU_REQUIRE(function, CUDA_ERROR_INVALID_HANDLE);
-    *out = function->module;
-    return CUDA_SUCCESS;
-}
-
 CU_EXPORT(cuFuncGetModule, (CUmodule * out, CUfunction function), get_module(out, function))
-
-static CUresult is_loaded(int *out, CUfunction handle)
-{
-    const struct function *function = function_of(handle);
-    CU_ARGUMENT(out);
-    CU_REQUIRE(function, CUDA_ERROR_INVALID_HANDLE);
-    *out = function->loaded;
-    return CUDA_SUCCESS;
-}
 
 CU_EXPORT(cuFuncIsLoaded, (int *out, CUfunction function), is_loaded(out, function))
 

@@ -95,21 +95,9 @@ NVML_API nvmlReturn_t nvmlDeviceGetHandleBySerial(const char *serial, nvmlDevice
     return NVML_ERROR_NOT_FOUND;
 }
 
-NVML_API nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t handle, unsigned int *index)
-{
-    NVML_DEVICE(device, handle);
-    NVML_ARGUMENT(index);
-    *index = device->mig ? device->mig_index : device->index;
-    return NVML_SUCCESS;
-}
+NVML_GET(nvmlDeviceGetIndex, unsigned int, true, device->mig ? device->mig_index : device->index)
 
-NVML_API nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t handle, unsigned int *minor)
-{
-    NVML_DEVICE(device, handle);
-    NVML_ARGUMENT(minor && !device->mig);
-    *minor = device->gpu->minor;
-    return NVML_SUCCESS;
-}
+NVML_GET(nvmlDeviceGetMinorNumber, unsigned int, !device->mig, device->gpu->minor)
 
 NVML_API nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t handle, char *uuid, unsigned int length)
 {
@@ -134,21 +122,10 @@ NVML_API nvmlReturn_t nvmlDeviceGetSerial(nvmlDevice_t handle, char *serial, uns
     return nvml_copy(device->gpu->serial, serial, length);
 }
 
-NVML_API nvmlReturn_t nvmlDeviceGetBoardId(nvmlDevice_t handle, unsigned int *board)
-{
-    NVML_DEVICE(device, handle);
-    NVML_ARGUMENT(board && !device->mig);
-    *board = device->gpu->pci_bus << 8 | device->gpu->pci_device;
-    return NVML_SUCCESS;
-}
+NVML_GET(nvmlDeviceGetBoardId, unsigned int, !device->mig,
+         device->gpu->pci_bus << 8 | device->gpu->pci_device)
 
-NVML_API nvmlReturn_t nvmlDeviceGetBrand(nvmlDevice_t handle, unsigned int *brand)
-{
-    NVML_DEVICE(device, handle);
-    NVML_ARGUMENT(brand && !device->mig);
-    *brand = device->gpu->brand;
-    return NVML_SUCCESS;
-}
+NVML_GET(nvmlDeviceGetBrand, unsigned int, !device->mig, device->gpu->brand)
 
 NVML_API nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t handle, int *major, int *minor)
 {

@@ -48,6 +48,16 @@ const struct nvml_device *nvml_checked(nvmlDevice_t handle);
     if (!(condition))                                                                                       \
     return NVML_ERROR_INVALID_ARGUMENT
 
+/* One value of a device of which it is known. */
+#define NVML_GET(name, type, known, value)                                                                  \
+    NVML_API nvmlReturn_t name(nvmlDevice_t handle, type *out)                                              \
+    {                                                                                                       \
+        NVML_DEVICE(device, handle);                                                                        \
+        NVML_ARGUMENT(out && (known));                                                                      \
+        *out = (value);                                                                                     \
+        return NVML_SUCCESS;                                                                                \
+    }
+
 /* Copies `text` as NVML does: all or INSUFFICIENT_SIZE. */
 nvmlReturn_t nvml_copy(const char *text, char *out, unsigned int size);
 

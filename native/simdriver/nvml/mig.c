@@ -13,13 +13,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t handle, unsigned int *cu
     return NVML_SUCCESS;
 }
 
-NVML_API nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t handle, unsigned int *count)
-{
-    NVML_DEVICE(device, handle);
-    NVML_ARGUMENT(count && !device->mig);
-    *count = device->gpu->mig_capable ? 7 : 0;
-    return NVML_SUCCESS;
-}
+NVML_GET(nvmlDeviceGetMaxMigDeviceCount, unsigned int, !device->mig, device->gpu->mig_capable ? 7 : 0)
 
 NVML_API nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t handle, unsigned int index,
                                                           nvmlDevice_t *mig)
@@ -35,37 +29,14 @@ NVML_API nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t handle, u
     return NVML_SUCCESS;
 }
 
-NVML_API nvmlReturn_t nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice_t handle, nvmlDevice_t *parent)
-{
-    NVML_DEVICE(device, handle);
-    NVML_ARGUMENT(parent && device->mig);
-    *parent = &nvml_library()->gpus[device->index].device;
-    return NVML_SUCCESS;
-}
+NVML_GET(nvmlDeviceGetDeviceHandleFromMigDeviceHandle, nvmlDevice_t, device->mig,
+         &nvml_library()->gpus[device->index].device)
 
-NVML_API nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t handle, unsigned int *is_mig)
-{
-    NVML_DEVICE(device, handle);
-    NVML_ARGUMENT(is_mig);
-    *is_mig = device->mig != NULL;
-    return NVML_SUCCESS;
-}
+NVML_GET(nvmlDeviceIsMigDeviceHandle, unsigned int, true, device->mig != NULL)
 
-NVML_API nvmlReturn_t nvmlDeviceGetGpuInstanceId(nvmlDevice_t handle, unsigned int *id)
-{
-    NVML_DEVICE(device, handle);
-    NVML_ARGUMENT(id && device->mig);
-    *id = device->mig->gpu_instance;
-    return NVML_SUCCESS;
-}
+NVML_GET(nvmlDeviceGetGpuInstanceId, unsigned int, device->mig, device->mig->gpu_instance)
 
-NVML_API nvmlReturn_t nvmlDeviceGetComputeInstanceId(nvmlDevice_t handle, unsigned int *id)
-{
-    NVML_DEVICE(device, handle);
-    NVML_ARGUMENT(id && device->mig);
-    *id = device->mig->compute_instance;
-    return NVML_SUCCESS;
-}
+NVML_GET(nvmlDeviceGetComputeInstanceId, unsigned int, device->mig, device->mig->compute_instance)
 
 NVML_API nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t handle, nvmlDeviceAttributes_t *attributes)
 {

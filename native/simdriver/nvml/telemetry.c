@@ -1,7 +1,6 @@
 /* Sensors, clocks, links and modes: plausible constants, so that monitoring tools run. */
 #include "faults.h"
 
-
 #define CONSTANT(name, expression)                                                                          \
     NVML_API nvmlReturn_t name(nvmlDevice_t handle, unsigned int *out)                                      \
     {                                                                                                       \
