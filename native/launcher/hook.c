@@ -19,6 +19,24 @@ static bool nothing_to_do(const char *state, size_t size)
            asks_for_nothing(config);
 }
 
+/* By what the container asks for, in the words of hooks/prestart.py, _again. */
+static void do_again(const char *name, int argc, char **argv, const char *state, size_t size)
+{
+    static char words[REPLAY_KEY_MAX], variables[CDI_VARIABLES_MAX];
+    struct cdi_container container = {.rootfs = -1, .variables = variables};
+    size_t length = 0;
+    bool known = replay_append(words, &length, "hook");
+
+    for (int i = 1; i < argc; i++)
+        known = known && replay_append(words, &length, argv[i]);
+    if (!known || !cdi_state(state, size, &container) || !cdi_bundle(&container) || !container.plain ||
+        container.asks || !replay_append(words, &length, container.privileged ? "privileged" : "usual") ||
+        strlen(variables) >= sizeof(words) - length)
+        return;
+    strcpy(words + length, variables);
+    replay_run(name, words, sizeof(words), container.pid, false, container.rootfs_path, REPLAY_TIMEOUT_S);
+}
+
 /* Whether the words ask for the work of a hook, with a configuration file named or not. */
 static bool is_called(int argc, char **argv)
 {
@@ -46,7 +64,7 @@ void hook_run(const char *name, int argc, char **argv, void (*settle)(const char
         if (usual && nothing_to_do(state.bytes, state.size))
             _exit(0);
         if (strcmp(argv[argc - 1], "createContainer") != 0) /* it runs in the container's own namespaces */
-            replay_hook(name, argc, argv, state.bytes, state.size);
+            do_again(name, argc, argv, state.bytes, state.size);
     }
     cdi_hand_back(name, &state);
 }

@@ -122,18 +122,6 @@ _Static_assert(sizeof(struct rm_buffer) == 72 && offsetof(struct rm_buffer, subd
                "event buffer");
 
 struct
-    rm_enable { /* ctrl/ctrl90cd.h: NV_EVENT_BUFFER_CTRL_CMD_ENABLE_EVENTS_PARAMS; flags 1: keep the oldest */
-    uint8_t enable, pad[3];
-    uint32_t flags;
-};
-_Static_assert(sizeof(struct rm_enable) == 8, "enable");
-
-struct rm_update { /* the same file: NV_EVENT_BUFFER_CTRL_CMD_UPDATE_GET_PARAMS */
-    uint32_t record_get, variable_get;
-};
-_Static_assert(sizeof(struct rm_update) == 8, "update");
-
-struct
     rm_bind { /* ctrl/ctrl2080/ctrl2080gr.h: NV2080_CTRL_GR_FECS_BIND_EVTBUF_FOR_UID_V2_PARAMS; detail 1: simple */
     uint32_t buffer, record_size, detail, filter;
     uint8_t all_users, pad[3];

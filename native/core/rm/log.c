@@ -47,7 +47,7 @@ static int map_memory(struct nvc_rm_log *log, uint32_t handle, uint64_t size, in
 
 static int bind(struct nvc_rm_log *log)
 {
-    struct rm_enable enable = {.enable = 1, .flags = 1};
+    uint32_t enable[] = {1, 1}; /* NV_EVENT_BUFFER_CTRL_CMD_ENABLE_EVENTS_PARAMS: on, the oldest are kept */
     struct rm_bind parameters = {
         .buffer = log->handles + BUFFER,
         .record_size = sizeof(struct rm_log_record) - offsetof(struct rm_log_record, tag),
@@ -71,7 +71,7 @@ static int bind(struct nvc_rm_log *log)
     if (error)
         return error;
     log->step = NVC_RM_LOG_ENABLE;
-    error = nvc_rm_control(log->fd, log->client, log->handles + BUFFER, CMD_ENABLE_EVENTS, &enable,
+    error = nvc_rm_control(log->fd, log->client, log->handles + BUFFER, CMD_ENABLE_EVENTS, enable,
                            sizeof(enable));
     if (error)
         return error;
@@ -151,7 +151,6 @@ int nvc_rm_log_read(struct nvc_rm_log *log, struct nvc_rm_record *out, uint32_t 
     const struct rm_log_header *header = log->header;
     const struct rm_log_record *records = log->records;
     uint64_t dropped, missing = 0;
-    struct rm_update update = {0};
     uint32_t put, before = log->get;
     int error;
 
@@ -198,7 +197,7 @@ int nvc_rm_log_read(struct nvc_rm_log *log, struct nvc_rm_record *out, uint32_t 
     *lost = missing + dropped;
     if (log->get == before && !dropped)
         return 0;
-    update.record_get = log->get;
-    return nvc_rm_control(log->fd, log->client, log->handles + BUFFER, CMD_UPDATE_GET, &update,
+    uint32_t update[] = {log->get, 0}; /* NV_EVENT_BUFFER_CTRL_CMD_UPDATE_GET_PARAMS */
+    return nvc_rm_control(log->fd, log->client, log->handles + BUFFER, CMD_UPDATE_GET, update,
                           sizeof(update));
 }

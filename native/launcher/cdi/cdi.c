@@ -90,7 +90,7 @@ static bool run(const struct cdi_call *call, const char *state, size_t size)
 {
     struct cdi_container container = {.rootfs = -1};
     struct nvc_report report = {.error = 0};
-    struct cdi_program program = {.warning_count = 0};
+    struct cdi_program program = {.code.size = 0};
 
     if (!cdi_state(state, size, &container) || !cdi_bundle(&container))
         return false;
@@ -105,8 +105,9 @@ static bool run(const struct cdi_call *call, const char *state, size_t size)
         if (!cdi_apply((uint8_t *)program.code.bytes, program.code.size, target, false, &report))
             return false;
     }
-    for (size_t i = 0; !call->quiet && i < program.warning_count; i++)
-        cdi_warn("nvc-cdi-hook", program.warnings[i]);
+    const char *end = program.warnings.bytes + program.warnings.size;
+    for (const char *at = program.warnings.bytes; !call->quiet && at < end; at += strlen(at) + 1)
+        cdi_warn("nvc-cdi-hook", at);
     if (!call->quiet)
         cdi_warn_lines("nvc-cdi-hook", report.warnings);
     return true;

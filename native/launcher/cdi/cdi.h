@@ -62,8 +62,7 @@ struct cdi_journal {
 /* A program for nvc_apply, and what it refers to. */
 struct cdi_program {
     struct buffer code;
-    const char **warnings;
-    size_t warning_count;
+    struct buffer warnings; /* each ends with a NUL */
 };
 
 /* Every function says whether that worked; where it did not, the call is Python's. */

@@ -29,17 +29,6 @@ static bool tmpfs(struct cdi_program *p, const char *target, const char *name, c
                      "");
 }
 
-static bool add_warning(struct cdi_program *p, const char *text)
-{
-    const char **larger = realloc(p->warnings, (p->warning_count + 1) * sizeof(*larger));
-
-    if (!larger)
-        return false;
-    p->warnings = larger;
-    p->warnings[p->warning_count++] = text;
-    return true;
-}
-
 /* The source is opened once, and checked on the descriptor. */
 static bool bind_proc(struct cdi_program *p, const char *path, bool directory)
 {
@@ -98,7 +87,7 @@ static bool take(struct cdi_program *p, struct buffer *entries, char kind, const
     case NVC_STEPS_ENTRY:
         return entry(entries, text[0], text[1], text[2]);
     default:
-        return add_warning(p, text[0]);
+        return buffer_add(&p->warnings, text[0], strlen(text[0]) + 1);
     }
 }
 

@@ -18,84 +18,66 @@
 #define ENTRIES_MAX 1024
 #define SOURCES "iotv" /* kinds whose descriptors are mounted; of these, only `i` follows a link */
 
-struct text {
-    char bytes[CONTENT_MAX + 2];
-    size_t size;
-};
-
 static bool absent(int error)
 {
     return error == -ENOENT || error == -ENOTDIR;
 }
 
-static bool add(struct text *out, const char *bytes, size_t size)
+static bool add(struct buffer *out, const char *bytes, size_t size)
 {
-    if (size > CONTENT_MAX - out->size)
-        return false;
-    memcpy(out->bytes + out->size, bytes, size);
-    out->size += size;
-    out->bytes[out->size] = '\0';
-    return true;
+    return size <= CONTENT_MAX - out->size && buffer_add(out, bytes, size);
 }
 
 /* What fstat(2) says, as far as the kind wants it. */
-static bool status(int fd, char kind, struct text *out)
+static bool status(int fd, char kind, struct buffer *out)
 {
     struct stat st;
-    unsigned long long device, inode, number;
+    char text[160];
     int size = 0;
 
     if (fstat(fd, &st) < 0)
         return false;
-    device = st.st_dev;
-    inode = st.st_ino;
-    number = st.st_rdev;
+    unsigned long long device = st.st_dev, inode = st.st_ino, number = st.st_rdev;
     long long modified = cdi_nanoseconds(&st.st_mtim), changed = cdi_nanoseconds(&st.st_ctim),
               length = st.st_size;
     unsigned type = st.st_mode & S_IFMT;
     switch (kind) {
     case 'i':
-        size = sprintf(out->bytes, "%o %llu %llu %lld %lld", type, device, inode, length, modified);
+        size = sprintf(text, "%o %llu %llu %lld %lld", type, device, inode, length, modified);
         break;
     case 'd':
-        size = sprintf(out->bytes, "%llu %llu %lld", device, inode, modified);
+        size = sprintf(text, "%llu %llu %lld", device, inode, modified);
         break;
     case 'n':
-        size = sprintf(out->bytes, "%llu", inode);
+        size = sprintf(text, "%llu", inode);
         break;
     case 'r':
     case 'v':
-        size = sprintf(out->bytes, "%o %llu", type, number);
+        size = sprintf(text, "%o %llu", type, number);
         break;
     case 't':
-        size = sprintf(out->bytes, "%o", type);
+        size = sprintf(text, "%o", type);
         break;
     case 'o':
-        size = sprintf(out->bytes, "%o %u", st.st_mode, st.st_uid);
+        size = sprintf(text, "%o %u", st.st_mode, st.st_uid);
         break;
     case 'f':
-        size = sprintf(out->bytes, "%o %u %llu %llu %lld %lld %lld", st.st_mode, st.st_uid, device, inode,
-                       length, modified, changed);
+        size = sprintf(text, "%o %u %llu %llu %lld %lld %lld", st.st_mode, st.st_uid, device, inode, length,
+                       modified, changed);
         break;
     default:
         return false;
     }
-    out->size = (size_t)size;
-    return true;
+    return add(out, text, (size_t)size);
 }
 
-static bool content(int fd, struct text *out)
+static bool content(int fd, struct buffer *out)
 {
-    struct buffer read = {.bytes = NULL};
-    bool whole = buffer_read(&read, fd, CONTENT_MAX - 1) && !memchr(read.bytes, '\0', read.size) &&
-                 add(out, "+", 1) && add(out, read.bytes, read.size);
-
-    free(read.bytes);
-    return whole;
+    return add(out, "+", 1) && buffer_read(out, fd, CONTENT_MAX) && !memchr(out->bytes, '\0', out->size);
 }
 
 /* The lines that name the driver. */
-static bool lines(int fd, struct text *out)
+static bool lines(int fd, struct buffer *out)
 {
     struct buffer read = {.bytes = NULL};
     bool made = buffer_read(&read, fd, LINES_MAX) && !memchr(read.bytes, '\0', read.size);
@@ -117,7 +99,7 @@ static int by_name(const void *one, const void *other)
 }
 
 /* Names with inodes, sorted; closes `fd`. */
-static bool entries(int fd, struct text *out)
+static bool entries(int fd, struct buffer *out)
 {
     static char *found[ENTRIES_MAX];
     size_t count = 0;
@@ -146,7 +128,7 @@ static bool entries(int fd, struct text *out)
 }
 
 /* Mode and owner of a socket's file and where it really is below the root. A link is Python's. */
-static bool place_of_socket(int fd, int root, struct text *out)
+static bool place_of_socket(int fd, int root, struct buffer *out)
 {
     char link[64], base[PATH_MAX], path[PATH_MAX];
     struct stat st;
@@ -163,8 +145,8 @@ static bool place_of_socket(int fd, int root, struct text *out)
     size_t skipped = strlen(base);
     if (strncmp(path, base, skipped) != 0 || path[skipped] != '/')
         return false;
-    out->size = (size_t)sprintf(out->bytes, "%o %u ", st.st_mode, st.st_uid);
-    return add(out, path + skipped, strlen(path + skipped));
+    int size = snprintf(link, sizeof(link), "%o %u ", st.st_mode, st.st_uid);
+    return add(out, link, (size_t)size) && add(out, path + skipped, strlen(path + skipped));
 }
 
 static int open_place(int root, const char *path, char kind)
@@ -178,7 +160,7 @@ static int open_place(int root, const char *path, char kind)
     return nvc_open_below(root, path, flags, 0);
 }
 
-static bool look_at(int fd, int root, char kind, struct text *out)
+static bool look_at(int fd, int root, char kind, struct buffer *out)
 {
     switch (kind) {
     case 'c':
@@ -202,7 +184,7 @@ static int root_of(const struct replay_record *record, char name)
 enum replay_look replay_look(const struct replay_record *record, const char *place, const char *answer,
                              int *kept)
 {
-    static struct text found;
+    static struct buffer found;
     int root = root_of(record, place[0]);
     char kind = root < 0 ? '\0' : place[1];
 
@@ -211,7 +193,6 @@ enum replay_look replay_look(const struct replay_record *record, const char *pla
     if (!kind || (kept && !strchr(SOURCES, kind)))
         return REPLAY_UNKNOWN;
     found.size = 0;
-    found.bytes[0] = '\0';
     int fd = open_place(root, place + 2, kind);
     if (fd < 0 && !absent(fd))
         return REPLAY_UNKNOWN;
@@ -220,7 +201,7 @@ enum replay_look replay_look(const struct replay_record *record, const char *pla
         told = add(&found, "-", strchr("lm", kind) ? 0 : 1);
     else
         told = kind == 'l' ? entries(fd, &found) : look_at(fd, root, kind, &found);
-    bool same = told && strcmp(found.bytes, answer) == 0;
+    bool same = told && buffer_add(&found, "", 1) && strcmp(found.bytes, answer) == 0;
     if (kept && same && fd >= 0)
         *kept = fd;
     else if (fd >= 0 && kind != 'l')

@@ -61,9 +61,6 @@ void replay_run(const char *name, char *words, size_t room, int pid, bool runs, 
 void replay_configure(const char *name, int argc, char **argv, char **envp,
                       void (*settle)(const char *name));
 
-/* nvc-hook, called with the state of a container. */
-void replay_hook(const char *name, int argc, char **argv, const char *state, size_t size);
-
 /* Appends a word of printable ASCII and byte 1 to what has `length` bytes and room for REPLAY_KEY_MAX. */
 bool replay_append(char *words, size_t *length, const char *word);
 

@@ -1,8 +1,11 @@
 /* The environment is built anew from an allow-list. Removing what is known to be bad would not do: the dynamic
  * loader, libc and the interpreter each obey variables (LD_*, GCONV_PATH, PYTHON*, ...), and learn new ones. */
+#include "_files.h"
 #include "launcher.h"
 
+#include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #define FIXED_PATH "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -113,5 +116,38 @@ void environment_filter(char *const *given, bool hook, const char *kept[ENVIRONM
     if (!present(kept, count, "LC_ALL=", 6) && !present(kept, count, "LC_CTYPE=", 8) &&
         !present(kept, count, "LANG=", 4))
         kept[count++] = "LC_ALL=C.UTF-8";
+    kept[count] = NULL;
+}
+
+/* `nvc-cli vgpu run` starts a program of the caller's, and `vgpu check` tries what one would load. That program gets the
+ * environment which the caller gave, not the filtered one; the interpreter, which must not obey it, receives it as a file. */
+static bool starts_a_program(char *const *argv)
+{
+    for (; argv[0] && argv[1] && strcmp(argv[0], "--"); argv++)
+        if (!strcmp(argv[0], "vgpu") && (!strcmp(argv[1], "run") || !strcmp(argv[1], "check")))
+            return true;
+    return false;
+}
+
+void environment_carry(char *const *argv, char *const *given, const char *kept[ENVIRONMENT_MAX],
+                       char variable[CARRY_MAX])
+{
+    size_t count = 0;
+
+    if (!starts_a_program(argv))
+        return;
+    int fd = memfd_create("environment", 0); /* inherited by the interpreter, which closes it */
+    if (fd < 0)
+        return;
+    for (; *given; given++)
+        if (!write_all(fd, *given, strlen(*given) + 1))
+            break;
+    while (kept[count])
+        count++;
+    snprintf(variable, CARRY_MAX, "NVC_CALLERS_ENVIRONMENT=%d", fd);
+    for (size_t i = 0; i < count; i++) /* the caller does not set it for us */
+        if (!strncmp(kept[i], variable, strlen("NVC_CALLERS_ENVIRONMENT=")))
+            kept[i] = kept[--count];
+    kept[count++] = variable;
     kept[count] = NULL;
 }

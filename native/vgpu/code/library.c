@@ -239,10 +239,7 @@ static bool enter_kernel(CUkernel kernel, CUlibrary library)
 }
 
 #define USE(name, parameters, arguments)                                                                    \
-    CU_API CUresult name parameters                                                                         \
-    {                                                                                                       \
-        return allows_here(library) ? REAL(name) arguments : CUDA_ERROR_OUT_OF_MEMORY;                      \
-    }
+    WRAP(name, parameters, allows_here(library) ? REAL(name) arguments : CUDA_ERROR_OUT_OF_MEMORY)
 
 USE(cuLibraryGetModule, (CUmodule * out, CUlibrary library), (out, library))
 USE(cuLibraryGetGlobal, (CUdeviceptr * out, size_t *size, CUlibrary library, const char *name),

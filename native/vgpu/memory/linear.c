@@ -139,17 +139,11 @@ WRAP(cuMemAlloc_v2, (CUdeviceptr * out, size_t size), allocate(out, &(struct req
 WRAP(cuMemAllocManaged, (CUdeviceptr * out, size_t size, unsigned int flags),
      allocate(out, &(struct request){.size = size, .managed = true, .flags = flags}))
 
-CU_API CUresult cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, size_t height,
-                                   unsigned int element)
-{
-    if (!pitch)
-        return REAL(cuMemAllocPitch_v2)(out, pitch, width, height, element);
-    return allocate(out, &(struct request){.size = multiply_capped(round_capped(width, 512), height),
-                                           .pitch = pitch,
-                                           .width = width,
-                                           .height = height,
-                                           .element = element});
-}
+WRAP(cuMemAllocPitch_v2,
+     (CUdeviceptr * out, size_t *pitch, size_t width, size_t height, unsigned int element),
+     pitch ? allocate(out, &(struct request){multiply_capped(round_capped(width, 512), height), pitch, width,
+                                             height, element, false, 0})
+           : REAL(cuMemAllocPitch_v2)(out, pitch, width, height, element))
 
 /* What was not booked here is the driver's to judge, and may be a pool's. */
 static CUresult release(CUdeviceptr address, CUresult (*call)(CUdeviceptr))
@@ -206,10 +200,7 @@ static CUresult allocate_narrow(unsigned int *out, unsigned int size, unsigned i
 
 WRAP(cuMemAlloc, (unsigned int *out, unsigned int size), allocate_narrow(out, size, NULL, 0, 0, 0))
 
-CU_API CUresult cuMemAllocPitch(unsigned int *out, unsigned int *pitch, unsigned int width,
-                                unsigned int height, unsigned int element)
-{
-    if (!pitch)
-        return REAL(cuMemAllocPitch)(out, pitch, width, height, element);
-    return allocate_narrow(out, 0, pitch, width, height, element);
-}
+WRAP(cuMemAllocPitch,
+     (unsigned int *out, unsigned int *pitch, unsigned int width, unsigned int height, unsigned int element),
+     pitch ? allocate_narrow(out, 0, pitch, width, height, element)
+           : REAL(cuMemAllocPitch)(out, pitch, width, height, element))
