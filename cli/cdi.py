@@ -70,32 +70,30 @@ _OUTPUT = click.option(
 
 def _making(command: Callable[..., None]) -> Callable[..., None]:
     """The options of what makes a specification, in the order of the help."""
-    for option in reversed(
-        (
-            click.option("--format", "form", type=click.Choice(FORMATS), help="Default: by suffix, else json."),
-            click.option(
-                "--device-name-strategy", "strategies", multiple=True, type=click.Choice(STRATEGIES),
-                help="Names of devices; repeatable. Default: index and uuid.",
-            ),
-            value("--vendor", "NAME", "First part of the device names.", default="nvidia.com"),
-            value("--class", "device_class", "NAME", "Second part of the device names.", default="gpu"),
-            values("--device-id", "devices", "ID",
-                   "Only these: index, UUID, PCI bus id, GPU:MIG index; repeatable. `none`: a device without a "
-                   "GPU. Default: all.", shell_complete=completion.devices),
-            flag("--no-all-device", "No device named `all`."),
-            value("--hook-path", "--nvidia-cdi-hook-path", "hook_path", "PATH",
-                  "The program that the hooks call. Default: nvc-cdi-hook of this installation."),
-            value("--capabilities", "LIST", "Driver capabilities for containers; also compat32, or all.",
-                  default=DEFAULT_CAPABILITIES),
-            values("--require", "requirements", "EXPR",
-                   "Refuse unless the host meets EXPR, such as `cuda>=12.4`; repeatable."),
-            values("--disable-hook", "disabled", "HOOK", f"Omit a hook: {', '.join(NAMES)} or all; repeatable.",
-                   type=click.Choice((*NAMES, "all"))),
-            values("--library-directory", "libraries", "PATH",
-                   "The libraries' directory in the driver root, if the loader does not find them."),
-            flag("--additional-gids", "Add containers to the groups of restricted device nodes; needs CDI 0.7.0."),
-        )
-    ):  # fmt: skip
+    for option in reversed((
+        click.option("--format", "form", type=click.Choice(FORMATS), help="Default: by suffix, else json."),
+        click.option(
+            "--device-name-strategy", "strategies", multiple=True, type=click.Choice(STRATEGIES),
+            help="Names of devices; repeatable. Default: index and uuid.",
+        ),
+        value("--vendor", "NAME", "First part of the device names.", default="nvidia.com"),
+        value("--class", "device_class", "NAME", "Second part of the device names.", default="gpu"),
+        values("--device-id", "devices", "ID",
+               "Only these: index, UUID, PCI bus id, GPU:MIG index; repeatable. `none`: a device without a "
+               "GPU. Default: all.", shell_complete=completion.devices),
+        flag("--no-all-device", "No device named `all`."),
+        value("--hook-path", "--nvidia-cdi-hook-path", "hook_path", "PATH",
+              "The program that the hooks call. Default: nvc-cdi-hook of this installation."),
+        value("--capabilities", "LIST", "Driver capabilities for containers; also compat32, or all.",
+              default=DEFAULT_CAPABILITIES),
+        values("--require", "requirements", "EXPR",
+               "Refuse unless the host meets EXPR, such as `cuda>=12.4`; repeatable."),
+        values("--disable-hook", "disabled", "HOOK", f"Omit a hook: {', '.join(NAMES)} or all; repeatable.",
+               type=click.Choice((*NAMES, "all"))),
+        values("--library-directory", "libraries", "PATH",
+               "The libraries' directory in the driver root, if the loader does not find them."),
+        flag("--additional-gids", "Add containers to the groups of restricted device nodes; needs CDI 0.7.0."),
+    )):  # fmt: skip
         command = option(command)
     return command
 

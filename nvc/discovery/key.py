@@ -86,12 +86,8 @@ def answer(root: HostRoot, kind: str, path: str) -> bytes:
     /proc/devices that name the driver, `l` names with inodes.
     """
     if kind == "l":
-        return b"".join(
-            [
-                b"%b %d\n" % (name.encode("utf-8", "surrogateescape"), inode)
-                for name, inode in root.entries(path)
-            ]
-        )
+        entries = ((name.encode("utf-8", "surrogateescape"), inode) for name, inode in root.entries(path))
+        return b"".join([b"%b %d\n" % entry for entry in entries])
     if kind == "c":
         content = root.read_optional(path, _CONTENT_MAX)
         return ABSENT if content is None else b"+" + content

@@ -16,9 +16,7 @@ def ids_in(path: str) -> tuple[str, ...]:
     parts = [part.removesuffix(".scope") for part in path.split("/") if part]
     if parts[-1:] == ["container"] and len(parts) > 1:
         del parts[-1]  # of Podman and CRI-O: not the group of their monitor
-    found = [
-        id for part in parts[-1:] for id in _ids_of(part)
-    ]  # further up are those that this one is nested in
+    found = _ids_of(parts[-1]) if parts else ()  # further up are those that this one is nested in
     return tuple(sorted(found, key=lambda id: not is_long_id(id)))
 
 

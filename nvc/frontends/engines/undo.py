@@ -94,13 +94,11 @@ def remember(record: dict[str, Any], path: tuple[str, ...], document: Any, value
             break
         parents, table = parents + 1, table[name]
     had = parents == len(path) - 1 and isinstance(table, dict) and path[-1] in table
-    record["keys"].append(
-        {
-            "path": list(path),
-            "parents": parents,  # that were there
-            "had": had,
-            "previous": table[path[-1]] if had and not append else None,
-            "value": value,
-            "append": append,
-        }
-    )
+    record["keys"].append({
+        "path": list(path),
+        "parents": parents,  # that were there
+        "had": had,
+        "previous": table[path[-1]] if had and not append else None,
+        "value": value,
+        "append": append,
+    })  # fmt: skip

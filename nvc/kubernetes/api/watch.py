@@ -127,14 +127,12 @@ class Watch:
     def _follow(self) -> None:
         """Follow until the answer ends. Raises NvcError."""
         seconds = self.seconds * random.uniform(1.0, 2.0)
-        words = urllib.parse.urlencode(
-            {
-                "watch": "true",
-                "allowWatchBookmarks": "true",
-                "resourceVersion": self.version,
-                "timeoutSeconds": max(1, round(seconds)),
-            }
-        )
+        words = urllib.parse.urlencode({
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": self.version,
+            "timeoutSeconds": max(1, round(seconds)),
+        })  # fmt: skip
         stream = self.api.stream(f"{self.path}&{words}", seconds + self.api.timeout)
         with self._lock:
             self._stream = stream

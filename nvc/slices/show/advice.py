@@ -35,20 +35,18 @@ def situations(picture: Picture, state: dict[str, Any], before: dict[str, Any]) 
     for uuid, pairs in shared.items():
         of_nvcd, of_old = known.get(uuid.lower(), {}), old.get(uuid.lower(), {})
         device = pairs[0][1]
-        found.append(
-            Situation(
-                uuid=uuid,
-                index=device.index,
-                model=device.name,
-                policy=device.policy,
-                loads=tuple(
-                    _load(picture, tenant, one, _step(tenant, of_nvcd, of_old)) for tenant, one in pairs
-                ),
-                busy=_number(of_nvcd.get("busyPercent")),
-                memory=_number(of_nvcd.get("used")),
-                not_enforced=device.not_enforced or _not_kept(of_nvcd, device),
-            )
-        )
+        found.append(Situation(
+            uuid=uuid,
+            index=device.index,
+            model=device.name,
+            policy=device.policy,
+            loads=tuple(
+                _load(picture, tenant, one, _step(tenant, of_nvcd, of_old)) for tenant, one in pairs
+            ),
+            busy=_number(of_nvcd.get("busyPercent")),
+            memory=_number(of_nvcd.get("used")),
+            not_enforced=device.not_enforced or _not_kept(of_nvcd, device),
+        ))  # fmt: skip
     return tuple(sorted(found, key=lambda one: one.index))
 
 
@@ -116,13 +114,11 @@ def _one(advice: Advice, width: int) -> str:
         ("SLICE", "UTILIZED", "WAITED", "STEP", "CAP", "WEIGHT", "MEMORY", "PROCESSES", "WORK")
     ]
     for one in now.loads:
-        rows.append(
-            (
-                one.name, percent(one.share), percent(one.waited),
-                "-" if one.step is None else f"{one.step * 1000:.1f}ms", f"{one.cores}%" if one.cores else "-",
-                str(one.weight), "?" if one.used is None else short_size(one.used), str(one.processes), one.kind,
-            )
-        )  # fmt: skip
+        rows.append((
+            one.name, percent(one.share), percent(one.waited),
+            "-" if one.step is None else f"{one.step * 1000:.1f}ms", f"{one.cores}%" if one.cores else "-",
+            str(one.weight), "?" if one.used is None else short_size(one.used), str(one.processes), one.kind,
+        ))  # fmt: skip
     lines = [*_folded(f"{head}; {busy}, {memory}", width, 0), ""]
     lines += [
         f"  {line}"

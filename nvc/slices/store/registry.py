@@ -272,14 +272,12 @@ def texts_of(slice: Slice) -> dict[str, Any]:
 
 def entry_text(key: str, target: Target, slice: Slice, libs_dir: str) -> str:
     """The content of a new entry's file."""
-    return text_of(
-        Entry(
-            key, "", *first_process(target), target.rootfs_path, libs_dir, int(time.time()),
-            tuple(entry_device(device) for device in slice.devices), slice.isolation, target.id, target.bundle,
-            "" if target.id or target.proc < 0 else cgroup_of(target.proc), slice.held.name if slice.held else "",
-            mounts=namespace_of(target), holds=slice.holds, server=slice.server, **texts_of(slice),
-        )  # fmt: skip
-    )
+    return text_of(Entry(
+        key, "", *first_process(target), target.rootfs_path, libs_dir, int(time.time()),
+        tuple(entry_device(device) for device in slice.devices), slice.isolation, target.id, target.bundle,
+        "" if target.id or target.proc < 0 else cgroup_of(target.proc), slice.held.name if slice.held else "",
+        mounts=namespace_of(target), holds=slice.holds, server=slice.server, **texts_of(slice),
+    ))  # fmt: skip
 
 
 def entry_names(base: str) -> list[str]:

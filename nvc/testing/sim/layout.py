@@ -109,9 +109,8 @@ def _libraries(root: _Root, spec: SimSpec, built: str) -> list[tuple[str, str, s
     for libdir in dict.fromkeys(directories):
         for library in LIBRARIES:
             source = os.path.join(built, f"{library.name}.so")
-            entries += _library(
-                root, library, spec.driver_version, libdir, arch, source if os.path.exists(source) else ""
-            )
+            source = source if os.path.exists(source) else ""
+            entries += _library(root, library, spec.driver_version, libdir, arch, source)
     if spec.compat32 and arch in _COMPAT32:
         arch32, libdir32 = _COMPAT32[arch]
         for library in LIBRARIES:
@@ -256,9 +255,8 @@ def _check_mount(root: str, directory: str, spec: SimSpec) -> None:
     flags = os.statvfs(root).f_flag
     if flags & os.ST_NOEXEC or (spec.device_nodes and flags & os.ST_NODEV):
         cause = "its file system is mounted noexec or nodev"
-        raise InputError(
-            "create simulated driver", directory, cause, "name a directory elsewhere, as /srv/sim"
-        )
+        hint = "name a directory elsewhere, as /srv/sim"
+        raise InputError("create simulated driver", directory, cause, hint)
     if spec.device_nodes:  # before an earlier root is removed
         probe = os.path.join(root, ".nvc-sim-node")
         nodes.make_node(probe, *nodes.NULL)

@@ -32,9 +32,7 @@ def choose_majors() -> dict[str, int]:
     return dict(zip(DYNAMIC, free))
 
 
-def nodes(
-    spec: SimSpec, gpus: tuple[SimGpu, ...], majors: dict[str, int]
-) -> dict[str, tuple[int, int, int]]:
+def nodes(spec: SimSpec, gpus: tuple[SimGpu, ...], majors: dict[str, int]) -> dict[str, tuple[int, int, int]]:
     """(major, minor, mode) by path inside the root."""
     caps = majors["nvidia-caps"]
     tree = {
@@ -46,10 +44,8 @@ def nodes(
     for gpu in gpus:
         tree[f"dev/nvidia{gpu.minor}"] = (195, gpu.minor, 0o666)
         for mig in gpu.mig:
-            for minor in (
-                cap_minor(gpu.minor, mig.gpu_instance),
-                cap_minor(gpu.minor, mig.gpu_instance, mig.compute_instance),
-            ):
+            for instance in ((mig.gpu_instance,), (mig.gpu_instance, mig.compute_instance)):
+                minor = cap_minor(gpu.minor, *instance)
                 tree[f"dev/nvidia-caps/nvidia-cap{minor}"] = (caps, minor, 0o444)
     if any(gpu.model.mig for gpu in gpus):
         tree["dev/nvidia-caps/nvidia-cap1"] = (caps, 1, 0o400)

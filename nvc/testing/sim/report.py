@@ -74,10 +74,8 @@ def report(directory: str) -> SimReport:
             driver_version=driver["driver_version"],
             cuda_version=driver["cuda_version"],
             gpus=tuple(_gpu(index, keys, migs, used) for index, (keys, migs) in enumerate(gpus)),
-            processes=tuple(
-                ProcessReport(u.pid, u.partition // 9, u.partition % 9 - 1, u.bytes, u.busy_ns)
-                for u in usages
-            ),
+            processes=tuple(ProcessReport(u.pid, u.partition // 9, u.partition % 9 - 1, u.bytes, u.busy_ns)
+                            for u in usages),  # fmt: skip
         )
     except (KeyError, ValueError) as error:
         path = os.path.join(directory, DESCRIPTION)
@@ -87,14 +85,9 @@ def report(directory: str) -> SimReport:
 def _gpu(index: int, keys: dict[str, str], migs: list[dict[str, str]], used: dict[int, int]) -> GpuReport:
     devices = tuple(
         MigReport(
-            index=number,
-            uuid=mig["mig_uuid"],
-            profile=mig["mig_profile"],
-            gpu_instance=int(mig["mig_gpu_instance"]),
-            compute_instance=int(mig["mig_compute_instance"]),
-            memory=int(mig["mig_memory"]),
-            used=used.get(index * 9 + 1 + number, 0),
-        )
+            number, mig["mig_uuid"], mig["mig_profile"], int(mig["mig_gpu_instance"]),
+            int(mig["mig_compute_instance"]), int(mig["mig_memory"]), used.get(index * 9 + 1 + number, 0),
+        )  # fmt: skip
         for number, mig in enumerate(migs)
     )
     return GpuReport(

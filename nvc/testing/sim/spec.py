@@ -123,18 +123,16 @@ def _mig_devices(spec: SimSpec, index: int, text: str, model: Model, memory: int
             raise _refuse("MIG", text, f"no room for another {name}", "leave it out")
         taken.add(free[0])
         share = memory * profile.memory_slices // 8
-        devices.append(
-            SimMig(
-                uuid="MIG-" + _uuid(spec, index, free[0]),
-                profile=name,
-                gpu_instance=free[0],
-                compute_instance=0,
-                gpu_slices=profile.compute_slices,
-                compute_slices=profile.compute_slices,
-                multiprocessors=profile.multiprocessors,
-                memory=share - share % (64 << 20),
-            )
-        )
+        devices.append(SimMig(
+            uuid="MIG-" + _uuid(spec, index, free[0]),
+            profile=name,
+            gpu_instance=free[0],
+            compute_instance=0,
+            gpu_slices=profile.compute_slices,
+            compute_slices=profile.compute_slices,
+            multiprocessors=profile.multiprocessors,
+            memory=share - share % (64 << 20),
+        ))  # fmt: skip
     return tuple(sorted(devices, key=lambda device: device.gpu_instance))
 
 
@@ -176,17 +174,15 @@ def gpus_of(spec: SimSpec) -> tuple[SimGpu, ...]:
         layout = spec.mig[index if len(spec.mig) > 1 else 0] if spec.mig else ""
         identity = _uuid(spec, index)
         bus = _BUSES[index] if index < len(_BUSES) else 0xE0 + index - len(_BUSES)
-        gpus.append(
-            SimGpu(
-                model=model,
-                name=f"{model.name} (simulated)",
-                uuid=f"GPU-{identity}",
-                serial=str(1650000000000 + int(identity[:8], 16)),
-                minor=spec.minors[index] if spec.minors else index,
-                bus_id=f"0000:{bus:02x}:00.0",
-                memory=memory,
-                mig_enabled=bool(layout),
-                mig=_mig_devices(spec, index, layout, model, memory) if layout else (),
-            )
-        )
+        gpus.append(SimGpu(
+            model=model,
+            name=f"{model.name} (simulated)",
+            uuid=f"GPU-{identity}",
+            serial=str(1650000000000 + int(identity[:8], 16)),
+            minor=spec.minors[index] if spec.minors else index,
+            bus_id=f"0000:{bus:02x}:00.0",
+            memory=memory,
+            mig_enabled=bool(layout),
+            mig=_mig_devices(spec, index, layout, model, memory) if layout else (),
+        ))  # fmt: skip
     return tuple(gpus)

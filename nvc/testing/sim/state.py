@@ -110,9 +110,8 @@ def _users(data: bytes, fd: int) -> list[Usage]:
         token, pid, _ = _SLOT_HEAD.unpack_from(data, start)
         if not token or slot not in living:
             continue
-        for number, _, taken, managed, busy in _USE.iter_unpack(
-            data[start + _SLOT_HEAD.size : start + _SLOT_SIZE]
-        ):
+        uses = data[start + _SLOT_HEAD.size : start + _SLOT_SIZE]
+        for number, _, taken, managed, busy in _USE.iter_unpack(uses):
             if number:
                 taken += exported.get((slot, number - 1), 0)
                 found.append(Usage(pid, number - 1, taken, managed, busy))
@@ -123,9 +122,8 @@ def _exported(data: bytes, count: int, living: set[int]) -> dict[tuple[int, int]
     """Bytes that processes share, by (slot that they are shown under, partition): one that lives and holds them."""
     found: dict[tuple[int, int], int] = {}
     for index in range(count):
-        identity, size, partition, owner, bits = _EXPORT.unpack_from(
-            data, _EXPORTS_AT + index * _EXPORT.size
-        )
+        place = _EXPORTS_AT + index * _EXPORT.size
+        identity, size, partition, owner, bits = _EXPORT.unpack_from(data, place)
         if identity and owner not in living:
             holders = int.from_bytes(bits, "little")
             owner = next((slot for slot in sorted(living) if holders >> slot & 1), owner)
