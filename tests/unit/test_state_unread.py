@@ -6,6 +6,7 @@ import os
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,10 +27,10 @@ from nvc.model.slices.quota import QuotaDevice
 from nvc.slices.make import calibration
 from nvc.slices.make.shadow_libraries import find_shadow_libraries
 from nvc.slices.policy import policies
-from nvc.slices.store import registry
+from nvc.slices.store import liveness, process_view, registry
 from nvc.slices.store.limits import read_quota, sound_quota
 from nvc.slices.store.liveness import living, living_of, use_of
-from nvc.slices.store.process_info import is_here
+from nvc.slices.store.process_info import is_here, mount_namespace
 from nvc.slices.store.snapshot import snapshot
 
 KEY, UUID, LIBS = "f-1-2-3", "GPU-00000000-1111-2222-3333-444444444440", "/lib"
@@ -156,3 +157,16 @@ def test_a_library_that_cannot_be_looked_at(state: State) -> None:
     with pytest.raises(ContainerError, match="/loop: too many levels of symbolic links"):
         _is_there(kernel, state.image, "/loop")
     assert not _is_there(kernel, state.image, "/missing")
+
+
+def test_many_processes_leave_nobody_in_doubt(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To look at all of them took the time that lists of mounts have, and what ended slices had stayed reserved."""
+    spent = [0]
+
+    def look(pid: int) -> tuple[int, int]:
+        spent[0] += liveness.LEASES_TIME
+        return mount_namespace(pid)
+
+    monkeypatch.setattr(process_view, "time", SimpleNamespace(thread_time_ns=lambda: spent[0]))
+    monkeypatch.setattr(liveness, "mount_namespace", look)
+    assert living_of(kernel, (state.entry.replace(start=1),)) == {} and spent[0]

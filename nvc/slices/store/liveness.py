@@ -95,7 +95,6 @@ class _Host:
     def __init__(self, kernel: Kernel, entries: tuple[Entry, ...], most: int) -> None:
         self.kernel = kernel
         self._keys = frozenset(entry.key.encode() for entry in entries)
-        self._limit = CpuLimit(most)
         #: What could not be read, and when the process began that it is of.
         self.doubts: list[tuple[int, str]] = []
         self.pids: dict[int, list[int]] = {}
@@ -121,6 +120,7 @@ class _Host:
             self.pids.setdefault(namespace, []).append(thread)
         for pids in self.pids.values():
             pids.sort()
+        self._limit = CpuLimit(most)  # of a host with many processes, to look at all of them takes longer
 
     def life_of(self, entry: Entry) -> Life | None:
         """Why the slice lives; None if it does not."""
