@@ -190,9 +190,11 @@ def test_gpus_without_slices_are_shown() -> None:
         f"GPU {index}  H100  80.0G, no slice" for index in "01"
     ]
     assert any("There are no slices." in line for line in text)
-    text = lines(picture(tenant(1, gpu=1), devices=host("0", "1", "10", "2")))
+    limited = host("1")[0].replace(memory=4 * GIB)  # as NVML tells within a slice
+    text = lines(picture(tenant(1, gpu=1), devices=(*host("0", "10", "2"), limited)))
     heads = [line for line in text if line.startswith("GPU ")]
     assert [line.split()[1] for line in heads] == ["0", "1", "2", "10"] and "1 slice" in heads[1]
+    assert "80.0G" in heads[1], heads[1]
     shown = plain_top((), 1e9, {}, host=host("0", "1"))
     assert [line.split()[:3] for line in shown.splitlines()[-2:]] == [["0", "GPU-0", "0"], ["1", "GPU-1", "0"]]
 

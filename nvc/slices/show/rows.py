@@ -104,7 +104,7 @@ def sums_of(rows: list[Row], devices: tuple[SliceDevice, ...] = ()) -> list[Devi
     for row in rows:
         if row.tenant.alive:
             by_device.setdefault(row.device.uuid, []).append(row)
-            known.setdefault(row.device.uuid, row.device)
+            known[row.device.uuid] = row.device  # NVML tells the limit within a slice
     found = [_sums(known[uuid], tuple(rows)) for uuid, rows in by_device.items()]
     return sorted(found, key=lambda sums: numbers_of(sums.index))
 
