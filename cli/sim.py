@@ -151,7 +151,7 @@ def document(found: SimReport) -> dict[str, Any]:
 def table(found: SimReport, width: int = 0) -> str:
     """The report for people, in at most `width` columns; 0: any number. Memory is in MiB."""
     head = f"driver {found.driver_version} (simulated), CUDA {found.cuda_version}; memory in MiB\n\n"
-    rows: list[tuple[str, ...]] = [("GPU", "MINOR", "BUS", "USED", "MEMORY", "NAME", "UUID")]
+    rows: list[tuple[str, ...]] = [("DEVICE", "MINOR", "BUS", "USED", "MEMORY", "MODEL", "UUID")]
     for gpu in found.gpus:
         name = gpu.name.removeprefix("NVIDIA ").removesuffix(" (simulated)")
         bus = gpu.bus_id.removeprefix("0000")
@@ -159,10 +159,10 @@ def table(found: SimReport, width: int = 0) -> str:
         for mig in gpu.mig:
             instance = f"gi {mig.gpu_instance} ci {mig.compute_instance}"
             rows.append((f"{gpu.index}:{mig.index}", "", instance, *_sizes(mig), f"MIG {mig.profile}", mig.uuid))
-    text = head + fitted(rows, width, ("MINOR", "BUS"), middle=("NAME",), short=14)
+    text = head + fitted(rows, width, ("MINOR", "BUS"), middle=("MODEL",), short=14)
     if not found.processes:
         return text
-    rows = [("PID", "GPU", "USED", "BUSY ms")]
+    rows = [("PID", "DEVICE", "USED", "BUSY ms")]
     for process in found.processes:
         where = str(process.gpu) if process.mig < 0 else f"{process.gpu}:{process.mig}"
         rows.append((str(process.pid), where, str(process.used // MIB), str(process.busy_ns // 1000000)))

@@ -119,14 +119,14 @@ def calibrate_command(ctx: click.Context, devices: tuple[str, ...], form: str) -
     measured = calibrate(facts, select(facts, Request(devices=selectors)), SliceRequest())
     calibration.store(measured)
     from nvc.base.columns import fitted
+    from nvc.slices.show.bars import short_size
 
-    rows: list[tuple[str, ...]] = [("DRIVER", "CONTEXT", "MODULE", "DEVICE")]
+    rows: list[tuple[str, ...]] = [("DRIVER", "CONTEXT", "MODULE", "MODEL")]
     for one in measured:
         part = f", MIG device of {one.memory} MiB" if one.memory else ""
-        memory = f"{one.context >> 20} MiB", f"{one.module >> 20} MiB"
-        rows.append((one.driver, *memory, f"{one.device}{part}"))
+        rows.append((one.driver, short_size(one.context), short_size(one.module), f"{one.device}{part}"))
     kept = [dict(zip(one._fields, one)) for one in measured]
-    output.show(form, lambda: {"measurements": kept}, lambda width: fitted(rows, width, middle=("DEVICE",)))
+    output.show(form, lambda: {"measurements": kept}, lambda width: fitted(rows, width, middle=("MODEL",)))
 
 
 @command("check", "nvc-cli vgpu check", "nvc-cli vgpu check 4242", "nvc-cli vgpu check --all")

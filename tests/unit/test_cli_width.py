@@ -188,6 +188,13 @@ def test_every_table(name: str) -> None:
     assert [line for line in shown.splitlines() if len(line) > WIDTH] == []
 
 
+def test_one_word_for_one_thing() -> None:
+    """The titles of `advise` are those of `ls` and `top`, but for what only it knows."""
+    titles = [set(line.split()) for line in TABLES["vgpu advise"](0).splitlines() if line.startswith("  SLICE ")]
+    assert titles and all(one - {*tables.LS, *tables.TOP} == {"STEP", "WORK"} for one in titles), titles
+    assert "MiB" not in TABLES["vgpu advise"](0) and {"DEVICE", "MODEL"} <= set(sim.table(simulated()).split())
+
+
 def test_a_report_keeps_its_figures() -> None:
     head, row = tables.tracks_table(tracks(), 80).splitlines()
     assert head.split()[1:5] == ["ENTITLED", "MEAN", "LEAST", "MOST"] and row.count("100.0%") == 2, (head, row)

@@ -7,7 +7,6 @@ from typing import Any
 
 from nvc.base.columns import clean, fitted
 from nvc.model.slices.policy import FIRST, policy_of
-from nvc.model.slices.sizes import size_text
 from nvc.model.slices.time_settings import enforced_text
 from nvc.slices.client.nvcd import SHIM
 from nvc.slices.policy.advice import Advice, Load, Situation
@@ -109,9 +108,9 @@ def _one(advice: Advice, width: int) -> str:
     now = advice.situation
     head = f"GPU {now.index}  {now.model}  policy {enforced_text(now.policy, now.not_enforced)}"
     busy = f"busy {now.busy}% of the time" if now.busy is not None else "busy: not known"
-    memory = f"{size_text(now.memory)} in use" if now.memory is not None else "memory in use: not known"
+    memory = f"{short_size(now.memory)} in use" if now.memory is not None else "memory in use: not known"
     rows: list[tuple[str, ...]] = [
-        ("SLICE", "UTILIZED", "WAITED", "STEP", "CAP", "WEIGHT", "MEMORY", "PROCESSES", "WORK")
+        ("SLICE", "UTILIZED", "WAITED", "STEP", "CORES", "WEIGHT", "USED", "PROCESSES", "WORK")
     ]
     for one in now.loads:
         rows.append((
@@ -122,7 +121,7 @@ def _one(advice: Advice, width: int) -> str:
     lines = [*_folded(f"{head}; {busy}, {memory}", width, 0), ""]
     lines += [
         f"  {line}"
-        for line in fitted(rows, width and width - INDENT, ("PROCESSES", "CAP"), (), ("SLICE",)).splitlines()
+        for line in fitted(rows, width and width - INDENT, ("PROCESSES", "CORES"), (), ("SLICE",)).splitlines()
     ]
     lines.append("")
     verdict = advice.policy if advice.commands else f"leave it at {advice.policy}"
