@@ -126,7 +126,10 @@ def calibrate_command(ctx: click.Context, devices: tuple[str, ...], form: str) -
         part = f", MIG device of {one.memory} MiB" if one.memory else ""
         rows.append((one.driver, short_size(one.context), short_size(one.module), f"{one.device}{part}"))
     kept = [dict(zip(one._fields, one)) for one in measured]
-    output.show(form, lambda: {"measurements": kept}, lambda width: fitted(rows, width, middle=("MODEL",)))
+    spare = ("MODULE", "DRIVER")
+    output.show(
+        form, lambda: {"measurements": kept}, lambda width: fitted(rows, width, spare, middle=("MODEL",))
+    )
 
 
 @command("check", "nvc-cli vgpu check", "nvc-cli vgpu check 4242", "nvc-cli vgpu check --all")

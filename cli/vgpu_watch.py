@@ -106,7 +106,8 @@ def show_command(ctx: click.Context, slice_name: str, form: str) -> None:
     text = "".join(
         f"{name:<11}{''.join(c if c.isprintable() else '?' for c in value)}\n" for name, value in lines
     )
-    output.write(text + ("\n" + tables.processes((tenant,)) if tenant.accounts else ""))
+    held = tables.processes((tenant,))
+    output.write(text + (f"\n{held}" if held else ""))
 
 
 def suspension_lines(one: Suspension) -> list[tuple[str, str]]:

@@ -198,6 +198,9 @@ def test_one_word_for_one_thing() -> None:
 def test_a_report_keeps_its_figures() -> None:
     head, row = tables.tracks_table(tracks(), 80).splitlines()
     assert head.split()[1:5] == ["ENTITLED", "MEAN", "LEAST", "MOST"] and row.count("100.0%") == 2, (head, row)
+    for name in ("vgpu policy", "vgpu report", "vgpu advise"):
+        titles = [line for line in TABLES[name](45).splitlines() if line.strip().startswith(("SLICE ", "DEVICE "))]
+        assert titles and not any("…" in line for line in titles), titles
 
 
 def test_doctor_on_a_terminal(launcher: str, scratch: str) -> None:

@@ -205,6 +205,7 @@ def test_live_and_plain_tables_have_the_same_words() -> None:
     titles = [line.split() for line in shown if "SLICE" in line]
     plain = {*tables.LS, *tables.TOP, "PID", "NAME"}
     assert {title for line in titles for title in line} - plain == {"MEMORY", "USED/LIMIT", "HISTORY"}
+    assert "PID" not in plain_top((tenant(1, used=0),), 1e9, {}), "a slice that is suspended"
     assert "1.0G" in plain_top((tenant(1),), 1e9, {}) and "MiB" not in plain_top((tenant(1),), 1e9, {})
 
 

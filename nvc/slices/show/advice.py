@@ -16,6 +16,7 @@ from nvc.slices.show.view import Picture
 from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
 
 INDENT = 2
+SPARE = ("PROCESSES", "CORES", "WEIGHT", "USED", "STEP")
 SOME, EARLY = 20, 0.9  # switches that say something, and the part of a timeslice after which it ends by itself
 
 
@@ -119,10 +120,8 @@ def _one(advice: Advice, width: int) -> str:
             str(one.weight), "?" if one.used is None else short_size(one.used), str(one.processes), one.kind,
         ))  # fmt: skip
     lines = [*_folded(f"{head}; {busy}, {memory}", width, 0), ""]
-    lines += [
-        f"  {line}"
-        for line in fitted(rows, width and width - INDENT, ("PROCESSES", "CORES"), (), ("SLICE",)).splitlines()
-    ]
+    table = fitted(rows, width and width - INDENT, SPARE, middle=("SLICE",))
+    lines += [f"  {line}" for line in table.splitlines()]
     lines.append("")
     verdict = advice.policy if advice.commands else f"leave it at {advice.policy}"
     lines += _folded(f"Advice: {verdict}: {advice.why}.", width, INDENT)

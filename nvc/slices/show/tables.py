@@ -35,14 +35,14 @@ def slices(everybody: tuple[SliceStatus, ...], now: float, width: int = 0) -> st
 
 
 def processes(everybody: tuple[SliceStatus, ...], width: int = 0) -> str:
-    """One line for each process that holds something; ids are those of the host."""
+    """One line for each process that holds something, "" if none does; ids are those of the host."""
     rows: list[tuple[str, ...]] = [("SLICE", "PID", "DEVICE", "USED", "NAME")]
     for tenant in everybody:
         for account in tenant.accounts:
             for device, used in zip(tenant.devices, account.used):
                 if used:
                     rows.append((tenant.name, pid_text(account), device.index, short_size(used), account.name))
-    return fitted(rows, width, middle=("SLICE",))
+    return fitted(rows, width, middle=("SLICE",)) if rows[1:] else ""
 
 
 def plain_top(
@@ -69,8 +69,7 @@ def plain_top(
         found = _filled(cells(TOP, rows, now), "RESERVED", width)
         parts.append(fitted(found, width, TOP_SPARE, ("CONTAINER",), ("SLICE",)))
     parts += [enforcement(everybody)] if enforcement(everybody) else []
-    if any(tenant.accounts for tenant in everybody):
-        parts.append(processes(everybody, width))
+    parts += [held] if (held := processes(everybody, width)) else []
     return "\n".join(parts)
 
 
@@ -101,7 +100,7 @@ def policies_table(shared: tuple[SharedDevice, ...], width: int = 0) -> str:
         free = "-" if device.free_weight is None else str(device.free_weight)
         quantum = duration_text(own.quantum_us) if own.quantum_us else "-"
         rows.append((device.index, device.uuid, policy, slices, weight, free, quantum))
-    return fitted(rows, width, tail=("UUID",))
+    return fitted(rows, width, ("UUID", "QUANTUM", "FREE", "SLICES"), ("UUID",))
 
 
 def tracks_table(tracks: tuple[Track, ...], width: int = 0) -> str:
@@ -112,7 +111,7 @@ def tracks_table(tracks: tuple[Track, ...], width: int = 0) -> str:
         entitled = track.entitlement[-1][1] if track.entitlement else None
         parts = map(percent, (entitled, track.mean, min(shares), max(shares)))
         rows.append((track.name, *parts, str(len(shares)), track.uuid))
-    return fitted(rows, width, ("READINGS", "UUID"), ("UUID",), ("SLICE",))
+    return fitted(rows, width, ("READINGS", "UUID", "ENTITLED"), ("UUID",), ("SLICE",))
 
 
 def enforcement(everybody: tuple[SliceStatus, ...]) -> str:
