@@ -68,6 +68,7 @@ def test_what_is_advised(
 
 
 def test_side_by_side() -> None:
+    assert "every slice that works has a cap" in advise(situation(CHAT.replace(cores=40), IDLE), False).why
     assert "stop them, set the policy" in advise(situation(CHAT, CHAT), True).why
     again = CHAT.replace(server=True)
     assert "stop them" not in advise(situation(again, again), True).why

@@ -85,7 +85,7 @@ def _choice(situation: Situation, trusted: bool) -> tuple[str, str, tuple[str, .
     if not active:
         return now, "no slice does anything: ask again while they work", ()
     if all(one.cores for one in active):
-        return "fixed", "every slice has a cap, and only under fixed is that all that it gets", ()
+        return "fixed", "every slice that works has a cap, and only under fixed is that all that it gets", ()
     if len(active) == 1:
         why = f"only {active[0].name} works, and has the GPU's time as long as it is alone"
         return now, why, ()
