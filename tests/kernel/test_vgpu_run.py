@@ -227,7 +227,7 @@ def test_what_a_context_takes_is_measured_and_kept(
     assert all(one["context"] > 100 * MIB and one["driver"].endswith("-sim") for one in measured)
     with open(f"{scratch}/second", encoding="utf-8") as file:
         said = file.read()
-    assert "(simulated)" in said and "518 MiB" in said
+    assert "(simulated)" in said and "518M" in said
     with open(f"{scratch}/kept", encoding="utf-8") as file:
         assert len(file.readlines()) == 3
 
