@@ -53,7 +53,7 @@ def test_every_command(stage: str, launcher: str, sim_root: Callable[..., str], 
         and '"freeWeight": 16' in policies
         and '"quantumUs": 20000' in policies
     )
-    for text in (", at most 60% of its time, weight 4", "ASKED", " 60% ", "UTILIZED", "MEAN"):
+    for text in (", at most 60% of its time, weight 4", "CORES", " 60% ", "UTILIZED", "MEAN"):
         assert text in changing, changing
     assert os.path.getsize(f"{scratch}/shares.svg") > 1000
     assert fencing.count("MIG ") >= 1, fencing

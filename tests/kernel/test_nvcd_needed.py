@@ -126,7 +126,7 @@ def test_nothing_is_shown_that_nobody_measured(
     daemon.kill()
     told = f"weight {NOT_RUNNING}: GPU time is not measured\n"
     shown = vgpu("top", "--once").stdout
-    (head,) = [line for line in shown.splitlines() if "ASKED" in line]
+    (head,) = [line for line in shown.splitlines() if "WAITED" in line]
     rows = {line.split()[0]: line for line in reversed(shown.splitlines()) if line.startswith(names)}
 
     def cell(name: str, title: str) -> str:

@@ -157,7 +157,7 @@ def test_wider_terminals_show_more() -> None:
         next(line for line in lines(shown, width=width) if "STATE" in line) for width in (45, 100, 160)
     ]
     assert "UTILIZED" not in titles[0] and "USED/LIMIT" in titles[0]
-    assert "ASKED" in titles[1] and "CONTAINER" not in titles[1]
+    assert "CORES" in titles[1] and "CONTAINER" not in titles[1]
     assert "POLICY" in titles[2] and "CONTAINER" in titles[2]
 
 
@@ -204,6 +204,7 @@ def test_live_and_plain_tables_have_the_same_words() -> None:
     shown = lines(picture(tenant(1), received=(0.3,)), width=250, height=40)
     titles = [line.split() for line in shown if "SLICE" in line]
     plain = {*tables.LS, *tables.TOP, "PID", "NAME"}
+    assert set(tables.TOP) - set(tables.LS) == {"UTILIZED", "ENTITLED", "STATE", "WAITED"}, "what a moment tells"
     assert {title for line in titles for title in line} - plain == {"MEMORY", "USED/LIMIT", "HISTORY"}
     assert "PID" not in plain_top((tenant(1, used=0),), 1e9, {}), "a slice that is suspended"
     assert "1.0G" in plain_top((tenant(1),), 1e9, {}) and "MiB" not in plain_top((tenant(1),), 1e9, {})

@@ -112,7 +112,7 @@ def test_the_screen_is_as_wide_as_there_is_room(width: int) -> None:
     assert all(len(line) <= width for line in shown.splitlines()) or not width
     for text in (
         "f000015a",
-        "ASKED",
+        "CORES",
         "30%",
         "UTILIZED",
         "29.9%",

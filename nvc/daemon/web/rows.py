@@ -12,13 +12,21 @@ from nvc.daemon.audit.accountant import Balance, User
 from nvc.daemon.audit.nvml_client import DeviceSeen
 from nvc.model.slices.layout import NO_LIMIT
 from nvc.model.slices.ledger import Account
+from nvc.model.slices.policy import policy_of
 from nvc.model.slices.suspension import Suspension
 from nvc.slices.policy.utilization import Received, state
-from nvc.slices.show.rows import asked_text, policy_text
+from nvc.slices.show.rows import policy_text
 from nvc.slices.store.status import SliceDeviceStatus, SliceStatus, on_devices
 
 UNKNOWN_NAME = "?"
 Had = Mapping[tuple[str, int], tuple[float, int]]  # by UUID and process: its part of the time, and switches in all
+
+
+def asked_text(device: SliceDeviceStatus) -> str:
+    """What a slice asks for of a device's time: a cap, a weight, or neither."""
+    if device.cores:
+        return f"{device.cores}%"
+    return f"weight {device.weight}" if policy_of(device.policy).weighs else "-"
 
 
 def slice_row(tenant: SliceStatus, device: SliceDeviceStatus) -> dict[str, Any]:

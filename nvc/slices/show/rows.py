@@ -125,13 +125,6 @@ def _sums(device: SliceDevice | SliceDeviceStatus, rows: tuple[Row, ...]) -> Dev
     )  # fmt: skip
 
 
-def asked_text(device: SliceDeviceStatus) -> str:
-    """What a slice asks for of a device's time: a cap, a weight, or neither."""
-    if device.cores:
-        return f"{device.cores}%"
-    return f"weight {device.weight}" if policy_of(device.policy).weighs else "-"
-
-
 def policy_text(device: SliceDeviceStatus) -> str:
     """The policy for people, whether it is enforced, and whether it is paused."""
     name = policy_of(device.policy).name + (" (not enforced)" if device.not_enforced else "")
@@ -189,7 +182,6 @@ def age_text(seconds: float) -> str:
 CELLS: dict[str, Callable[[Row, float], str]] = {
     "SLICE": lambda row, _: row.tenant.name,
     "DEVICE": lambda row, _: row.device.index,
-    "ASKED": lambda row, _: asked_text(row.device),
     "ENTITLED": lambda row, _: percent(row.device.entitlement),
     "UTILIZED": lambda row, _: percent(row.received),
     "WAITED": lambda row, _: percent(row.had.waited if row.had else None),

@@ -230,12 +230,13 @@ def _columns(rows: list[Row], picture: Picture, chars: Characters) -> list[Colum
         Column("", 2, 6, 6, text("UTILIZED", True)),
         Column("HISTORY", 6, 8, 60, lambda row, cells: ((sparkline(row.past, cells, chars), "good"),)),
         Column("STATE", 1, 7, 7, doing),
-        Column("ASKED", 7, 9, 12, text("ASKED")),
+        Column("CORES", 7, 7, 7, text("CORES")),
         Column("WAITED", 8, 6, 6, text("WAITED", True)),
         Column("POLICY", 9, 7, 15, text("POLICY")),
-        Column("PROCESSES", 10, 9, 9, text("PROCESSES")),
-        Column("AGE", 11, 4, 4, text("AGE", True)),
-        Column("CONTAINER", 12, 16, max(origins, 16), text("CONTAINER")),
+        Column("WEIGHT", 10, 6, 6, text("WEIGHT")),
+        Column("PROCESSES", 11, 9, 9, text("PROCESSES")),
+        Column("AGE", 12, 4, 4, text("AGE", True)),
+        Column("CONTAINER", 13, 16, max(origins, 16), text("CONTAINER")),
     ]
 
 

@@ -21,10 +21,10 @@ from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
 LS = ("SLICE", "DEVICE", "USED", "LIMIT", "USE", "RESERVED", "CORES", "WEIGHT", "POLICY", "PROCESSES", "AGE",
       "CONTAINER")  # fmt: skip
 LS_SPARE = ("AGE", "CONTAINER", "WEIGHT", "PROCESSES", "USE", "RESERVED", "CORES", "POLICY", "LIMIT")
-TOP = ("SLICE", "DEVICE", "USED", "LIMIT", "USE", "RESERVED", "UTILIZED", "ENTITLED", "STATE", "ASKED", "WAITED",
-       "POLICY", "PROCESSES", "AGE", "CONTAINER")  # fmt: skip
-TOP_SPARE = ("AGE", "USE", "POLICY", "CONTAINER", "PROCESSES", "ENTITLED", "LIMIT", "RESERVED", "WAITED", "ASKED",
-             "USED", "STATE")  # fmt: skip
+TOP = ("SLICE", "DEVICE", "USED", "LIMIT", "USE", "RESERVED", "UTILIZED", "ENTITLED", "STATE", "CORES", "WEIGHT",
+       "WAITED", "POLICY", "PROCESSES", "AGE", "CONTAINER")  # fmt: skip
+TOP_SPARE = ("AGE", "USE", "POLICY", "CONTAINER", "PROCESSES", "WEIGHT", "ENTITLED", "LIMIT", "RESERVED", "WAITED",
+             "CORES", "USED", "STATE")  # fmt: skip
 DEVICES_SPARE = ("MEMORY", "RESERVED", "UUID", "ENTITLED", "PROMISED", "SLICES", "USED")
 
 
