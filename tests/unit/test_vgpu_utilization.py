@@ -10,13 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvc.base.columns import fitted
+from nvc.kernel import LinuxKernel
 from nvc.model.slices import layout
 from nvc.model.slices.entry import Entry
 from nvc.model.slices.ledger import Budget, LedgerError, parse_budgets
 from nvc.model.slices.policy import POLICIES
 from nvc.slices.policy.utilization import MOST, Reading, Received, reading, received, state
+from nvc.slices.show import history
 from nvc.slices.show.plot import Series, svg
 from nvc.slices.show.tables import plain_top, received_text
+from nvc.slices.store.liveness import LedgerReading
 from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
 
 FAIR, PREEMPT, WEIGHT, FIXED, SOFT, NATIVE = range(6)
@@ -42,12 +45,16 @@ def test_a_clock_that_was_set_back_after_it_was_made() -> None:
         assert received_text(device, seconds) == "used 5.000 s; 9 launches, held back for 0.000 s"
 
 
-def test_what_nobody_counts() -> None:
+def test_what_nobody_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The shim counts for a cap, and nvcd for all where it keeps time. A slice may have had a cap before."""
     (device,) = tenant("a").devices
     device = device.replace(budget=Budget(SECOND, 0, 9))
     assert not reading((tenant("a", budget=device.budget),), 0).budgets
     assert reading((tenant("a", FIXED, 30, budget=device.budget),), 0).budgets
+    monkeypatch.setattr(history, "_kept", lambda *_: (None,))
+    monkeypatch.setattr(history, "budgets_of", lambda *_: LedgerReading((), (Budget(SECOND, 0, 9),)))
+    reported = history._read(LinuxKernel(), (tenant("a"), tenant("b", FIXED, 30)))
+    assert list(reported.budgets) == [("b", GPU)], "`report` shows no use of 0 % where nobody counts"
     assert received_text(device, 10).startswith("utilization is not measured: ")
     assert received_text(device.replace(kept=True), 10).startswith("used 1.000 s")
     assert received_text(device.replace(cores=30, policy=FIXED), 10).startswith("used 1.000 s")

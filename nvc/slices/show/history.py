@@ -141,7 +141,7 @@ def _read(kernel: Kernel, chosen: tuple[SliceStatus, ...]) -> Reading:
     found = {}
     for tenant in chosen:
         uuids = [device.uuid for device in tenant.devices]
-        left_out = {device.uuid for device in tenant.devices if device.hidden or not device.timed}
+        left_out = {device.uuid for device in tenant.devices if device.hidden or not device.measured}
         kept = _kept(tenant, len(uuids))
         own = budgets_of(kernel, tenant.entry, tenant.pids, len(uuids)).budgets if None in kept else ()
         for uuid, by_nvcd, by_itself in zip(uuids, kept, own or kept):
