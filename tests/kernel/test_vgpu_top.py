@@ -93,9 +93,9 @@ def test_what_a_slice_received(launcher: str, tenant: int, world: World) -> None
     shown = beside(world, tenant, "top", "--once")
     name = listed(launcher, tenant)["name"]
     line = next(line for line in shown.splitlines() if line.startswith(name) and " 40% " in line).split()
-    assert line[1] == "0" and line[7:10] == ["40.0%", "capped", "40%"]
+    assert line[1] == "0" and line[7:11] == ["40.0%", "capped", "40%", "1"]
     assert 39 < float(line[6].rstrip("%")) < 41
-    assert 49 < float(line[10].rstrip("%")) < 51
+    assert 49 < float(line[11].rstrip("%")) < 51
     assert "launches, held back" in cli(launcher, "show", name).stdout
     assert listed(launcher, tenant)["devices"][0]["time"]["launches"] > 0
     cli(launcher, "pause", name)
