@@ -57,7 +57,7 @@ class Row:
     def of(self, fact: Fact) -> Finding:
         """The finding for this fact."""
         seen = *(line.format_map(fact) for line in self.seen), *fact.seen
-        run = *(line.format_map(fact) for line in self.run), *fact.run
+        run = () if self.status == OK else (*(line.format_map(fact) for line in self.run), *fact.run)
         return Finding(self.status, self.text.format_map(fact), seen, run, self.advice.format_map(fact))
 
 

@@ -14,7 +14,7 @@ from support import examples
 
 from nvc.base.errors import NvcError
 from nvc.discovery.containers import running
-from nvc.doctor import ORDER, Check
+from nvc.doctor import OK, ORDER, WARNING, Check, Fact, Row
 from nvc.doctor.host import driver, registrations, system
 from nvc.frontends.engines import containerd, crio, docker, podman
 
@@ -30,6 +30,11 @@ DOCUMENTS = st.dictionaries(
     st.sampled_from(KEYS), VALUES | st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=3), max_size=5
 )
 ONCE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(60))
+
+
+def test_what_is_well_has_no_commands() -> None:
+    rows = [Row(status, "nvcd", run=("nvcd --stop",)) for status in (OK, WARNING)]
+    assert [row.of(Fact(run=["nvcd &"])).commands for row in rows] == [(), ("nvcd --stop", "nvcd &")]
 
 
 @pytest.fixture
