@@ -18,6 +18,7 @@ from nvc.model.slices.policy import POLICY_WEIGHT as WEIGHT
 from nvc.model.slices.sizes import parse_size
 from nvc.model.slices.slice import resolve
 from nvc.model.slices.time_settings import parse_cores, parse_period, parse_policy, parse_weight
+from nvc.slices.store.admission import check_cap
 
 
 def size(text: str) -> Size:
@@ -133,8 +134,11 @@ def test_the_policy_follows_from_what_is_asked_for() -> None:
 
 def test_a_policy_that_contradicts_the_cap_is_refused() -> None:
     for policy, caps, cause in (("native", (cores("50"),), "ignores caps"), ("fixed", (), "has no cap")):
-        with pytest.raises(InputError, match=f"POLICY: {policy}: .*{cause}"):
+        with pytest.raises(InputError, match=f"POLICY: {policy}: .*{cause}") as refused:
             shares(("0",), cores=caps, policy=parse_policy("POLICY", policy))
+    with pytest.raises(InputError) as admission:
+        check_cap(0, "GPU-A", FIXED)
+    assert refused.value.hint == admission.value.hint and "such as cores 25" in str(refused.value)
 
 
 def test_what_the_operator_grants_of_the_time() -> None:

@@ -16,6 +16,7 @@ from nvc.model.slices.sizes import parse_number, parse_size
 
 WEIGHT_MAX = 1 << 16
 TO_START = "start nvcd: `systemctl start nvcd`, or `nvcd &` without systemd"
+NO_CAP = "say how many percent of the time it gets, such as cores 25"
 ALL = 100  # percent
 PERIOD_US = (20_000, 1_000_000)  # of a cap: least and most
 IDLE_US = (1_000_000, 7 * 86_400 * 1_000_000)  # without work before a slice is suspended: least and most
@@ -120,7 +121,7 @@ def check_timing(wanted: SliceRequest, cores: int, policy: int, where: str) -> N
     """Refuse a period without a cap, and where a cap is no part of the time. Raises InputError."""
     row, period = policy_of(policy), wanted.period
     if period is not None and not has_periods(cores, policy):
-        cause, hint = f"{where} has no cap", "say how many percent it gets"
+        cause, hint = f"{where} has no cap", NO_CAP
         if not row.timed:
             cause, hint = f"policy {row.name} of {where} has no periods", "leave it out"
         raise InputError(period.name, period.text, cause, hint)
@@ -140,9 +141,7 @@ def check_together(cores: int, policy: int, name: str, text: str, where: str) ->
         raise InputError(name, text, f"policy {row.name} ignores caps, but {where} sets {cores} %",
                          "leave the cap or the policy out")  # fmt: skip
     if row.bound == CAP and not cores:
-        raise InputError(
-            name, text, f"{where} has no cap for the policy {row.name}", "say how many percent it gets"
-        )
+        raise InputError(name, text, f"{where} has no cap for the policy {row.name}", NO_CAP)
 
 
 def enforced_text(policy: int, cause: str) -> str:

@@ -9,6 +9,7 @@ from nvc.model.slices.entry import Entry, RegistryError
 from nvc.model.slices.isolation import EXCLUSIVE
 from nvc.model.slices.policy import CAP, MPS_CLIENTS, policy_of
 from nvc.model.slices.slice import Slice, SliceDevice
+from nvc.model.slices.time_settings import NO_CAP
 from nvc.slices.policy import policies
 from nvc.slices.store.snapshot import Snapshot, snapshot
 
@@ -141,7 +142,4 @@ def check_cap(cores: int, what: str, policy: int) -> None:
     """Refuse a slice without a cap where the device's policy needs one. Raises InputError."""
     row = policy_of(policy)
     if row.bound == CAP and not cores:
-        raise InputError(
-            what, cause=f"its policy is {row.name}, and the slice has no cap",
-            hint="say how many percent of its time it gets",
-        )  # fmt: skip
+        raise InputError(what, cause=f"its policy is {row.name}, and the slice has no cap", hint=NO_CAP)
