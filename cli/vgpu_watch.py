@@ -148,9 +148,10 @@ def top_command(
     On a terminal, `q` quits and `?` lists the keys. Elsewhere, and with --once, tables are plain text; with
     --format json, each is one line of JSON.
 
-    CORES is the cap of a slice, and ENTITLED its entitlement. UTILIZED is its utilization since the
-    previous table. WAITED is the part of the time in which it was stopped, or its launches were held back.
-    Where the shim keeps time, UTILIZED has the time in which kernels of others ran before its own, too.
+    USED of a device is what its slices use. PROMISED is the sum of their limits. CORES is the cap of a slice,
+    and ENTITLED its entitlement. UTILIZED is its utilization since the previous table. WAITED is the part of
+    the time in which it was stopped, or its launches were held back. Where the shim keeps time, UTILIZED has
+    the time in which kernels of others ran before its own, too.
     """
     from nvc.slices.show.live import LiveView, document
     from nvc.slices.show.tables import plain_top
