@@ -156,7 +156,7 @@ def test_a_changed_file_is_noticed_before_anything_is_done(tmp_path: Any, target
         (
             ApplyReport(75, 4, 0, 0, "file creation failed", "/usr/bin/x", ()),
             MountError,
-            "value too large for defined data type; the image's directory belongs to an id that this user name",
+            "value too large for defined data type; the directory belongs to an id of another user name",
         ),
         (ApplyReport(28, 6, 0, 0, "write loader cache", "/etc/x", ()), LoaderCacheError, "ldcache error: write"),
         (ApplyReport(71, 2, 0, 0, "x", "", (), lib.NVC_FAILED_PROGRAM), InternalError, "internal error: x"),
