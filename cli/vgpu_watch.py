@@ -59,6 +59,7 @@ def show_command(ctx: click.Context, slice_name: str, form: str) -> None:
     SLICE is its name, the name or id of its container, the beginning of that id or of its key, or the id
     of a process in it.
     """
+    from nvc.model.request import TEXTS
     from nvc.model.slices.sizes import size_text
     from nvc.slices.client.nvcd import violations_of
     from nvc.slices.show import rows, tables
@@ -80,6 +81,12 @@ def show_command(ctx: click.Context, slice_name: str, form: str) -> None:
         ("libraries", entry.libs_dir), ("quota", entry.quota), ("created", created),
         ("processes", f"{rows.processes_text(tenant)} use a GPU" if tenant.alive else "gone"),
     ]  # fmt: skip
+    told = [
+        f"{row.option.removeprefix('vgpu-')} {text}"
+        for name, row in TEXTS.items()
+        if (text := getattr(entry, name))
+    ]
+    lines += [("settings" if not place else "", text) for place, text in enumerate(told)]
     if tenant.suspension is not None:
         lines += suspension_lines(tenant.suspension)
     for device in tenant.devices:

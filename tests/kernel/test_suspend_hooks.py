@@ -77,6 +77,7 @@ def test_who_does_not_listen_is_suspended_all_the_same(
 ) -> None:
     one = Listener(place, launcher, driver, "http:8001/", "http:8000/fail")
     listeners.append(one)
+    assert "settings   suspend-hook http:8001/\n" in cli(place, launcher, "show", str(one.tenant)).stdout
     said = one.cycle()
     assert "hook http:8001/: connection refused" in said and "hook http:8000/fail: the answer is 500" in said
     assert shown(place, launcher, str(one.tenant))["suspensions"]["hookFailures"] == 2
