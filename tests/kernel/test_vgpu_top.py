@@ -119,7 +119,7 @@ def test_a_report(launcher: str, tenant: int, scratch: str, world: World) -> Non
     root = ElementTree.parse(drawing).getroot()
     assert len(root.findall("{http://www.w3.org/2000/svg}polyline")) == 2
     shown = cli(launcher, "report", str(tenant), "--seconds=0.2").stdout.splitlines()
-    assert shown[0].split()[:3] == ["SLICE", "ENTITLED", "MEAN"] and "40.0%" in shown[1]
+    assert shown[0].split()[:4] == ["SLICE", "DEVICE", "ENTITLED", "MEAN"] and " 0       40.0%" in shown[1]
 
 
 @pytest.mark.nightly

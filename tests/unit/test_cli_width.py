@@ -105,7 +105,7 @@ def simulated() -> SimReport:
 
 
 def tracks() -> tuple[Track, ...]:
-    long = "k8s_trainer_deployment-7f9c5d8b6d-x2x9l_production_0 GPU 0"
+    long = "k8s_trainer_deployment-7f9c5d8b6d-x2x9l_production_0 on 0:6"
     return (Track("f0000154" * 8, long, MIG_UUID_0, ((0.2, 1.0),) * 3, ((0.2, 0.5),), 0.999),)
 
 
@@ -197,7 +197,8 @@ def test_one_word_for_one_thing() -> None:
 
 def test_a_report_keeps_its_figures() -> None:
     head, row = tables.tracks_table(tracks(), 80).splitlines()
-    assert head.split()[1:5] == ["ENTITLED", "MEAN", "LEAST", "MOST"] and row.count("100.0%") == 2, (head, row)
+    assert head.split()[1:6] == ["DEVICE", "ENTITLED", "MEAN", "LEAST", "MOST"]
+    assert row.split()[1] == "0:6" and row.count("100.0%") == 2, (head, row)
     for name in ("vgpu policy", "vgpu report", "vgpu advise"):
         titles = [line for line in TABLES[name](45).splitlines() if line.strip().startswith(("SLICE ", "DEVICE "))]
         assert titles and not any("…" in line for line in titles), titles

@@ -105,13 +105,13 @@ def policies_table(shared: tuple[SharedDevice, ...], width: int = 0) -> str:
 
 def tracks_table(tracks: tuple[Track, ...], width: int = 0) -> str:
     """One line for each slice on each device of a report."""
-    rows: list[tuple[str, ...]] = [("SLICE", "ENTITLED", "MEAN", "LEAST", "MOST", "READINGS", "UUID")]
+    rows: list[tuple[str, ...]] = [("SLICE", "DEVICE", "ENTITLED", "MEAN", "LEAST", "MOST", "READINGS", "UUID")]
     for track in tracks:
         shares = [share for _, share in track.points]
         entitled = track.entitlement[-1][1] if track.entitlement else None
         parts = map(percent, (entitled, track.mean, min(shares), max(shares)))
-        rows.append((track.name, *parts, str(len(shares)), track.uuid))
-    return fitted(rows, width, ("READINGS", "UUID", "ENTITLED"), ("UUID",), ("SLICE",))
+        rows.append((*track.name.rsplit(" on ", 1), *parts, str(len(shares)), track.uuid))
+    return fitted(rows, width, ("READINGS", "UUID", "ENTITLED", "LEAST"), ("UUID",), ("SLICE",))
 
 
 def enforcement(everybody: tuple[SliceStatus, ...]) -> str:
