@@ -104,7 +104,7 @@ def test_show(tmp_path: os.PathLike[str], capfd: pytest.CaptureFixture[str]) -> 
     gpus = gpus_of(spec)
     assert invoke("show", root)[0] == 0
     text = capfd.readouterr().out
-    assert text.startswith("driver 580.159.04 (simulated), CUDA 13.0; memory in MiB\n\nGPU  MINOR  BUS")
+    assert text.startswith("driver 580.159.04 (simulated), CUDA 13.0; memory in MiB\n\nDEVICE  MINOR  BUS")
     rows = text.splitlines()[3:]
     assert [row.split()[0] for row in rows] == ["0", "0:0", "0:1", "1"]
     assert rows[0].endswith(gpus[0].uuid) and rows[1].endswith(gpus[0].mig[0].uuid)
