@@ -59,7 +59,7 @@ def write_archive(
     except FileExistsError:
         raise ArchiveError("write archive", path, "already exists", "choose another name") from None
     except OSError as error:
-        raise ArchiveError.of("write archive", path, error, "choose another name") from None
+        raise ArchiveError.of("write archive", path, error) from None
     try:
         with open(fd, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
             for name, data in parts.items():
@@ -68,7 +68,7 @@ def write_archive(
                 archive.addfile(member, io.BytesIO(data))
     except OSError as error:
         os.unlink(path)
-        raise ArchiveError.of("write archive", path, error, "choose another name") from None
+        raise ArchiveError.of("write archive", path, error) from None
     return len(parts)
 
 

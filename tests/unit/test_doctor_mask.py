@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nvc.doctor import archive
 from nvc.doctor.mask import GONE, Mask
 
 SECRETS = (
@@ -61,3 +62,10 @@ def test_any_text(text: str) -> None:
     """It ends, and twice is as once."""
     once = Mask()(text)
     assert Mask()(once) == once or GONE in once
+
+
+def test_what_to_do_about_an_archive_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "_parts", lambda *_: [("report.txt", "x" * 99)])
+    for path, remedy in (("/dev/null/a", "namei"), ("/no/such/directory", "namei"), ("/dev/null", "another name")):
+        with pytest.raises(archive.ArchiveError, match=remedy):
+            archive.write_archive(None, (), "", path)
