@@ -45,7 +45,7 @@ __all__ = ["vgpu", "vgpu_advise", "vgpu_control", "vgpu_report", "vgpu_trace", "
     allow_interspersed_args=False,  # what follows the program is the program's
 )
 @values("--device", "devices", "ID", "Devices, as for configure. Default: all.", shell_complete=completion.devices)
-@value("--user", "UID[:GID]", "Run the program as this user.")
+@value("--user", "UID[:GID]", "Run the program as this user.", default=None)
 @value("--name", "NAME", "Name of the slice. Default: the program's.", default=None)
 @slice_options("run")
 @click.argument(
@@ -57,7 +57,7 @@ def run_command(
     ctx: click.Context,
     /,
     devices: tuple[str, ...],
-    user: str,
+    user: str | None,
     name: str | None,
     words: tuple[str, ...],
     **given: Any,
@@ -77,7 +77,7 @@ def run_command(
     if wanted is None:
         *others, last = (option_of(row) for row in fields_by("run") if row.name not in ("reserved", "period"))
         raise click.UsageError(f"want {', '.join(others)} or {last}")
-    uid, gid = arguments.user(user) if user else (-1, -1)
+    uid, gid = (-1, -1) if user is None else arguments.user(user)
     environment = callers_environment()
     selectors = selectors_of(devices, "--device")
     kernel, options = LinuxKernel(), arguments.driver_options(ctx.obj["globals"])

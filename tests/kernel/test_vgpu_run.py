@@ -123,6 +123,7 @@ def test_exit_codes(sliced: Any, driver: str, script: str, code: int) -> None:
     ("program", "code", "cause"),
     [
         ("/no/such/program", 127, "run: /no/such/program: no such file or directory"),
+        ("", 127, "run: no such file or directory"),
         ("no-such-program", 127, "run: no-such-program: no such file or directory"),
         ("/etc/passwd", 126, "run: /etc/passwd: permission denied"),
         ("/etc", 126, "run: /etc: permission denied"),
@@ -188,6 +189,7 @@ def test_a_slice_can_be_seen_and_changed(launcher: str, driver: str) -> None:
         (("--policy=fixed", "--", "true"), "has no cap for the policy fixed"),
         (("--device=9", "--", "true"), "unknown device"),
         (("--user=nobody-at-all", "--", "true"), "no such user or group"),
+        (("--user=", "--", "true"), "no such user or group"),
         ((), "Missing argument"),
     ],
 )

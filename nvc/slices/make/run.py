@@ -190,6 +190,8 @@ def _child(
 def _execute(program: Command) -> str:
     """Execute the program; returns the message where that fails."""
     try:
+        if not program.words[0]:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))  # Python has a ValueError for it
         os.execvpe(program.words[0], list(program.words), program.environment)
     except OSError as error:
         missing = error.errno == errno.ENOENT
