@@ -41,7 +41,7 @@ def _containers(_: click.Context, __: click.Parameter, begun: str) -> list[Compl
     "nvc-cli doctor --kubernetes --claim team/train-gpu-x7k2p",
     "nvc-cli doctor --bundle /tmp/nvc-doctor.tar.gz",
 )
-@value("--container", "ID|PID", "Check this running container.", shell_complete=_containers)
+@value("--container", "ID|PID", "Check this running container.", default=None, shell_complete=_containers)
 @flag("--kubernetes", "Check this Kubernetes node and its plugin.")
 @value("--claim", "NAMESPACE/NAME", "Also check this claim of a pod on this node. Implies --kubernetes.")
 @value("--kubeconfig", "FILE", "With --kubernetes: how to reach the API server. Default: the pod's account.",
@@ -58,8 +58,8 @@ def _containers(_: click.Context, __: click.Parameter, begun: str) -> list[Compl
 @click.argument("checks", metavar="[CHECK...]", nargs=-1, shell_complete=_names)
 @click.pass_context
 def doctor(
-    ctx: click.Context, /, container: str, kubernetes: bool, claim: str, kubeconfig: str, state_dir: str, form: str,
-    everything: bool, strict: bool, listing: bool, bundle: str, unmasked: bool, checks: tuple[str, ...],
+    ctx: click.Context, /, container: str | None, kubernetes: bool, claim: str, kubeconfig: str, state_dir: str,
+    form: str, everything: bool, strict: bool, listing: bool, bundle: str, unmasked: bool, checks: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Find problems of this host, a container or a Kubernetes node, and how to mend them.
 
@@ -71,7 +71,7 @@ def doctor(
     kubernetes = kubernetes or bool(claim)
     if kubeconfig and not kubernetes:
         raise click.UsageError("--kubeconfig goes with --kubernetes")
-    given = {"container": container, "kubernetes": kubernetes, "claim": claim}
+    given = {"container": container is not None, "kubernetes": kubernetes, "claim": claim}
     if listing:
         _list(checks, tuple(given), form)
         return
@@ -79,7 +79,7 @@ def doctor(
     if bundle:
         bundle = os.path.abspath(bundle)
     privileges.reduce("configure")
-    found = resolve(container) if container else None
+    found = None if container is None else resolve(container)
     node = Node(state_dir, kubeconfig, claim, dict(os.environ)) if kubernetes else None
     with _context(ctx.obj["globals"], node) as context:
         context.container = found

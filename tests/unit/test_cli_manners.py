@@ -228,6 +228,11 @@ def test_colour_on_a_terminal_only(
     assert found == coloured
 
 
+def test_a_container_without_a_name(call: Call) -> None:
+    code, out, said = call("doctor --container ''")
+    assert (code, out) == (1, "") and "find container: want a process id, or the name or id" in said
+
+
 def test_doctor_in_colour() -> None:
     """Colours change nothing but how it looks, and a name from the host cannot add any."""
     finding = Finding(FAILED, "bad \x1b[2J", ("seen \x1b[32m",), ("run this",), "do that")
