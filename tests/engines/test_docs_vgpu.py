@@ -29,5 +29,5 @@ def test_every_command(host: Host) -> None:
         assert text in shown, shown
     shown = host.sh(naming).stdout
     assert "program    tuning" in shown and "slice      tuning" in shown
-    assert " 518 " in host.sh(measuring).stdout
+    assert " 518M " in host.sh(measuring).stdout
     host.sh("systemctl stop docker")

@@ -19,8 +19,8 @@ int nvc_rm_control(int fd, uint32_t client, uint32_t object, uint32_t command, v
 {
     (void)fd, (void)client, (void)object;
     if (command == CMD_UPDATE_GET) {
-        PROMISE(size == sizeof(struct rm_update));
-        told_get = ((struct rm_update *)parameters)->record_get;
+        PROMISE(size == 2 * sizeof(told_get));
+        memcpy(&told_get, parameters, sizeof(told_get));
     }
     return 0;
 }

@@ -155,7 +155,7 @@ def test_slices_that_live_are_left_alone(node: Node) -> None:
     quota = node.path("run/nvc/vgpu/f-1-2-3/quota")
     os.mkdir(os.path.dirname(quota))
     open(quota, "w").close()
-    words = ("unshare", "--mount", "sh", "-c", f"mount --bind {quota} {SCRIPT} && echo ready && exec cat")
+    words = ("unshare", "--mount", "sh", "-c", f"mount --bind '{quota}' '{SCRIPT}' && echo ready && exec cat")
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=CLEAN_ENV) as program:
         assert program.stdout is not None and program.stdout.readline() == b"ready\n"
         assert node.uninstall()[0] == 0
@@ -164,7 +164,7 @@ def test_slices_that_live_are_left_alone(node: Node) -> None:
 
 PURGE = """
 for each in /run /var/lib /etc; do mount -t tmpfs none $each; done; mkdir -p {0} && touch {0}/quota /run/target
-unshare --mount sh -c "{1} && sh {2} purge"
+unshare --mount sh -c "{1} && sh '{2}' purge"
 ls /run
 """
 

@@ -302,7 +302,7 @@ CUresult cuDriverGetVersion(int *version);
 #define CU_TWIN(is_per_thread, name, parameters, call)                                                      \
     CU_API CUresult name parameters                                                                         \
     {                                                                                                       \
-        enum { per_thread = is_per_thread };                                                                \
+        enum { of_thread = is_per_thread };                                                                 \
         call;                                                                                               \
     }
 #define CU_TWINS(suffix, name, parameters, value)                                                           \
@@ -311,8 +311,8 @@ CUresult cuDriverGetVersion(int *version);
 #define CU_TWINS_RESIDENT(suffix, name, parameters, value)                                                  \
     CU_TWIN(false, name, parameters, CU_CALL_RESIDENT(value))                                               \
     CU_TWIN(true, name##suffix, parameters, CU_CALL_RESIDENT(value))
-#define OWN_DEFAULT (per_thread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY)
-#define OWN(stream) (per_thread && !(stream) ? CU_STREAM_PER_THREAD : (stream))
+#define OWN_DEFAULT (of_thread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY)
+#define OWN(stream) (of_thread && !(stream) ? CU_STREAM_PER_THREAD : (stream))
 
 #define CU_TRY(expression)                                                                                  \
     do {                                                                                                    \

@@ -200,7 +200,7 @@ static CUresult launch_ex(const CUlaunchConfig *config, CUfunction function, voi
 
 CU_TWINS(_ptsz, cuLaunchKernelEx,
          (const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra),
-         launch_ex(config, function, parameters, extra, per_thread))
+         launch_ex(config, function, parameters, extra, of_thread))
 
 static CUresult launch_many(const CUDA_LAUNCH_PARAMS *list, unsigned int count)
 {
