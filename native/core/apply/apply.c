@@ -241,12 +241,14 @@ static int receive(int in, pid_t pid, int timeout_ms, struct nvc_report *report,
         return result;
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
         ;
-    *killed = result == 0 && !report->error && WIFSIGNALED(status);
     /* What it said is lost, but not what it did. */
     if (result == -ECHILD && WIFEXITED(status) && WEXITSTATUS(status) == 0)
         return 0;
-    /* A child that had just reported has committed, and its journal is empty. */
-    return result < 0 && read_report(in, 0, report) == 0 ? 0 : result;
+    /* A child that had just reported commits, as far as it is not killed. */
+    if (result < 0 && read_report(in, 0, report) == 0)
+        result = 0;
+    *killed = result == 0 && !report->error && WIFSIGNALED(status);
+    return result;
 }
 
 /* In a process of its own. `killed`: after it had said that all is done. */
