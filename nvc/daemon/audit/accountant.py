@@ -338,16 +338,15 @@ class Accountant:
         """Check of some open ledgers that they are still those of their slices, and open the others again."""
         self._unopened.clear()  # also where NVML does not answer
         for key, fd in tuple(self._ledgers.items())[:AT_ONCE]:
-            del self._ledgers[key]  # the others are next
+            self._ledgers[key] = self._ledgers.pop(key)  # the others are next
             try:
                 found = self._open(self.slices.by_key[key], fd)
                 if found != fd:
                     os.close(fd)
                 self._ledgers[key] = found
             except _NotShown:
-                self._ledgers[key] = fd  # of those who are asked nobody lives: the others have what they had
+                pass  # of those who are asked nobody lives: the others have what they had
             except (KeyError, OSError, LedgerError):
-                self._ledgers[key] = fd
                 self.forget(key)
 
     def _correct(self) -> None:
