@@ -38,6 +38,7 @@ _TOOLS = ("bin/rsync", "bin/unsquashfs", "bin/getfattr", "bin/setfattr")
 _STARTER = f"lib/{os.uname().machine}-linux-gnu/apptainer/bin/starter"
 CLIENTS = {
     "incus": Client({"incus-base": "7.0"}, ("libexec/incus/incusd", "bin/incus", *_TOOLS)),
+    "lxd": Client({"lxd": "5.0.2", "lxd-client": "5.0.2"}, ("bin/lxd", "bin/lxc", *_TOOLS), ("bookworm",)),
     "compose": Client({"docker-compose": "2.40"}, ("bin/docker-compose",)),
     "gvisor": Client({"runsc": "0.0"}, ("bin/runsc",)),
     "rootless": Client(

@@ -39,7 +39,7 @@ def unpacked(packages: Mapping[str, str], suites: tuple[str, ...], relinked: Ite
     def make(root: str, final: str) -> None:
         _unpack(root, packages, suites)
         for name in relinked:
-            _relink(f"{root}/usr/{name}", final)
+            _relink(root, f"{root}/usr/{name}", final)
 
     return kept(repr((packages, relinked)), about, make)
 
@@ -95,12 +95,14 @@ def _fetched(work: str, apt: list[str], suite: str, packages: Mapping[str, str])
     return archives
 
 
-def _relink(path: str, final: str) -> None:
-    """Have a program load what is unpacked beside it; the directory will be called `final`."""
+def _relink(root: str, path: str, final: str) -> None:
+    """Have a program load what is unpacked beside it, in `root`; the directory will be called `final`."""
     if os.path.isfile(path) and not os.path.islink(path) and _is_dynamic(path):
         machine = os.uname().machine
-        loader = f"{final}/usr/{LOADER[machine]}"
-        libraries = f"{final}/usr/lib/{machine}-linux-gnu"
+        # Before Debian 13, packages have files below /lib too.
+        merged = os.path.exists(f"{root}/usr/{LOADER[machine]}")
+        loader = f"{final}{'/usr' if merged else ''}/{LOADER[machine]}"
+        libraries = ":".join(f"{final}{above}/lib/{machine}-linux-gnu" for above in ("/usr", ""))
         _run(["patchelf", "--force-rpath", "--set-interpreter", loader, "--set-rpath", libraries, path])
 
 
