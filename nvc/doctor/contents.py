@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from nvc.base.errors import NvcError, counted
+from nvc.base.errors import counted
 from nvc.discovery.devices.nodes import CONTROL
 from nvc.discovery.devices.proc import is_version
 from nvc.discovery.driver.compat import DIRECTORY as COMPAT
@@ -45,38 +45,13 @@ def _libraries(context: Context) -> Iterator[Fact]:
             continue
         fact = Fact(soname=soname, module=context.module, seen=[how] if how else [])
         if file is None:
-            fact.searched, fact.run = ", ".join(DIRECTORIES), inside.found.inside("ldconfig")
+            fact.searched = ", ".join(DIRECTORIES)
         elif (file.device, file.inode) not in given and not file.path.startswith(COMPAT):
             version = _version_of(file)
             fact.other, fact.broken, fact.copied = file.path, file.elf is None, version == context.module
             fact.shim = file.elf is not None and file.elf.layouts
             fact.driver = f"driver {version}" if is_version(version) else "an unknown driver"
         yield fact
-
-
-def _loader_cache(context: Context) -> Iterator[Fact]:
-    inside = context.inside
-    if inside.musl or CONTROL not in inside.nodes():
-        raise Blocked("container.libraries" if inside.musl else "container.nodes")
-    remedy = inside.found.inside("ldconfig")
-    found = {soname: how for soname in LIBRARIES for file, how in [inside.loaded(soname)] if file is not None}
-    try:
-        entries = inside.cache
-    except NvcError as error:
-        yield Fact(damage=error.cause, run=remedy)
-        return
-    if entries is None:
-        yield Fact(missing=True, found=", ".join(found) or "nothing", run=remedy)
-        return
-    mode = inside.mode("/etc/ld.so.cache")
-    if not mode & 0o004:
-        yield Fact(closed=True, mode=mode, run=inside.found.inside("chmod", "644", "/etc/ld.so.cache"))
-    for soname in LIBRARIES:
-        path = next((path for name, path in entries if name == soname), "")
-        if path and inside.file(path) is None:
-            yield Fact(soname=soname, gone=path, run=remedy)
-        elif not path and not inside.library_path() and soname in found:
-            yield Fact(soname=soname, seen=[found[soname]], run=remedy)
 
 
 def _compat(context: Context) -> Iterator[Fact]:
@@ -152,7 +127,6 @@ def _quota(context: Context) -> Iterator[Fact]:
     yield Fact(problem=tenant.problem, name=tenant.name, devices=counted(len(tenant.devices), "device"))
 
 
-_LDCONFIG = "run ldconfig in the container, with the engine's exec"
 CHECKS = (
     Check("container.libraries", "libcuda and libnvidia-ml as its loader finds them", _libraries, (
         Row(FAILED, "the image has musl, not glibc: the driver's libraries cannot be loaded", "musl",
@@ -167,14 +141,6 @@ CHECKS = (
         Row(FAILED, "{soname} in the container is of {driver}, the kernel module is {module}: {other}",
             advice="the image contains driver libraries, or the driver was upgraded since the container started: "
             "remove them from the image, or start the container again"),
-    )),
-    Check("container.loader-cache", "its loader cache against the mounted files", _loader_cache, (
-        Row(FAILED, "its loader cache is damaged: {damage}", "damage", advice=_LDCONFIG),
-        Row(WARNING, "it has no loader cache", "missing", seen=("found without it: {found}",), advice=_LDCONFIG),
-        Row(WARNING, "users of the container cannot read its loader cache: for them, nothing is found", "closed",
-            seen=("mode {mode:04o}",)),
-        Row(FAILED, "its loader cache says {soname} is {gone}, which does not exist", "gone", advice=_LDCONFIG),
-        Row(WARNING, "its loader cache does not name {soname}", advice=_LDCONFIG),
     )),
     Check("container.compat", "forward-compatibility libraries of the image", _compat, (
         Row(OK, "CUDA is the image's forward-compatibility libcuda {version}", "usable"),

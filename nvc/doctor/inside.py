@@ -16,7 +16,7 @@ from nvc.discovery.containers.files import read_bytes
 from nvc.discovery.containers.running import RunningContainer
 from nvc.discovery.driver.elf import Elf, read_elf
 from nvc.discovery.driver.ldcache import ARCH_FLAGS, ARCH_MASK, CACHE_LIMIT, parse_cache
-from nvc.kernel import O_PATH, Kernel
+from nvc.kernel import Kernel
 from nvc.kernel.processes import namespace_number, open_root, program, read
 from nvc.model.slices.variables import library_path
 from nvc.request.environment import is_known
@@ -198,8 +198,3 @@ class Inside(Closable):
                     return File(real, status.st_dev, status.st_ino, None)
         except OSError:
             return None
-
-    def mode(self, path: str) -> int:
-        """Permissions of a file. Raises OSError."""
-        with closing(self.kernel.open_in_root(self.root, path, O_PATH)) as fd:
-            return stat.S_IMODE(os.fstat(fd).st_mode)

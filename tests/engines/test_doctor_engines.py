@@ -12,7 +12,7 @@ SHORT_OF = "--ulimit nofile=1024:1024 --ulimit nproc=1024:1024"
 
 def well(host: Host, name: str) -> str:
     done = host.sh(f"nvc-cli doctor --container {name} --all", check=False)
-    assert done.returncode == 0 and "12 checks: 12 ok" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0 and "11 checks: 11 ok" in done.stdout, done.stdout + done.stderr
     return done.stdout
 
 
@@ -31,9 +31,6 @@ def test_docker(host: Host) -> None:
     host.sh("ln -s nvc-hook /usr/local/bin/nvidia-container-runtime-hook")
     assert "engines.docker: runtimes for GPUs: nvc\n" in host.sh("nvc-cli doctor engines.docker").stdout
     host.sh("rm /usr/local/bin/nvidia-container-runtime-hook")
-    host.sh("docker exec web /bin/sh -c 'echo nothing > /etc/ld.so.cache'")
-    text = host.sh(f"nvc-cli doctor --container {id[:12]}", check=False).stdout
-    assert f"    run     docker exec {id} ldconfig\n" in text, text
     host.sh("nvc-cli runtime configure --engine docker --remove")
     said = host.sh("nvc-cli doctor engines.running", check=False).stdout
     assert "engines.running: docker: the container web runs with the runtime nvc, which is registered no" in said

@@ -8,7 +8,7 @@ import statistics
 import time
 
 import pytest
-from support import run, until
+from support import run
 from support.doctor import Case, check, examine, problems
 from support.engines import DRIVER, Host
 
@@ -88,10 +88,6 @@ def test_the_daemon(host: Host) -> None:
     (named,) = problems(examine(host, "", "vgpu.daemon").stdout)
     assert "warning      vgpu.daemon: nvcd cannot be reached: /run/nvc/nvcd/nvcd.sock: timed out" in named.line
     assert list(named.commands) == ["nvcd --stop", "nvcd &"]
-    host.sh("mv /run/nvc/nvcd /run/nvc/away")
-    line = f"failed       vgpu.daemon: process {pid} is an nvcd that nobody reaches"
-    until(lambda: line in examine(host, "", "vgpu.daemon").stdout)
-    host.sh("mv /run/nvc/away /run/nvc/nvcd")
     host.sh(f"kill -9 {pid}; while [ -e /proc/{pid}/exe ]; do :; done; mkdir -p /run/systemd/system")
     (named,) = problems(examine(host, "", "vgpu.daemon").stdout)
     assert "nvcd cannot be reached: /run/nvc/nvcd/nvcd.sock: nvcd is not running" in named.line
@@ -110,8 +106,6 @@ SHIMS = (
          f"mv /usr/local/lib/nvc/vgpu/away {SHIM}"),
     Case("vgpu.shim", f"mount --bind {LIBS}/libcuda.so.1 {SHIM}/libcuda.so",
          "it is libcuda.so.1, for version no of the quota", f"umount {SHIM}/libcuda.so"),
-    Case("vgpu.shim", f"cp {SHIM}/libcuda.so /run/new.so; sed -i 's/GLIBC_2\\.2\\.5/GLIBC_9.2.5/' /run/new.so; "
-         f"mount --bind /run/new.so {SHIM}/libcuda.so", "needs glibc 9.", f"umount {SHIM}/libcuda.so"),
     Case("vgpu.shim", f"mount --bind {SHIM}/libnvidia-ml.so {SHIM}/libcuda.so",
          "it is libnvidia-ml.so.1, for version ", f"umount {SHIM}/libcuda.so"),
     Case("vgpu.shim", f"echo > /run/new.so; mount --bind /run/new.so {SHIM}/libcuda.so", "is damaged",
@@ -149,10 +143,10 @@ def test_nothing_is_changed(host: Host) -> None:
 def test_json_and_exit_codes(host: Host) -> None:
     found = json.loads(host.sh("nvc-cli doctor driver nodes --format json").stdout)
     assert found["status"] == "ok" and {entry["status"] for entry in found["checks"]} == {"ok"}
-    host.sh(f"chmod 600 {DRIVER}/etc/ld.so.cache")
-    sensible(host, "nvc-cli doctor driver", 0)
-    sensible(host, "nvc-cli doctor --strict driver", 1)
-    host.sh(f"chmod 644 {DRIVER}/etc/ld.so.cache")
+    host.sh(f"chmod 600 {DRIVER}/dev/nvidia1")
+    sensible(host, "nvc-cli doctor nodes", 0)
+    sensible(host, "nvc-cli doctor --strict nodes", 1)
+    host.sh(f"chmod 666 {DRIVER}/dev/nvidia1")
 
 
 def test_wrong_calls(host: Host) -> None:

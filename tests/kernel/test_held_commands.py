@@ -12,7 +12,6 @@ from support.device_cgroup import Group
 from support.held import APART, Hold
 
 from nvc.discovery.containers.running import mount_namespace, resolve
-from nvc.doctor.host.slices import hidden
 from nvc.doctor.host.system import scopes
 from nvc.kernel import LinuxKernel, processes
 from nvc.slices.admin import check, coverage
@@ -67,12 +66,6 @@ def test_doctor_names_its_scope(scratch: str, hold: Hold) -> None:
         finally:
             one.end()
     assert name not in found and f"/proc/{one.pid}/root: no answer" in silent[name]
-
-
-def test_one_that_is_called_nvcd(scratch: str, hold: Hold) -> None:
-    one = hold(f"{scratch}/file", *APART, name="nvcd")
-    found, silent = hidden(LinuxKernel())
-    assert one.pid not in found and "no answer" in silent[one.pid]
 
 
 def test_configure(scratch: str, hold: Hold, sim_root: Callable[..., str], launcher: str) -> None:

@@ -19,14 +19,6 @@ STATES = (
     "/run/runc/*", "/run/crun/*", "/run/docker/runtime-*/*/*", "/run/containerd/runc/*/*",
     "/run/user/*/runc/*", "/run/user/*/crun/*", "/run/containers/*/*",
 )  # fmt: skip
-#: Part of a state directory's path, and the command that runs programs in such containers.
-_ENGINES = (
-    ("docker/", "docker exec"),
-    ("containerd/runc/k8s.io/", "crictl exec"),
-    ("containerd/runc/moby/", "docker exec"),
-    ("run/runc/", "runc exec"),
-    ("run/crun/", "crun exec"),
-)
 _SHORTEST = 4  # characters of an abbreviated id
 _PID_MAX = 1 << 22  # PID_MAX_LIMIT of the kernel
 
@@ -39,17 +31,6 @@ class RunningContainer:
     pid: int  # of its first process, as /proc numbers it
     id: str = ""  # of its runtime; "" where only a process was named
     bundle: str = ""  # "" where it is not known
-    state: str = ""  # directory in which its runtime keeps its state
-
-    def inside(self, *words: str) -> tuple[str, ...]:
-        """The command that runs `words` in it as its engine does; () where the engine is not known.
-
-        Entering its namespaces by hand would run a program of the image with all rights of the host.
-        """
-        where = next((exec for part, exec in _ENGINES if f"/{part}" in self.state), "")
-        if "libpod" in "".join(_cgroups(self.pid)):
-            where = "podman exec"
-        return (f"{where} {self.id} {' '.join(words)}",) if where and self.id else ()
 
 
 def resolve(name: str) -> RunningContainer:
@@ -120,7 +101,7 @@ def _by_state(name: str, wanted: str, whole: bool) -> RunningContainer | None:
         if _is_meant(os.path.basename(directory), wanted, whole):
             pid, bundle = read_state(directory)
             if pid and os.path.exists(f"/proc/{pid}"):
-                return RunningContainer(name, pid, os.path.basename(directory), bundle, directory)
+                return RunningContainer(name, pid, os.path.basename(directory), bundle)
     return None
 
 
@@ -150,7 +131,7 @@ def _with_state(found: RunningContainer) -> RunningContainer:
     for directory in _states():
         pid, bundle = read_state(directory)
         if pid and (pid == found.pid or namespace and mount_namespace(pid) == namespace):
-            return replace(found, id=os.path.basename(directory), bundle=bundle, state=directory)
+            return replace(found, id=os.path.basename(directory), bundle=bundle)
     return found
 
 

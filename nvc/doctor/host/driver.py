@@ -73,7 +73,9 @@ def _nvml(context: Context) -> Iterator[Fact]:
         yield Fact(slow=seconds > SLOW, seconds=seconds)
         yield Fact(driver=facts.driver_label, cuda=facts.cuda_version, count=len(facts.gpus),
                    gpus=counted(len(facts.gpus), "GPU"), ms=seconds * 1000)  # fmt: skip
-        yield from (Fact(warning=text) for text in facts.warnings)
+        ldconfig = "ldconfig" if context.root == "/" else f"ldconfig -r {context.root}"
+        for text in facts.warnings:
+            yield Fact(warning=text, run=[ldconfig] if "loader cache" in text else [])
     elif error is not None:
         text = f"{error.step}: {': '.join(str(part) for part in (error.path, error.cause) if part)}"
         rights = os.geteuid() and isinstance(error, InitializationError) and "start the driver" in error.step

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator
 
 from nvc.base.errors import NvcError
-from nvc.discovery.devices.proc import is_version
+from nvc.discovery.devices.proc import is_version, kernel_version
 from nvc.discovery.driver.ldcache import ARCH_FLAGS, ARCH_MASK
 from nvc.discovery.driver.libraries import read_cache
 from nvc.discovery.driver.places import DIRECTORIES
 from nvc.discovery.driver.wsl import wsl_node
 from nvc.discovery.hostroot import HostRoot
-from nvc.doctor import FAILED, OK, WARNING, Check, Fact, Row, aside, first
+from nvc.doctor import FAILED, OK, Check, Fact, Row, first
 from nvc.doctor.context import Context
 
 NAMES = {"libnvidia-ml.so": "nvidia-smi and nvc itself", "libcuda.so": "CUDA programs"}
@@ -64,15 +63,12 @@ def _listed(context: Context) -> tuple[list[tuple[str, str]], str]:
     return own, "".join(problems)
 
 
-def _ldconfig(context: Context) -> str:
-    return "ldconfig" if context.root == "/" else f"ldconfig -r {context.root}"
-
-
 def _libraries(context: Context) -> Iterator[Fact]:
     if wsl_node(context.host.devices) is not None:
         return
     files = _found(context)
-    names = {_soname(path) for path in files}
+    loaded = kernel_version(context.host.system)
+    names = {_soname(path) for path, version in files.items() if version == loaded} or set(map(_soname, files))
     if not names:
         others = [place for place in ELSEWHERE if place != context.root and _has_driver(place)]
         yield Fact(
@@ -102,41 +98,6 @@ def _version(context: Context) -> Iterator[Fact]:
     others = {path: version for path, version in sorted(files.items()) if version != loaded}
     if files and len(others) == len(files):
         yield Fact(loaded=loaded, all=", ".join(sorted(set(others.values()))), seen=first(others, _SHOWN))
-        return
-    current = {_soname(path) for path, version in files.items() if version == loaded}
-    for path, version in others.items():
-        place = context.path(path)
-        yield Fact(loaded=loaded, path=place, version=version, name=_soname(path),
-                   alone=_soname(path) not in current,
-                   aside=aside(place), ldconfig=_ldconfig(context))  # fmt: skip
-    for name in current:
-        for directory in {os.path.dirname(path) for path in files}:
-            real = _real(context.host.driver, f"{directory}/{name}.1")
-            if real in others:
-                link = f"{context.path(directory)}/{name}.1"
-                yield Fact(loaded=loaded, link=link, target=os.path.basename(real), name=name,
-                           ldconfig=_ldconfig(context))  # fmt: skip
-
-
-def _loader_cache(context: Context) -> Iterator[Fact]:
-    entries, problem = _listed(context)
-    known = {"path": context.path(context.options.ldcache), "run": [_ldconfig(context)]}
-    try:
-        mode = stat.S_IMODE(context.host.driver.stat(context.options.ldcache).st_mode)
-    except FileNotFoundError:
-        yield Fact(missing=True, **known)
-        return
-    if problem:
-        yield Fact(problem=problem, **known)
-        return
-    if not mode & 0o004:
-        yield Fact(closed=f"mode {mode:04o}", path=known["path"])
-    for name, target in entries:
-        if not _real(context.host.driver, target):
-            yield Fact(gone=context.path(target), name=name, **known)
-    for name in {_soname(path) for path in _found(context)}:
-        if not any(f"{name}.1" == listed for listed, _ in entries):
-            yield Fact(unlisted=name, **known)
 
 
 CHECKS = (
@@ -151,21 +112,5 @@ CHECKS = (
         Row(FAILED, "the libraries are of driver {all}, the kernel module of {loaded}", "all",
             run=("modprobe -r nvidia_drm nvidia_modeset nvidia_uvm nvidia", "modprobe nvidia"),
             advice="the old module of an upgraded driver is loaded: first stop what uses the GPU, or reboot"),
-        Row(FAILED, "{link} leads to {target}, the module is {loaded}", "link",
-            run=("ln -sf {name}.{loaded} {link}", "{ldconfig}")),
-        Row(FAILED, "there is no {name} of driver {loaded}, only {path}", "alone",
-            advice="if it was renamed, give it back the name {name}.{loaded} and run ldconfig; else install the "
-            "libraries of driver {loaded} again"),
-        Row(WARNING, "{path} remains from driver {version}", seen=("the kernel module is {loaded}",),
-            run=("{aside}", "{ldconfig}"), advice="or remove the package that it belongs to"),
-    )),
-    Check("driver.loader-cache", "the loader cache: readable, complete, not stale", _loader_cache, (
-        Row(WARNING, "there is no loader cache {path}", "missing",
-            seen=("NixOS and musl do without; nvc searches directories instead",)),
-        Row(FAILED, "{problem}", "problem"),
-        Row(WARNING, "the loader cache {path} cannot be read by users", "closed", seen=("{closed}",),
-            run=("chmod 644 {path}",)),
-        Row(WARNING, "the loader cache names {gone} for {name}, which does not exist", "gone"),
-        Row(WARNING, "the loader cache {path} does not name {unlisted}.1"),
     )),
 )  # fmt: skip

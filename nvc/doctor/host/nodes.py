@@ -47,11 +47,6 @@ def _gpus(context: Context) -> Iterator[Fact]:
     minors = {gpu.minor for gpu in context.gpus if gpu.minor >= 0}
     for minor in sorted(minors):
         yield _node(context, f"/dev/nvidia{minor}", context.major, minor)
-    for name, _ in context.host.devices.entries("/dev"):
-        number = name.removeprefix("nvidia")
-        if name != number and number.isascii() and number.isdigit() and int(number) not in minors:
-            place = _place(context, f"/dev/{name}")
-            yield Fact(stale=place, aside=aside(place))
 
 
 def _capabilities(context: Context) -> Iterator[Fact]:
@@ -118,7 +113,6 @@ CHECKS = (
     Check("nodes.control", "/dev/nvidiactl and the device nodes of UVM", _control, NODE),
     Check("nodes.gpus", "/dev/nvidiaN of each GPU", _gpus, (
         *NODE,
-        Row(WARNING, "{stale} is stale: there is no GPU with this minor", "stale", run=("{aside}",)),
         Row(OK, "{place} is there"),
     )),
     Check("nodes.capabilities", "MIG capability nodes", _capabilities, NODE),

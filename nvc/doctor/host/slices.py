@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Iterator
 
 from nvc.base.errors import NvcError, counted
-from nvc.base.files import closing
 from nvc.discovery.containers.files import names_in
 from nvc.discovery.driver.elf import read_elf
 from nvc.doctor import FAILED, OK, UNKNOWN, WARNING, Check, Fact, Row, aside, first, with_systemd
-from nvc.doctor.context import Context, read_text
+from nvc.doctor.context import Context
 from nvc.doctor.host.installation import REINSTALL
-from nvc.kernel import Kernel
-from nvc.kernel.processes import open_root, start_of
 from nvc.model.slices import layout
 from nvc.model.slices.policy import policy_of
 from nvc.slices.admin.coverage import survey
@@ -34,7 +30,6 @@ UNITS = (
     "/lib/systemd/system/nvcd.service",
 )
 PATIENCE = 3.0  # seconds
-BEGINNING = 3.0  # seconds until nvcd has made its sockets, on any host
 #: What a slice takes in the runtime directory, with some for a start beside it: bytes, and files.
 ROOM, FILES = 64 << 10, 16
 _LIBRARY_MAX = 16 << 20  # bytes
@@ -60,11 +55,10 @@ def _shim(_: Context) -> Iterator[Fact]:
     except NvcError as error:
         yield Fact(missing=error.path, cause=error.cause)
         return
-    host = _host_glibc()
     for soname, path, _identity in found.files:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            elf, needs = read_elf(fd, path), max_glibc(fd)
+            elf = read_elf(fd, path)
         except (OSError, NvcError) as error:
             yield Fact(damaged=path, cause=error)
             continue
@@ -77,8 +71,6 @@ def _shim(_: Context) -> Iterator[Fact]:
             wanted=layout.VERSION,
             own=elf.soname,
             soname=soname,
-            needs=".".join(map(str, needs)) if (0, 0) < host < needs else "",
-            host=".".join(map(str, host)),
         )
 
 
@@ -86,15 +78,6 @@ def max_glibc(fd: int) -> tuple[int, int]:
     """The newest version of glibc that a library names. Raises OSError."""
     named = _GLIBC.findall(os.pread(fd, _LIBRARY_MAX, 0))
     return max(((int(major), int(minor)) for major, minor in named), default=(0, 0))
-
-
-def _host_glibc() -> tuple[int, int]:
-    """The version of this process's glibc; (0, 0) where it has another C library."""
-    try:
-        found = re.match(r"glibc (\d+)\.(\d+)", os.confstr("CS_GNU_LIBC_VERSION") or "")
-    except (ValueError, OSError):
-        found = None
-    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def _quotas(context: Context) -> Iterator[Fact]:
@@ -184,12 +167,6 @@ def _daemon(context: Context) -> Iterator[Fact]:
         for tenant in context.living()
         if any(policy_of(device.policy).needs_nvcd for device in tenant.devices)
     ]
-    unreached, silent = hidden(context.kernel)
-    for pid, cause in silent.items():
-        yield Fact(silent=pid, seen=[cause])
-    for pid in unreached:
-        yield Fact(hidden=pid, socket=SOCKET,
-                   run=with_systemd("systemctl restart nvcd", without=(f"kill {pid}", "nvcd &")))  # fmt: skip
     cause = "" if os.path.exists(SOCKET) else NO_SOCKET
     if not cause:
         try:
@@ -234,41 +211,6 @@ def restart_of(cause: str, *more: str) -> tuple[str, ...]:
     )
 
 
-def hidden(kernel: Kernel) -> tuple[list[int], dict[int, str]]:
-    """The nvcds that share this /run, and whose socket is not even there; and who did not answer, with the cause.
-
-    Any process may be called so. Nothing is asked of file systems of its own.
-    """
-    found, silent = [], {}
-    here = os.stat("/run")
-    for pid in [int(name) for name in os.listdir("/proc") if name.isdigit()]:
-        if read_text(f"/proc/{pid}/comm") != "nvcd":
-            continue
-        try:
-            with closing(open_root(pid)) as root:
-                with closing(kernel.open_cached(root, "/run")) as run:
-                    there = kernel.identity(run)
-                if (there.device, there.inode) != (here.st_dev, here.st_ino) or _is_there(kernel, root, SOCKET):
-                    continue
-            began = start_of(f"/proc/{pid}") / os.sysconf("SC_CLK_TCK")
-        except TimeoutError as error:
-            silent[pid] = f"{error.filename}: {error.strerror}"
-            continue
-        except OSError:  # it has ended, or may not be looked at
-            continue
-        if time.clock_gettime(time.CLOCK_BOOTTIME) - began > BEGINNING:
-            found.append(pid)
-    return found, silent
-
-
-def _is_there(kernel: Kernel, root: int, path: str) -> bool:
-    try:
-        os.close(kernel.open_cached(root, path))
-    except OSError:
-        return False
-    return True
-
-
 SILENT = Row(UNKNOWN, "whether process {pid} ({program}) of slice {name} has the shim is not known", "silent")
 UNCOVERED = Row(FAILED, "process {pid} ({program}) of slice {name} bypasses the shim: {path}", "pid",
                 run=("nvc-cli vgpu check {pid}",),
@@ -286,8 +228,6 @@ CHECKS = (
         Row(FAILED, "{damaged} is damaged: {cause}", "damaged", advice=REINSTALL),
         Row(FAILED, "{path} is not the shim of this nvc: it is {own}, for version {layouts} of the quota",
             lambda it: (it.own, it.layouts) != (it.soname, it.wanted), advice=REINSTALL),
-        Row(FAILED, "{path} needs glibc {needs}, this host has {host}", "needs",
-            advice="install the package that was built for this distribution"),
         Row(OK, "the shim is {directory}"),
     )),
     Check("vgpu.quotas", "the quota and entry of each slice", _quotas, (
@@ -327,9 +267,6 @@ CHECKS = (
             advice="then set it again: nvc-cli vgpu policy"),
     )),
     Check("vgpu.daemon", "whether nvcd answers", _daemon, (
-        Row(FAILED, "process {hidden} is an nvcd that nobody reaches: {socket} is not where it looks", "hidden",
-            advice="its directory was removed"),
-        Row(UNKNOWN, "process {silent} may be an nvcd that nobody reaches", "silent"),
         Row(WARNING, "the policy {unkept} of {uuid} is not enforced: {why}", "unkept", run=("nvcd --state",),
             advice="docs/time.md says what that needs; until then, only memory limits and caps hold"),
         Row(OK, "nvcd does not run; no slice needs it", "idle"),

@@ -11,7 +11,7 @@ from nvc.base.files import closing, lines_of
 from nvc.base.rundir import in_user_namespace
 from nvc.discovery.containers.files import names_in
 from nvc.discovery.containers.running import mount_namespace
-from nvc.doctor import AS_ROOT, OK, UNKNOWN, WARNING, Check, Fact, Row, first
+from nvc.doctor import OK, UNKNOWN, WARNING, Check, Fact, Row, first
 from nvc.doctor.context import Context, read_text
 from nvc.kernel import Kernel, bpf
 from nvc.kernel.processes import open_root
@@ -36,14 +36,8 @@ def _cgroups(_: Context) -> Iterator[Fact]:
         fd = os.open(second, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
         return
-    try:
+    with closing(fd):
         bpf.attached(fd)
-    except PermissionError:
-        yield Fact(denied=second)
-    except OSError as error:
-        yield Fact(place=second, cause=(error.strerror or str(error)).lower())
-    finally:
-        os.close(fd)
 
 
 def _selinux(_: Context) -> Iterator[Fact]:
@@ -145,10 +139,6 @@ CHECKS = (
         Row(WARNING, "the kernel hides device programs (kptr_restrict is 2): nvc cannot add rules under cgroup v2",
             "hidden", run=("sysctl -w kernel.kptr_restrict=1",),
             advice="or use CDI, where the engine knows the nodes beforehand"),
-        Row(UNKNOWN, "device programs of cgroup v2 cannot be queried", "denied", seen=("{denied}",),
-            advice=AS_ROOT),
-        Row(WARNING, "device programs of cgroup v2 cannot be queried: {cause}", "cause", seen=("{place}",),
-            advice="the kernel needs CONFIG_CGROUP_BPF"),
         Row(OK, "device rules by cgroup {versions}", "versions"),
         Row(WARNING, "no cgroup hierarchy with device rules is mounted: nvc cannot add device rules",
             run=("mount -t cgroup2 cgroup2 /sys/fs/cgroup",),

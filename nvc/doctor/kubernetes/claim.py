@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from nvc.doctor import FAILED, OK, Blocked, Check, Fact, Row
 from nvc.doctor.context import Context
 from nvc.doctor.kubernetes.cluster import node_of
-from nvc.doctor.kubernetes.node import FILES, SLICES, files_of, slices_of
 from nvc.kubernetes.claims.claim import Allocation, allocation_of
 from nvc.kubernetes.claims.devices import devices_of
 from nvc.kubernetes.claims.topology import places
@@ -50,16 +49,6 @@ def _prepared(context: Context) -> Iterator[Fact]:
                same=found and found[0].given == wanted.given)  # fmt: skip
 
 
-def _of_node(context: Context) -> Allocation:
-    """The claim as the plugin has prepared it. Raises Blocked."""
-    node = node_of(context)
-    uid = node.claim(node.namespace, node.name).get("metadata", {}).get("uid")
-    for one in node.allocations:
-        if one.uid == uid:
-            return one
-    raise Blocked("claim.prepared")
-
-
 CHECKS = (
     Check("claim.allocation", "whether the claim has devices of this node, and its parameters", _allocation, (
         Row(FAILED, "the API server has no claim {claim}", lambda it: not it.there,
@@ -79,8 +68,4 @@ CHECKS = (
         Row(FAILED, "claim {claim} was prepared otherwise than it is allocated now", lambda it: not it.same,
             advice="delete the pod"),
     )),
-    Check("claim.files", "its CDI files",
-          lambda context: files_of(node_of(context), _of_node(context)), FILES),
-    Check("claim.slices", "its slices, and whether their limits are those of the claim",
-          lambda context: slices_of(node_of(context), _of_node(context)), SLICES),
 )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import shlex
 from collections.abc import Iterator
@@ -50,9 +49,6 @@ def _registration(context: Context) -> Iterator[Fact]:
         yield Fact(driver=one.driver, refused=one.refused, socket=one.registration)
     if missing:
         yield Fact(resources=", ".join(first(missing, _SHOWN)), directory=one.device_plugin_dir)
-    for path in glob.glob(f"{glob.escape(one.registry_dir)}/{glob.escape(one.driver)}*reg.sock"):
-        if path != one.registration and not is_served(path):
-            yield Fact(left=path, quoted=shlex.quote(path))
 
 
 def _versions(context: Context) -> Iterator[Fact]:
@@ -112,9 +108,6 @@ def _features(context: Context) -> Iterator[Fact]:
 
 def _cdi(context: Context) -> Iterator[Fact]:
     node = node_of(context)
-    directory = node.record.cdi_dir
-    if os.path.isdir(directory) and os.stat(directory).st_mode & 0o022:
-        yield Fact(open=directory, quoted=shlex.quote(directory))
     for allocation in node.allocations:
         yield from files_of(node, allocation)
     yield Fact(count=len(node.allocations))
@@ -217,8 +210,6 @@ CHECKS = (
             seen=("the plugin waits at {socket}",), advice=_KUBELET),
         Row(FAILED, "the kubelet has not registered {resources}", "resources",
             seen=("the plugin looks for kubelet.sock in {directory}",), advice=_KUBELET),
-        Row(WARNING, "{left} is left of a plugin that was killed", run=("rm {quoted}",),
-            advice="the kubelet tries to reach it again and again"),
     )),
     Check("kubernetes.versions", "versions of the plugin, of nvcd and of this program", _versions, (
         Row(WARNING, "nvcd has version {nvcd}, the plugin {plugin}", lambda it: it.nvcd and it.nvcd != it.own,
@@ -260,8 +251,6 @@ CHECKS = (
             advice="turn on the feature gate DRAConsumableCapacity (on by default from Kubernetes 1.36)"),
     )),
     Check("kubernetes.cdi", "CDI files of prepared claims", _cdi, (
-        Row(FAILED, "{open} can be written by others, and the plugin does not use it", "open",
-            run=("chmod go-w {quoted}",)),
         *FILES,
         Row(OK, "{count} claims are prepared", lambda it: not it.claim),
     )),
