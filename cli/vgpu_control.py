@@ -146,12 +146,14 @@ _pausing("resume", "Let a slice go on that is paused or suspended.")
        "Under first: the time at a time of slices that are not first, 100us to 20ms. Default: 100us.", default=None)
 @value("--idle-suspend", "idle", "TIME",
        "Suspend slices that are idle for TIME, 1s to 168h, until they are used; off: none.", default=None)
+@value("--oversubscribe", "N%",
+       "Limits of memory may add up to N% of the GPU's, 100% to 1000%; off: to any sum.", default=None)
 @flag("--reset", "Remove the device policy; slices use their own.")
 @FORMAT
 @click.pass_context
 def policy_command(
     ctx: click.Context, gpu: str, name: str | None, max_instances: str | None, total_weight: str | None,
-    quantum: str | None, floor: str | None, idle: str | None, reset: bool, form: str,
+    quantum: str | None, floor: str | None, idle: str | None, oversubscribe: str | None, reset: bool, form: str,
 ) -> None:  # fmt: skip
     """Show or set a GPU's policy, for running and future slices.
 
@@ -159,6 +161,7 @@ def policy_command(
     slices; `none` leaves the choice to them. The setting lasts until the host restarts.
     """
     from nvc.discovery import discover
+    from nvc.model.slices.hook import OFF
     from nvc.model.slices.sizes import parse_number
     from nvc.model.slices.time_settings import idle_seconds, parse_duration, parse_idle, parse_policy
     from nvc.slices.admin.device_policy import devices_named, set_device_policy, shared_devices
@@ -178,6 +181,9 @@ def policy_command(
         changes["floor_us"] = parse_duration("--floor", floor, *policies.FLOOR_US)
     if idle is not None:
         changes["idle_s"] = idle_seconds(parse_idle("--idle-suspend", idle))
+    if oversubscribe is not None:
+        off, bounds = oversubscribe == OFF, policies.OVERSUBSCRIBE
+        changes["oversubscribe"] = 0 if off else parse_number("--oversubscribe", oversubscribe, *bounds, "%")
     if reset and changes:
         raise click.UsageError("want either --reset or something to set")
     if (reset or changes) and ctx.get_parameter_source("form") is ParameterSource.COMMANDLINE:

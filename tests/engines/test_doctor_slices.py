@@ -59,7 +59,10 @@ def test_it_was_not_measured(box: Box) -> None:
 
 def test_slices_promise_too_much(box: Box) -> None:
     with sliced(box, "60GiB"), sliced(box, "50GiB"):
-        said = named(box, "vgpu.memory", "promise 112640 MiB, it has 81559 MiB", "warning")
+        said = named(box, "vgpu.memory", "promise 112640 MiB, more than 81559 MiB", "warning")
+        box.host.sh("nvc-cli vgpu policy 0 --oversubscribe 150%")
+        well(box, "vgpu.memory")
+        box.host.sh("nvc-cli vgpu policy 0 --reset")
         box.host.sh(said.commands[0])
         well(box, "vgpu.memory")
 

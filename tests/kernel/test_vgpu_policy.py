@@ -6,15 +6,19 @@ import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
-from support import run
+from support import CLEAN_ENV, PATIENCE, run, until
 from support.configure import BASIC, Configure
 from support.programs import Programs
 from support.vgpu import cli, entry_of, shares_of
 
+from nvc.base.files import closing
+from nvc.kernel import LinuxKernel
 from nvc.slices.policy import policies
+from nvc.slices.store import registry
 from nvc.testing.sim.report import report
 
 pytestmark = pytest.mark.usefixtures("shim")
@@ -61,8 +65,8 @@ def test_what_is_laid_down_is_shown_and_kept_for_root(policy: Any, driver: str) 
         assert file.read() == "policy weight\nmax-instances 8\ntotal-weight 16\nquantum-us 20000\n"
     assert os.stat(path).st_mode & 0o777 == 0o600
     first, second = policy().stdout.splitlines()[1:]
-    assert first.split()[2:] == ["weight", "0", "of", "8", "0", "of", "16", "16", "20ms"]
-    assert second.split()[2:] == ["-", "0", "0", "-", "-"]
+    assert first.split()[2:] == ["weight", "0", "of", "8", "0M", "0", "of", "16", "20ms"]
+    assert second.split()[2:] == ["-", "0", "0M", "0", "-"]
     policy("0", "none")
     assert shown(policy)["policy"] is None and shown(policy)["maxInstances"] == 8
     policy("0", "--reset")
@@ -119,6 +123,58 @@ def test_no_more_weight_than_there_is(policy: Any, tenants: Programs, launcher: 
     cli(launcher, "set", str(pid), "--weight=3")  # still too much, but less
     done = cli(launcher, "set", str(pid), "--weight=4", check=False)
     assert done.returncode == 1 and "a weight of 4, and 0 of 1 is free" in done.stderr
+
+
+def test_limits_add_up_to_what_the_operator_says(
+    policy: Any, tenants: Programs, launcher: str, driver: str, runc_bundle: Any
+) -> None:
+    """The GPU has 81559 MiB. Whoever is there stays, whatever the operator says next."""
+    policy("0", "--oversubscribe=200%")
+    one = tenants.start("--memory=70GiB")
+    with runc_bundle().created("runc") as container:
+        configure, wanted = Configure(launcher, driver), ("--device=0", *BASIC[1:], "--vgpu-memory=60GiB")
+        where = container.pid, container.bundle.rootfs
+        configure(*where, wanted)
+        assert shown(policy)["limits"] == 130 << 30 and shown(policy)["maxLimits"] == 163118 << 20
+        free = "29998 MiB of 163118 MiB is free, which is 200% of its memory"
+        assert f"a limit of 30 GiB, and {free}" in tenants.refused("--memory=30GiB")
+        assert f"no limit, which counts as 81559 MiB, and {free}" in tenants.refused("--cores=20")
+        said = policy("0", "--oversubscribe=100%").stderr
+        assert "the limits of its slices are 130 GiB already, of 81559 MiB" in said
+        configure(*where, wanted)  # the same container is not one more
+        assert "a limit of 61 GiB, and 9879 MiB" in configure.refusal(*where, (*wanted[:-1], "--vgpu-memory=61g"))
+        cli(launcher, "set", str(one), "--memory=60GiB")  # still too much, but less
+        for word, what in (("--memory=61GiB", "a limit of 61 GiB"), ("--unlimited", "no limit, which counts as")):
+            done = cli(launcher, "set", str(one), word, check=False)
+            assert done.returncode == 1 and what in done.stderr and "20119 MiB of 81559 MiB" in done.stderr
+    policy("0", "--oversubscribe=off")
+    tenants.start("--cores=20")
+    assert shown(policy)["maxLimits"] is None
+
+
+def test_two_that_start_at_the_same_moment_do_not_both_get_the_rest(
+    policy: Any, launcher: str, driver: str
+) -> None:
+    policy("0", "--oversubscribe=100%")
+    command = [launcher, f"--root={driver}", "vgpu", "run", "--device=0", "--memory=50GiB", "--", "echo", "began"]
+    base = registry.base_directory()
+    with closing(registry.locked(LinuxKernel())):
+        pipe = subprocess.PIPE
+        both = [subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=CLEAN_ENV) for _ in range(2)]
+        for one in both:
+            until(lambda pid=one.pid: child_waits(pid, base))
+    said = [one.communicate(timeout=PATIENCE) for one in both]
+    assert sorted(out for out, _ in said) == ["", "began\n"], said
+    assert sum("a limit of 50 GiB, and 30359 MiB" in refused for _, refused in said) == 1
+
+
+def child_waits(pid: int, path: str) -> bool:
+    """Whether a child of this process has opened the file whose lock this test has."""
+    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+        children = [f"/proc/{child}/fd" for child in file.read().split()]
+    with suppress(OSError):  # it has ended
+        return any(os.path.realpath(f"{fds}/{name}") == path for fds in children for name in os.listdir(fds))
+    return False
 
 
 def test_a_slice_gets_no_device_that_it_did_not_ask_for(
@@ -185,6 +241,7 @@ def test_a_cap_that_does_not_hold_is_said(policy: Any, driver: str, launcher: st
         (("0", "99"), "NAME: 99: no such policy"),
         (("0", "--max-instances=-1"), "--max-instances: -1: want a whole number from 0 to 64"),
         (("0", "--total-weight=1k"), "--total-weight: 1k: want a whole number from 0 to"),
+        (("0", "--oversubscribe=99%"), "--oversubscribe: 99%: want a whole number from 100 to 1000"),
         (("0", "--quantum=10"), "--quantum: 10: no unit; want 1ms to 1s; did you mean 10ms?"),
         (("0", "--quantum=0ms"), "--quantum: 0ms: want 1ms"),
         (("9",), "9: unknown device"),

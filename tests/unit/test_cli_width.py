@@ -110,8 +110,8 @@ def tracks() -> tuple[Track, ...]:
 
 
 def shared_devices() -> tuple[SharedDevice, ...]:
-    own = DevicePolicy(policy=2, max_instances=4096, total_weight=1 << 20, quantum_us=1000000)
-    return tuple(SharedDevice(MIG_UUID_0, f"{number}:6", LONG, own, ()) for number in range(8))
+    own = DevicePolicy(policy=2, max_instances=4096, total_weight=1 << 20, quantum_us=1000000, oversubscribe=1000)
+    return tuple(SharedDevice(MIG_UUID_0, f"{number}:6", LONG, 143771 << 20, own, ()) for number in range(8))
 
 
 def shares() -> tuple[Situation, ...]:

@@ -73,7 +73,7 @@ def test_a_log_that_is_emptied_is_read_from_its_beginning(scratch: str) -> None:
 
 
 def test_no_more_slices_than_a_server_takes_clients() -> None:
-    others = tuple(Sharer(str(number), 0, 1, server="GPU-1") for number in range(MPS_CLIENTS))
+    others = tuple(Sharer(str(number), 0, 1, 0, server="GPU-1") for number in range(MPS_CLIENTS))
     check_clients("GPU-1", others[1:])
     check_clients("GPU-2", others)
     with pytest.raises(RegistryError, match="60 slices share its MPS server"):

@@ -100,7 +100,7 @@ def _ledgers(context: Context) -> Iterator[Fact]:
 
 
 def _memory(context: Context) -> Iterator[Fact]:
-    """Devices of which slices together promise more memory than there is."""
+    """Devices of which slices together promise more memory than there is, or than the operator lets them."""
     holders: dict[str, list[tuple[SliceStatus, SliceDeviceStatus]]] = {}
     for tenant in context.living():
         for device in tenant.devices:
@@ -108,6 +108,7 @@ def _memory(context: Context) -> Iterator[Fact]:
                 holders.setdefault(device.uuid, []).append((tenant, device))
     for uuid, held in holders.items():
         promised, size = sum(device.limit for _, device in held), held[0][1].memory
+        size = max(size, size * policies.read(uuid).oversubscribe // 100)
         largest, device = max(held, key=lambda one: one[1].limit)
         fits = max(device.limit - (promised - size) >> 20, 1)
         if promised > size:
@@ -243,7 +244,7 @@ CHECKS = (
             advice="its programs have written to it: end them and start the container again"),
     )),
     Check("vgpu.memory", "whether the limits of slices exceed the GPU's memory", _memory, (
-        Row(WARNING, "slices of {uuid} promise {promised} MiB, it has {size} MiB",
+        Row(WARNING, "slices of {uuid} promise {promised} MiB, more than {size} MiB",
             run=("nvc-cli vgpu set {largest} --device {index} --memory {fits}MiB",),
             advice="the last to allocate gets `out of memory`: make one of them smaller"),
     )),

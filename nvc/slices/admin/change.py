@@ -22,7 +22,7 @@ from nvc.model.slices.slice import HeldCgroup, SliceDevice, amount, with_time, w
 from nvc.model.slices.time_settings import check_together, default_policy
 from nvc.slices.policy import policies
 from nvc.slices.store import registry
-from nvc.slices.store.admission import check_cap, check_server, check_weight, sharers
+from nvc.slices.store.admission import Sharer, check_cap, check_memory, check_server, check_weight, sharers
 from nvc.slices.store.effects import without_effect
 from nvc.slices.store.limits import edit, sound_quota
 from nvc.slices.store.snapshot import snapshot
@@ -77,6 +77,9 @@ def set_limits(
         if size is not None:
             memory = amount(size, _plain(tenant.devices[place]))
         share = old.share.replace(memory_limit=NO_LIMIT if unlimited else memory)
+        if share.memory_limit > old.share.memory_limit and (most := policies.read(share.uuid).oversubscribe):
+            others = _others(kernel, tenant, share.uuid)
+            check_memory("change limits", share.uuid, share.memory_limit, old.known.memory, most, others)
         before = max(old.known.lowered, old.share.memory_limit)
         lowered = before if share.memory_limit < before else 0
         was, reserved = old.known.reserved, min(old.known.reserved, share.memory_limit)
@@ -187,8 +190,7 @@ def _with_time(
     check_together(cores, asked, named.name, named.text, share.uuid)
     changed = with_time(share, wanted, cores, asked, share.uuid)
     if changed.weight > share.weight:  # less is never too much, also where all together have too much
-        known = snapshot(kernel, locked=True)
-        others = sharers(known, share.uuid, "change limits", tenant.entry.key)
+        others = _others(kernel, tenant, share.uuid)
         check_weight("change limits", share.uuid, changed.weight, device_policy.total_weight, others)
     policy = device_policy.effective(asked)
     check_cap(cores, share.uuid, policy)
@@ -196,6 +198,11 @@ def _with_time(
     if policy_of(policy).server and cores != share.cores:
         told.append(f"{share.uuid}: programs that run keep their part of the multiprocessors until they end")
     return DeviceLimits(changed.replace(policy=policy), old.known.replace(asked_policy=asked))
+
+
+def _others(kernel: Kernel, tenant: SliceStatus, uuid: str) -> tuple[Sharer, ...]:
+    """The other slices of a device. The caller holds the registry's lock. Raises RegistryError."""
+    return sharers(snapshot(kernel, locked=True), uuid, "change limits", tenant.entry.key)
 
 
 def _is_timed(wanted: SliceRequest) -> bool:

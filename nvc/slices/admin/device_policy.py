@@ -16,14 +16,15 @@ from nvc.model.selection import select
 from nvc.model.slices.entry import RegistryError
 from nvc.model.slices.layout import POLICY_NATIVE
 from nvc.model.slices.policy import CAP, POLICIES, policy_of
+from nvc.model.slices.sizes import size_text
 from nvc.model.slices.slice import SliceDevice, resolve
 from nvc.slices.client.nvcd import not_kept
 from nvc.slices.policy import policies
 from nvc.slices.policy.policies import DevicePolicy
 from nvc.slices.store import registry
-from nvc.slices.store.admission import Sharer, check_server, sharers
+from nvc.slices.store.admission import Sharer, check_server, given, sharers
 from nvc.slices.store.limits import edit
-from nvc.slices.store.snapshot import snapshot
+from nvc.slices.store.snapshot import Snapshot, snapshot
 from nvc.slices.store.status import label_of
 
 
@@ -33,6 +34,7 @@ class SharedDevice(Value):
     uuid: str
     index: str
     name: str
+    memory: int  # bytes; 0: not known
     own: DevicePolicy
     sharers: tuple[Sharer, ...]
 
@@ -47,6 +49,16 @@ class SharedDevice(Value):
         total = self.own.total_weight
         return max(total - self.weight, 0) if total else None
 
+    @property
+    def most(self) -> int:
+        """What these may add up to, bytes; 0: anything."""
+        return self.memory * self.own.oversubscribe // 100
+
+    @property
+    def limits(self) -> int:
+        """The sum of their limits of memory, bytes."""
+        return given(self.memory, self.sharers)
+
     def document(self) -> dict[str, Any]:
         """For programs."""
         own = self.own
@@ -60,6 +72,9 @@ class SharedDevice(Value):
             "weight": self.weight,
             "totalWeight": own.total_weight or None,
             "freeWeight": self.free_weight,
+            "limits": self.limits,
+            "maxLimits": self.most or None,
+            "oversubscribePercent": own.oversubscribe or None,
             "quantumUs": own.quantum_us or None,
             "floorUs": own.floor_us or None,
             "idleSuspendSeconds": own.idle_s or None,
@@ -73,7 +88,9 @@ def shared_devices(kernel: Kernel, facts: HostFacts, selectors: tuple[str, ...])
     """
     known = snapshot(kernel, locked=False)
     return tuple(
-        SharedDevice(d.uuid, d.index, d.name, policies.read(d.uuid), sharers(known, d.uuid, "show policy"))
+        SharedDevice(
+            d.uuid, d.index, d.name, d.memory, policies.read(d.uuid), sharers(known, d.uuid, "show policy")
+        )
         for d in devices_named(facts, selectors)
     )
 
@@ -110,7 +127,6 @@ def set_device_policy(
                 for share in found
                 if share.uuid == uuid and share.memory_limit
             ]
-            shares = [share for _, share in users]
             if policy_of(own.effective(POLICY_NATIVE)).server and uuid.startswith("MIG-"):
                 cause = "the policy concurrent does not work on MIG devices"
                 raise InputError(uuid, cause=cause, hint="choose another policy")
@@ -125,7 +141,7 @@ def set_device_policy(
                     + ", ".join(names),
                     hint=f"`nvc-cli vgpu set {names[0]} --cores N` gives one",
                 )  # fmt: skip
-            told += _too_much(uuid, own, len(shares), sum(share.weight for share in shares))
+            told += _too_much(known, uuid, own)
         for uuid, own in new.items():
             policies.write(uuid, own)
         for entry, shares_of_entry in slices:
@@ -147,12 +163,16 @@ def set_device_policy(
     return tuple(told)
 
 
-def _too_much(uuid: str, own: DevicePolicy, count: int, weight: int) -> list[str]:
+def _too_much(known: Snapshot, uuid: str, own: DevicePolicy) -> list[str]:
+    """What of the bounds of a device its slices exceed, which run on."""
+    users = sharers(known, uuid, "change policy") if own.bounds else ()
+    memory = max((one.memory for entry, _ in known.living for one in entry.devices if one.uuid == uuid), default=0)
+    now = SharedDevice(uuid, "", "", memory, own, users)
     told = []
-    if own.max_instances and count > own.max_instances:
-        told.append(f"{uuid}: {count} slices share it already; no more are let in until some have ended")
-    if own.total_weight and weight > own.total_weight:
-        told.append(
-            f"{uuid}: its slices have a weight of {weight} already; no more are let in until some have ended"
-        )
-    return told
+    if own.max_instances and len(users) > own.max_instances:
+        told.append(f"{len(users)} slices share it already")
+    if own.total_weight and now.weight > own.total_weight:
+        told.append(f"its slices have a weight of {now.weight} already")
+    if own.oversubscribe and now.limits > now.most:
+        told.append(f"the limits of its slices are {size_text(now.limits)} already, of {size_text(now.most)}")
+    return [f"{uuid}: {what}; no more are let in until some have ended" for what in told]

@@ -25,7 +25,8 @@ from nvc.model.slices.time_settings import IDLE_US, parse_policy
 NONE = -1
 INSTANCES_MAX = 64
 TOTAL_WEIGHT_MAX = 1 << 20
-QUANTUM_US = (1_000, 1_000_000)  # least and most
+OVERSUBSCRIBE = (100, 1000)  # least and most, percent
+QUANTUM_US = (1_000, 1_000_000)  # likewise
 FLOOR_US = (100, 20_000)  # likewise
 IDLE_S = (IDLE_US[0] // 1_000_000, IDLE_US[1] // 1_000_000)  # likewise, seconds
 FILE_MAX = 4096
@@ -34,6 +35,7 @@ UUID_MAX = 80
 _NUMBERS = {
     "max-instances": ("max_instances", 1, INSTANCES_MAX),
     "total-weight": ("total_weight", 1, TOTAL_WEIGHT_MAX),
+    "oversubscribe": ("oversubscribe", *OVERSUBSCRIBE),
     "quantum-us": ("quantum_us", *QUANTUM_US),
     "floor-us": ("floor_us", *FLOOR_US),
     "idle-suspend-s": ("idle_s", *IDLE_S),
@@ -57,6 +59,7 @@ class DevicePolicy(Value):
     quantum_us: int = 0  # microseconds; 0: none, as in InForce
     floor_us: int = 0  # microseconds: under `first`, the timeslice of who is not first; 0: as nvcd has it
     idle_s: int = 0  # seconds without work after which a slice is suspended until it is used; 0: none is
+    oversubscribe: int = 0  # percent of its memory to which limits may add up; 0: no bound
 
     def effective(self, asked: int) -> int:
         """The number of the policy for a slice that asks for the policy with the number `asked`."""
@@ -64,8 +67,8 @@ class DevicePolicy(Value):
 
     @property
     def bounds(self) -> bool:
-        """Whether it limits the number of slices or the sum of their weights."""
-        return bool(self.max_instances or self.total_weight)
+        """Whether it limits the number of slices, or the sum of their weights or limits of memory."""
+        return bool(self.max_instances or self.total_weight or self.oversubscribe)
 
     def text(self) -> str:
         """The content of the file."""

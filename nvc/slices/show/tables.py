@@ -89,7 +89,7 @@ def devices(sums: list[DeviceSums], width: int = 0) -> str:
 
 def policies_table(shared: tuple[SharedDevice, ...], width: int = 0) -> str:
     """One line for each device: its policy and bounds, and how much of these is taken."""
-    rows: list[tuple[str, ...]] = [("DEVICE", "UUID", "POLICY", "SLICES", "WEIGHT", "FREE", "QUANTUM")]
+    rows: list[tuple[str, ...]] = [("DEVICE", "UUID", "POLICY", "SLICES", "LIMITS", "WEIGHT", "QUANTUM")]
     for device in shared:
         own = device.own
         policy = policy_of(own.policy).name if own.policy >= 0 else "-"
@@ -97,10 +97,11 @@ def policies_table(shared: tuple[SharedDevice, ...], width: int = 0) -> str:
         policy += f", idle-suspend {duration_text(own.idle_s * 1_000_000)}" if own.idle_s else ""
         slices = f"{len(device.sharers)}{f' of {own.max_instances}' if own.max_instances else ''}"
         weight = f"{device.weight}{f' of {own.total_weight}' if own.total_weight else ''}"
-        free = "-" if device.free_weight is None else str(device.free_weight)
+        most = f" of {short_size(device.most)}" if own.oversubscribe else ""
+        limits = f"{short_size(device.limits)}{most}"
         quantum = duration_text(own.quantum_us) if own.quantum_us else "-"
-        rows.append((device.index, device.uuid, policy, slices, weight, free, quantum))
-    return fitted(rows, width, ("UUID", "QUANTUM", "FREE", "SLICES"), ("UUID",))
+        rows.append((device.index, device.uuid, policy, slices, limits, weight, quantum))
+    return fitted(rows, width, ("UUID", "QUANTUM", "LIMITS", "SLICES"), ("UUID",))
 
 
 def tracks_table(tracks: tuple[Track, ...], width: int = 0) -> str:

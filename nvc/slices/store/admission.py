@@ -7,7 +7,9 @@ from nvc.base.value import Value
 from nvc.kernel import Kernel
 from nvc.model.slices.entry import Entry, RegistryError
 from nvc.model.slices.isolation import EXCLUSIVE
+from nvc.model.slices.layout import NO_LIMIT
 from nvc.model.slices.policy import CAP, MPS_CLIENTS, policy_of
+from nvc.model.slices.sizes import size_text
 from nvc.model.slices.slice import Slice, SliceDevice
 from nvc.model.slices.time_settings import NO_CAP
 from nvc.slices.policy import policies
@@ -20,29 +22,30 @@ class Sharer(Value):
     key: str
     cores: int
     weight: int
+    limit: int  # bytes; NO_LIMIT: all of it
     isolation: str = ""
     server: str = ""  # of Entry
     reserved: int = 0  # bytes of the device's memory
 
 
 def sharers(
-    known: Snapshot, uuid: str, step: str, but: str = "", weights: bool = True
+    known: Snapshot, uuid: str, step: str, but: str = "", quotas: bool = True
 ) -> tuple[Sharer, ...]:
     """The living slices on a device, except the one with the key `but`.
 
-    Raises RegistryError, for this `step`, if a slice that may use the device cannot be read. But without `weights`
-    the quotas need not be: the rest is in files that no tenant can open. One could have others refused by a lease.
+    Raises RegistryError, for this `step`, if a slice that may use the device cannot be read. But without `quotas`
+    those need not be: the rest is in files that no tenant can open. One could have others refused by a lease.
     """
-    known.check(step, uuid, but, leased=weights)
+    known.check(step, uuid, but, leased=quotas)
     leased = tuple(
-        Sharer(entry.key, 0, 0, entry.isolation, entry.server, device.reserved)
+        Sharer(entry.key, 0, 0, 0, entry.isolation, entry.server, device.reserved)
         for entry in known.leased
         for device in entry.devices
         if device.uuid == uuid and entry.key != but
     )
     return leased + tuple(
         Sharer(
-            entry.key, device.cores, device.weight, entry.isolation, entry.server,
+            entry.key, device.cores, device.weight, device.memory_limit, entry.isolation, entry.server,
             entry.devices[place].reserved if place < len(entry.devices) else 0,
         )  # fmt: skip
         for entry, limits in known.living
@@ -68,7 +71,8 @@ def admit(kernel: Kernel, key: str, slice: Slice) -> None:
             continue
         if known is None:
             known = snapshot(kernel, locked=True)
-        others = sharers(known, device.uuid, "make a slice", key, weights=bool(own.total_weight))
+        quotas = bool(own.total_weight or own.oversubscribe)
+        others = sharers(known, device.uuid, "make a slice", key, quotas)
         if device.reserved:
             check_reservation(device, others, known)
         if not bounded:
@@ -86,6 +90,10 @@ def admit(kernel: Kernel, key: str, slice: Slice) -> None:
                 "`nvc-cli vgpu policy` shows that, and changes it with --max-instances",
             )  # fmt: skip
         check_weight("make a slice", device.uuid, device.weight, own.total_weight, others)
+        # A slice that is there, and made again, keeps what it has.
+        limits = (share for entry, shares in known.living if entry.key == key for share in shares)
+        if device.limit > max((one.memory_limit for one in limits if one.uuid == device.uuid), default=0):
+            check_memory("make a slice", device.uuid, device.limit, device.memory, own.oversubscribe, others)
 
 
 def check_reservation(device: SliceDevice, others: tuple[Sharer, ...], known: Snapshot) -> None:
@@ -95,7 +103,6 @@ def check_reservation(device: SliceDevice, others: tuple[Sharer, ...], known: Sn
     if device.reserved <= free:
         return
     from nvc.discovery.containers.lookup import Lookup
-    from nvc.model.slices.sizes import size_text
     from nvc.slices.store.status import label_of
 
     names = Lookup()
@@ -120,6 +127,27 @@ def check_weight(step: str, uuid: str, weight: int, total: int, others: tuple[Sh
             step, uuid, f"a weight of {weight}, and {free} of {total} is free",
             "`nvc-cli vgpu policy` shows that, and changes it with --total-weight",
         )  # fmt: skip
+
+
+def check_memory(
+    step: str, uuid: str, limit: int, memory: int, percent: int, others: tuple[Sharer, ...]
+) -> None:
+    """Refuse a limit above what is left of `percent` of a device's `memory`; 0: no bound. Raises RegistryError."""
+    most = memory * percent // 100
+    free = max(most - given(memory, others), 0)
+    if percent and min(limit, memory or NO_LIMIT) > free:
+        what = f"a limit of {size_text(limit)}"
+        what = f"no limit, which counts as {size_text(memory)}" if limit == NO_LIMIT else what
+        raise RegistryError(
+            step, uuid,
+            f"{what}, and {size_text(free)} of {size_text(most)} is free, which is {percent}% of its memory",
+            "ask for less, end a slice (`nvc-cli vgpu ls`), or change --oversubscribe of `nvc-cli vgpu policy`",
+        )  # fmt: skip
+
+
+def given(memory: int, slices: tuple[Sharer, ...]) -> int:
+    """The sum of the limits of `slices` of a device. One without a limit may take all of its `memory`."""
+    return sum(min(one.limit, memory) for one in slices)
 
 
 def check_clients(uuid: str, others: tuple[Sharer, ...]) -> None:
