@@ -113,14 +113,16 @@ def test_its_directory_is_removed(host: Booted) -> None:
 
 
 def test_servers_that_it_starts(host: Booted) -> None:
-    """In a file system of their own, which a tenant may fill."""
+    """In a file system of their own, which a tenant may fill. It leads nobody elsewhere: the servers are root's."""
     shutil.copy(os.path.join(REPO, "tests/support/mps_control.py"), f"{host.root}/srv")
     compile_control(f"{host.root}{DRIVER}/usr/bin/nvidia-cuda-mps-control", "/srv/mps_control.py")
     host.sh("systemctl start nvcd.service")
     argv = (*host.namespace, *SLICED, "--cores=25", "--isolation=mps", "--", "sh", "-c")
-    fill = "head -c 100m /dev/zero > $CUDA_MPS_PIPE_DIRECTORY/fill; nvcd --state; grep nvc/mps /proc/mounts"
-    done = run(*argv, fill, check=False)
+    lead = "cd $CUDA_MPS_PIPE_DIRECTORY; ln -s /srv/elsewhere link; (: > link)"
+    fill = "head -c 100m /dev/zero > fill; nvcd --state; grep nvc/mps /proc/mounts"
+    done = run(*argv, f"{lead}; {fill}", check=False)
     assert "No space left" in done.stderr, done
+    assert not os.path.exists(f"{host.root}/srv/elsewhere")
     text, _, mounts = done.stdout.rpartition("\n}\n")
     (server,) = json.loads(text + "}")["mps"]
     assert server["state"] == "ready" and server["percent"] == 25
