@@ -17,7 +17,7 @@ from nvc.daemon.io.watch import Watcher
 from nvc.daemon.mps.records import MpsServer
 from nvc.daemon.mps.servers import Servers
 from nvc.daemon.mps.shared import SharedServers
-from nvc.daemon.names import Names
+from nvc.daemon.schedule.names import Names
 from nvc.daemon.schedule.pacer import Pacer
 from nvc.daemon.schedule.slice_index import SliceIndex
 from nvc.daemon.suspend.observer import Observer
