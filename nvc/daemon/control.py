@@ -273,7 +273,7 @@ def slice_(daemon: Daemon, key: str, now: int) -> dict[str, Any]:
     known, counts = daemon.slices.by_key[key], daemon.suspender.counts.get(key)
     return {
         "key": key,
-        "container": container_document(daemon.names.of(key, now)),
+        "container": container_document(daemon.slices.containers.of(key, now)),
         "program": known.entry.program or None,
         "rootfs": known.entry.rootfs or None,
         "running": known.alive,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +16,6 @@ from nvc.daemon.io.watch import Watcher
 from nvc.daemon.mps.records import MpsServer
 from nvc.daemon.mps.servers import Servers
 from nvc.daemon.mps.shared import SharedServers
-from nvc.daemon.schedule.names import Names
 from nvc.daemon.schedule.pacer import Pacer
 from nvc.daemon.schedule.slice_index import SliceIndex
 from nvc.daemon.suspend.observer import Observer
@@ -46,7 +44,6 @@ class Daemon:
         self.started = now
         self.loop = Loop()
         self.slices = SliceIndex(kernel, log)
-        self.names = Names(self.slices)
         self.accountant = Accountant(self.slices, log)
         self.timing = Timing(
             self.loop, kernel, self.slices, config, log,
@@ -54,11 +51,9 @@ class Daemon:
         )  # fmt: skip
         self.pacer = Pacer(self.loop, self.slices, self.accountant.budgets)
         actions = {BYPASS: config.nvcd_on_bypass, EXCESS: config.nvcd_on_excess}
-        self.verifier = Verifier(
-            self.accountant, actions, log, lambda key: self.names.label(key, time.monotonic_ns())
-        )
+        self.verifier = Verifier(self.accountant, actions, log)
         self.nvml = NvmlClient(self.loop, self._told, log)
-        self.mps = Servers(self.loop, kernel, log)
+        self.mps = Servers(self.loop, kernel, log, self.slices.whose)
         self.held = HeldFiles(kernel)
         self.shared = SharedServers(self.mps, self.slices, partial(self.verifier.note, FAULT))
         self.suspender = Suspender(

@@ -138,7 +138,7 @@ class Exporter:
 
     def _named(self, key: str, *more: str) -> tuple[str, ...]:
         """The labels of a slice, with more behind them."""
-        return (key, *self.daemon.names.labels(key, self.now), *more)
+        return (key, *self.daemon.slices.containers.labels(key, self.now), *more)
 
     def _memory(self) -> Iterator[Sample]:
         for balance in self._seen():

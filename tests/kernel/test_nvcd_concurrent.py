@@ -346,7 +346,7 @@ def test_no_room(place: Place, tenants: Tenants) -> None:
     ],
 )
 def test_devices_that_have_none(scratch: str, uuid: str, mode: int, cause: str) -> None:
-    servers = Servers(Loop(), LinuxKernel(), print)
+    servers = Servers(Loop(), LinuxKernel(), print, "slice {}".format)
     servers.binary = "/bin/true"
     servers.servers["1-2-3-4", uuid] = MpsServer("1-2-3-4", uuid, 25, 0, f"{scratch}/gone", 0)
     with pytest.raises(DeviceError, match=cause):

@@ -160,7 +160,7 @@ def test_a_record_that_cannot_be_read_denies_the_device(place: Place) -> None:
 
 def test_no_server_runs_without_a_record(scratch: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or an nvcd that is killed leaves one that the next does not know."""
-    servers = Servers(Loop(), LinuxKernel(), print)
+    servers = Servers(Loop(), LinuxKernel(), print, str)
     with open(f"{scratch}/control", "w", encoding="ascii") as script:
         script.write(f"#!/bin/sh\necho $$ > {scratch}/ran\n")
     os.chmod(f"{scratch}/control", 0o755)
@@ -179,7 +179,7 @@ def test_no_server_runs_without_a_record(scratch: str, monkeypatch: pytest.Monke
 
 def test_servers_that_cannot_be_listed(scratch: str, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    servers = Servers(Loop(), LinuxKernel(), said.append)
+    servers = Servers(Loop(), LinuxKernel(), said.append, str)
     servers.binary = "/bin/true"
 
     def failing(base: str) -> None:
@@ -284,7 +284,7 @@ def test_only_the_server_itself_is_ended(scratch: str) -> None:
     """Not the process that was given its number."""
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
         start = start_of(f"/proc/{process.pid}")
-        servers = Servers(Loop(), LinuxKernel(), print)
+        servers = Servers(Loop(), LinuxKernel(), print, str)
         for began in (start - 1, start):
             one = MpsServer("1-2-3-4", GPU.format(0), 25, 0, scratch + "/gone", 0)
             one.pid, one.start, one.state = process.pid, began, "ready"

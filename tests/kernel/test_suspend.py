@@ -267,14 +267,15 @@ def idle_suspend(place: Place, launcher: str, driver: str, value: str) -> None:
 @pytest.mark.usefixtures("served")
 def test_an_idle_slice_leaves_and_comes_back(place: Place, driver: str, launcher: str, holder: Start) -> None:
     one = holder()
-    key = shown(place, launcher, str(one.tenant))["key"]
+    found = shown(place, launcher, str(one.tenant))
+    key, whose = found["key"], f"slice {found['key']} ({found['name']})"
     idle_suspend(place, launcher, driver, "1s")
     for _ in range(2):
         eventually(place, lambda found: found["slices"][0]["suspension"] == "suspended")
         assert one.tells()
     daemon = place.daemon
-    assert daemon is not None and f"slice {key}: it is resumed, as it is used" in daemon.said()
-    waits = re.compile(rf"slice {key}: its programs waited for (\d+\.\d) s")
+    assert daemon is not None and f"{whose}: it is resumed, as it is used" in daemon.said()
+    waits = re.compile(rf"{re.escape(whose)}: its programs waited for (\d+\.\d) s")
     until(lambda: len(waits.findall(daemon.said())) == 2)
     counts = shown(place, launcher, key)["suspensions"]
     assert counts["wakes"] == counts["resumes"] == 2 and counts["waitedNs"] >= counts["longestNs"] > 0
@@ -335,7 +336,7 @@ def test_an_allocation_that_cannot_fit(place: Place, driver: str, launcher: str,
     idle_suspend(place, launcher, driver, "1h")
     assert place.daemon is not None
     until(lambda: one.more(5000) == 2 and place.daemon and "are missing" in place.daemon.said())
-    assert re.search(f"slice {key}: 5000 MiB of GPU-.*no slice can be suspended for it", place.daemon.said())
+    assert re.search(rf"slice {key} \(.*\): 5000 MiB of GPU-.*no slice can be suspended", place.daemon.said())
     assert state(place, launcher, other) == "running" and one.tells() and other.tells()
 
 

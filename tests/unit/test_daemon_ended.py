@@ -116,10 +116,10 @@ def test_who_has_the_memory_of_the_dead_is_stopped(monkeypatch: pytest.MonkeyPat
             key, start = "1-2-3-4", start_of(f"/proc/{program.pid}")
             entry = Entry(key, "/none", program.pid, start, "", "/lib", 0, ())
             slices: Any = SimpleNamespace(
-                kernel=LinuxKernel(), by_key={}, living=lambda: [entry], names={}, say=lambda text: None
+                kernel=LinuxKernel(), by_key={}, living=lambda: [entry], names={}, say=lambda text: None, whose=str
             )
             accountant = Accountant(slices, pytest.fail)
-            verifier = Verifier(accountant, {EXCESS: "stop"}, lambda text: None, lambda key: "")
+            verifier = Verifier(accountant, {EXCESS: "stop"}, lambda text: None)
             device = DeviceSeen(UUID, 80 * GIB, 7 * GIB, 0, 0, 0, ((user, 6 * GIB), (other, GIB)))
             now = 0
             accountant.told((device,), now)

@@ -39,6 +39,6 @@ def test_the_old_limit_counts_until_the_slice_is_within_the_new_one(
     accountant: Any = SimpleNamespace(
         balances=(Balance(KEY, UUID, "0", LIMIT, model, truth, ()),), kernel=LinuxKernel(), slices=slices
     )
-    verifier = Verifier(accountant, {}, said.append, lambda key: "")
+    verifier = Verifier(accountant, {}, said.append)
     assert [kind for kind, *_ in verifier._excesses(away)] == [EXCESS] * excess
     assert read_entry(scratch).devices[0].lowered == lowered and said == []

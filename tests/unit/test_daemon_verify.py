@@ -69,12 +69,12 @@ class World:
             use=(),
             sampled={UUID.lower(): 0},
             use_is_new=False,
-            slices=SimpleNamespace(by_key={KEY: self.known}),
+            slices=SimpleNamespace(by_key={KEY: self.known}, whose=lambda key: f"slice {key} ({NAME})"),
             ledger_of=lambda key: self.ledger,
             outlived=lambda pid, start: False,
             change=self._change,
         )
-        self.verifier = Verifier(self.accountant, self.actions, self.said.append, lambda key: NAME)
+        self.verifier = Verifier(self.accountant, self.actions, self.said.append)
         self.now = 1000 * SECOND
 
     def _change(self, key: str, change: Any, values: dict[str, int]) -> bool:

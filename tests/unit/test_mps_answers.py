@@ -62,7 +62,7 @@ def test_the_culprit(scratch: str, text: str, found: int) -> None:
 
 def test_a_log_that_is_emptied_is_read_from_its_beginning(scratch: str) -> None:
     """Its server's lines were behind those of an earlier one, and are not any more."""
-    servers = Servers(Loop(), LinuxKernel(), print)
+    servers = Servers(Loop(), LinuxKernel(), print, str)
     one = servers.servers["shared", "GPU-1"] = MpsServer("shared", "GPU-1", 100, 0, scratch, 0)
     one.pid, one.start, one.seen = os.getpid(), start_of("/proc/self"), 1000
     os.mkdir(f"{scratch}/log")

@@ -28,6 +28,7 @@ class Host:
         self.meddling = Meddling(
             lambda pids: {pid: OWNERS[pid] for pid in pids if pid in OWNERS},
             lambda: ("a", "b"),
+            lambda key: f"slice {key} (job)",
             self.killed.append,
             self.said.append,
         )
@@ -97,7 +98,7 @@ def test_one_line_a_minute_about_each() -> None:
     for second in range(60):
         host.meddling.take(flood, second * SECOND)
         host.meddling.second(second * SECOND)
-    assert len(host.said) == 2 and "process 9 of slice b" in host.said[0] and "in no slice" in host.said[1]
+    assert len(host.said) == 2 and "process 9 of slice b (job): " in host.said[0] and "in no slice" in host.said[1]
     assert host.meddling.counts["meddled"] == 300_000 and host.meddling.counts["killed"] == 60
     host.meddling.second(MINUTE)
     assert [line.rpartition("(")[2] for line in host.said[2:]] == [

@@ -384,7 +384,7 @@ class Accountant:
                 self.changed = True
             known.read()
         except (OSError, quota.QuotaError) as error:
-            self.log(f"{known.entry.quota}: {error}")
+            self.log(f"{self.slices.whose(key)}: {error}")
             return False
         finally:
             os.close(lock)

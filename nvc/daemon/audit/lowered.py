@@ -33,7 +33,8 @@ def settle(accountant: Accountant, balance: Balance) -> None:
     try:
         forget(accountant.kernel, known.entry, balance.uuid)
     except (OSError, NvcError) as error:
-        accountant.slices.say(f"slice {balance.key}: the limit before the last one counts on: {error}")
+        whose = accountant.slices.whose(balance.key)
+        accountant.slices.say(f"{whose}: the limit before the last one counts on: {error}")
 
 
 def forget(kernel: Kernel, entry: Entry, uuid: str) -> None:

@@ -86,7 +86,6 @@ class Verifier:
     accountant: Accountant
     actions: dict[str, str]
     log: Callable[[str], None]
-    label: Callable[[str], str]  # what people call the slice with a key; "" where nobody knows
 
     def __post_init__(self) -> None:
         self.events: list[Event] = []
@@ -200,8 +199,7 @@ class Verifier:
     def _tell(self, kind: str, key: str, uuid: str, pid: int, text: str, action: str) -> None:
         self.events.append(Event(time.time(), kind, key, uuid, pid, text, action))
         del self.events[:-EVENTS]
-        label = self.label(key) if key else ""
-        whose = f"slice {key} ({label})" if label else f"slice {key}"
+        whose = self.accountant.slices.whose(key) if key else ""
         who = f"process {pid}" if pid else whose
         where = f" of {whose}" if pid and key else ""
         self.log(f"{kind}: {who}{where} on {uuid} {text}; {action}")

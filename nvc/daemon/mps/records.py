@@ -46,11 +46,6 @@ class MpsServer:
         return self.key == SHARED
 
     @property
-    def name(self) -> str:
-        """Whose it is, for the log."""
-        return f"MPS of {self.uuid}" if self.shared else f"MPS of slice {self.key} on {self.uuid}"
-
-    @property
     def log(self) -> str:
         """The file with what it and its servers print."""
         return f"{self.directory}/log/control.log"

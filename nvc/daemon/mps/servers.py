@@ -48,10 +48,13 @@ NO_ROOM = "see who fills it: `du -s --inodes /run/nvc/mps/*`, `du -s /run/nvc/mp
 class Servers:
     """All control daemons that this nvcd has started."""
 
-    def __init__(self, loop: Loop, kernel: Kernel, log: Callable[[str], None]) -> None:
+    def __init__(
+        self, loop: Loop, kernel: Kernel, log: Callable[[str], None], whose: Callable[[str], str]
+    ) -> None:  # fmt: skip
+        """`whose` names the slice with a key."""
         self.loop = loop
         self.kernel = kernel
-        self.log = log
+        self.log, self.whose = log, whose
         self._ending: set[int] = set()  # told to end, or soon through with their work, and not reaped
         self._removed = 0
         self._said = False
@@ -78,7 +81,7 @@ class Servers:
         others = [one for one in self.servers.values() if one.uuid == uuid and one.state != FAILED]
         if mode == EXCLUSIVE_PROCESS and others:
             hint = "the compute mode is EXCLUSIVE_PROCESS: `nvidia-smi -c DEFAULT` allows several"
-            raise DeviceError(STEP, uuid, f"slice {others[0].key} has its one MPS server", hint)
+            raise DeviceError(STEP, uuid, f"{self.whose(others[0].key)} has its one MPS server", hint)
         self._say_where()
         directory = f"{_base()}/{key}/{uuid}"
         found = MpsServer(key, uuid, percent, memory, directory, now)
@@ -104,7 +107,7 @@ class Servers:
             raise DeviceError(STEP, _base(), self.problem, "fix that, then `systemctl restart nvcd`")
         for one in self.servers.values():
             if one.uuid == uuid and one.state == UNKNOWN:
-                hint = f"stop the container of slice {one.key}, then try again"
+                hint = f"stop the container of {self.whose(one.key)}, then try again"
                 raise DeviceError(STEP, f"{one.directory}/about", one.problem, hint)
 
     def _say_where(self) -> None:
@@ -151,7 +154,8 @@ class Servers:
         except (OSError, ValueError) as error:
             one = self.servers[key, uuid] = MpsServer(key, uuid, 0, 0, directory, now)
             one.state = UNKNOWN
-            one.problem = f"cannot be read, so which MPS server slice {key} has is not known: {one_line(error)}"
+            unknown = f"which MPS server {self.whose(key)} has is not known"
+            one.problem = f"cannot be read, so {unknown}: {one_line(error)}"
             self.log(f"{directory}/about: {one.problem}")
             return
         if found is not None and lives:
@@ -217,7 +221,7 @@ class Servers:
                 if not _is_reaped(one.pid):
                     self._ending.add(one.pid)  # it ends its servers first
         except OSError as error:
-            self.log(f"{one.name}: process {one.pid} goes on: {error.strerror}")
+            self.log(f"{self._name(one)}: process {one.pid} goes on: {error.strerror}")
         one.pid = 0
 
     def look(self, living: set[str], now: int) -> None:
@@ -234,13 +238,17 @@ class Servers:
                 os.truncate(one.log, 0)
                 one.seen = 0
 
+    def _name(self, one: MpsServer) -> str:
+        """Whose it is, for the log."""
+        return f"MPS of {one.uuid}" if one.shared else f"MPS of {self.whose(one.key)} on {one.uuid}"
+
     def _fail(self, one: MpsServer, problem: str, now: int) -> None:
         """Nobody is to use it."""
         last = last_line(one.log)  # it goes with the slice
         one.problem = f"{problem}; its log ends with: {last}" if last else problem
         one.state, one.since = FAILED, now
         self._end(one)
-        self.log(f"{one.name}: {one.problem}")
+        self.log(f"{self._name(one)}: {one.problem}")
 
     def _instruct(self, one: MpsServer) -> None:
         def done(text: str, now: int) -> None:

@@ -116,13 +116,13 @@ class SharedServers:
                 self.servers.ask(one, question.encode(), lambda text, now: self._answered(one, watched, text))
             except OSError as error:
                 watched.asked = 0
-                self.slices.say(f"{one.name}: cannot be asked: {error.strerror}")
+                self.slices.say(f"MPS of {one.uuid}: cannot be asked: {error.strerror}")
 
     def _wait(self, one: MpsServer, watched: Watched, now: int) -> None:
         """There is no answer yet."""
         if now - watched.silent > SILENT and not watched.said:
             watched.said = True
-            self.servers.log(f"{one.name}: the control daemon does not answer")
+            self.servers.log(f"MPS of {one.uuid}: the control daemon does not answer")
         if now - watched.silent > WEDGED:
             self._kill(watched)
             self._ended(one, watched, "the control daemon has not answered for 10 s", "started again")

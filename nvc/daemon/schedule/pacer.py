@@ -73,4 +73,4 @@ class Pacer:
         try:
             quota.set_pace(known.quota, known.uuids.index(raw), percent, until)
         except OSError as error:
-            self.slices.say(f"slice {key} is not kept to its weight: {error.strerror}")
+            self.slices.say(f"{self.slices.whose(key)} is not kept to its weight: {error.strerror}")

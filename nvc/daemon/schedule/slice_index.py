@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from nvc.base.errors import NvcError
 from nvc.daemon.io.seldom import Seldom
+from nvc.daemon.schedule.names import Names
 from nvc.kernel import Kernel
 from nvc.kernel.clocks import host_monotonic
 from nvc.model.slices import layout, quota
@@ -92,7 +93,17 @@ class SliceIndex:
         self.force: dict[bytes, InForce] = {}  # by the bytes of the UUID
         self.names: dict[bytes, str] = {}  # UUIDs by their bytes
         self.seldom = Seldom(log)
+        self.containers = Names(self._entry_of)
         self._again = 0
+
+    def _entry_of(self, key: str) -> Entry | None:
+        known = self.by_key.get(key)
+        return known.entry if known is not None else None
+
+    def whose(self, key: str) -> str:
+        """A slice in the log: its key, and what people call it where somebody does."""
+        label = self.containers.label(key, time.monotonic_ns())
+        return f"slice {key} ({label})" if label else f"slice {key}"
 
     def entries(self) -> list[Entry]:
         """The registry's entries of all slices."""
@@ -143,7 +154,7 @@ class SliceIndex:
                 self._drop(key)
             elif self.broken.get(key) != str(error):
                 self.broken[key] = str(error)
-                self.log(f"slice {key}: {error}")
+                self.log(f"{self.whose(key)}: {error}")
             return
         self.broken.pop(key, None)
 
@@ -164,8 +175,8 @@ class SliceIndex:
             known.read()
         except QuotaError:
             if limits.finish(self.kernel, known.quota, LOCK_TIME):
-                key = known.entry.key
-                self.log(f"slice {key}: a writer of its quota was killed; the current values apply")
+                whose = self.whose(known.entry.key)
+                self.log(f"{whose}: a writer of its quota was killed; the current values apply")
             known.read()
 
     def say(self, problem: str) -> None:

@@ -149,7 +149,7 @@ class Suspender:
         def then(cause: str, now: int) -> None:
             if cause:
                 self.counts[key].hook_failures += 1
-                self.log(f"slice {key}: hook {text}: {cause}")
+                self.log(f"{self.slices.whose(key)}: hook {text}: {cause}")
             if leave:
                 self._move(key, leave, now)
 
@@ -330,18 +330,19 @@ class Suspender:
             counts.resumes += 1
             if wanted:
                 counts.woke(now - wanted)
-                self.log(f"slice {job.key}: its programs waited for {(now - wanted) / SECOND:.1f} s")
+                self.log(f"{self.slices.whose(job.key)}: its programs waited for {(now - wanted) / SECOND:.1f} s")
         if refusal is not None:
             self._refuse(job.key, refusal, now)
         took = ", ".join(f"{each.bytes >> 20} MiB of {each.uuid}" for each in one.saved)
-        self.log(f"slice {job.key}: {'suspend' if job.leave else 'resume'}: it is {found.state}; {took}")
+        step = "suspend" if job.leave else "resume"
+        self.log(f"{self.slices.whose(job.key)}: {step}: it is {found.state}; {took}")
 
     def _refuse(self, key: str, refusal: Refusal, now: int) -> None:
         told = self.told_of.get(key)
         self.counts[key].suspend_failures += 1
         self.told_of[key] = Told(now, refusal)
         if told is None or told.refusal != refusal:  # what is tried again is said once
-            self.log(f"slice {key}: {refusal.path}{': ' if refusal.path else ''}{refusal.cause}")
+            self.log(f"{self.slices.whose(key)}: {refusal.path}{': ' if refusal.path else ''}{refusal.cause}")
 
     def _keep(self, one: Suspension) -> OSError | None:
         """Note where a slice is, and why that could not be written: it is tried again, then."""

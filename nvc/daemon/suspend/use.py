@@ -67,15 +67,15 @@ class Use:
         seen = self.observer.answer(key)
         if leave and seen not in (WANTED, QUIET):
             problem = seen or "its threads have not been looked at yet"
-            self.log(f"slice {key}: it is idle, and not suspended: {problem}")
+            self.log(f"{self.slices.whose(key)}: it is idle, and not suspended: {problem}")
             return
         done = "suspended until it is used: idle-suspend" if leave else "resumed, as it is used"
-        self.log(f"slice {key}: it is {done}")
+        self.log(f"{self.slices.whose(key)}: it is {done}")
         self.suspender.ask(key, leave, now, 0 if leave else now - self.idle.waited(key, now))
 
     def _say_of_room(self, ask: Ask, now: int) -> None:
         """That an allocation finds room, or none; the latter of a slice once a minute."""
-        what = f"slice {ask.key}: {size_text(ask.bytes)} of {ask.uuid} for an allocation:"
+        what = f"{self.slices.whose(ask.key)}: {size_text(ask.bytes)} of {ask.uuid} for an allocation:"
         if not ask.lacks:
             self.log(f"{what} there is room")
         elif now - self._told.get(ask.key, -MINUTE) >= MINUTE:

@@ -33,13 +33,14 @@ class Meddling:
 
     def __init__(
         self, owners: Callable[[Iterable[int]], dict[int, str]], slices: Callable[[], Iterable[str]],
-        end: Callable[[int], None], log: Callable[[str], None],
+        whose: Callable[[str], str], end: Callable[[int], None], log: Callable[[str], None],
     ) -> None:  # fmt: skip
-        """`owners`: the keys of processes' slices, without those that have ended. `slices`: the keys of all. `end`
-        kills a process, or raises OSError.
+        """`owners`: the keys of processes' slices, without those that have ended. `slices`: the keys of all.
+        `whose` names one in the log. `end` kills a process, or raises OSError.
         """
         self._owners = owners
         self._slices = slices
+        self._whose = whose
         self._end = end
         self._log = log
         self._seldom = Seldom(log)
@@ -84,7 +85,7 @@ class Meddling:
         """The tracer has killed processes that were guarded."""
         self.counts["killed"] += len(pids)
         key = next((key for key in self._slices() if number_of(key) == number), "")
-        whose = f"slice {key}" if key else "a slice"
+        whose = self._whose(key) if key else "a slice"
         self._seldom.say(f"killed {number}", f"killed process {pids[0]} of {whose}: {WHY}", now, len(pids))
 
     def _meddled(self, pid: int, key: str | None, times: int, now: int) -> None:
@@ -102,10 +103,10 @@ class Meddling:
         try:
             self._end(pid)
         except OSError as error:
-            self._log(f"process {pid} of slice {key} cannot be killed: {error}; {why}")
+            self._log(f"process {pid} of {self._whose(key)} cannot be killed: {error}; {why}")
             return
         self.counts["killed"] += 1
-        self._log(f"killed process {pid} of slice {key}: {why}")
+        self._log(f"killed process {pid} of {self._whose(key)}: {why}")
 
     def look_at(self, found: SliceTime, clients: Callable[[str, int], set[int]], now: int) -> None:
         """Act on processes that the log has while they were stopped, where the tracer saw nobody else start them.

@@ -67,8 +67,9 @@ class Timing:
         self.guarded: set[int] = set()
         self.unguarded: set[str] = set()  # slices with a process that could not be guarded
         self.meddling = Meddling(
-            lambda pids: self.owners.of({*self.table.pids(), *pids}), lambda: slices.by_key, self._end, log
-        )
+            lambda pids: self.owners.of({*self.table.pids(), *pids}),
+            lambda: slices.by_key, slices.whose, self._end, log,
+        )  # fmt: skip
         self.spaces: dict[int, Space] = {}  # pid namespaces of those, but the host's
         self._spaces_told: frozenset[Space] | None = None  # the tracer has those of an nvcd before
         self.hidden = Hidden(BROKE)
@@ -199,8 +200,9 @@ class Timing:
                 self.tracer.guard(pid, True, number_of(keys[pid]))
             except OSError as error:
                 self.unguarded.add(keys[pid])
+                whose = self.slices.whose(keys[pid])
                 self.slices.say(
-                    f"slice {keys[pid]} has processes that the tracer cannot guard: {error}; limit the number of "
+                    f"{whose} has processes that the tracer cannot guard: {error}; limit the number of "
                     "processes of each container (--pids-limit)"
                 )
                 continue
@@ -301,7 +303,8 @@ class Timing:
                 self.meddling.look_at(found, self._clients, now)
                 told.update(pid for pid, _ in found.broke)
                 if found.retimed:
-                    self.slices.say(f"slice {found.key} set a timeslice by a call that it hid: it is set again")
+                    whose = self.slices.whose(found.key)
+                    self.slices.say(f"{whose} set a timeslice by a call that it hid: it is set again")
             for key, had, waited in self.books.slices(device.uuid):
                 known = self.slices.by_key.get(key)
                 if known is not None:

@@ -136,7 +136,7 @@ class Feed:
         daemon, key, device = self.daemon, known.entry.key, known.devices[number]
         old = self._fixed.get(name)
         label = old.tenant.name if old is not None and not self._renews else ""
-        label = label or daemon.names.label(key, now) or key.partition("-")[0]
+        label = label or daemon.slices.containers.label(key, now) or key.partition("-")[0]
         away = daemon.suspender.records.get(key)
         problem = daemon.accountant.unread.get(key, "")
         if device.uuid not in self._force or self._force[device.uuid][0] is not force:
@@ -149,7 +149,7 @@ class Feed:
         made = _device(known, number, held, kept, pace)
         tenant = SliceStatus(
             known.entry, key.partition("-")[0], (known.entry.pid or 1,), (made,), (),
-            problem and f"ledger: {problem}", label, daemon.names.of(key, now), suspension=away,
+            problem and f"ledger: {problem}", label, daemon.slices.containers.of(key, now), suspension=away,
         )  # fmt: skip
         return Fixed(causes, tenant, judged(tenant, made, SHIM))
 
