@@ -24,7 +24,8 @@ from nvc.slices.policy import policies
 from nvc.slices.store import registry
 
 CONTROL_SOCKET = "nvcd.sock"
-METRICS, WEB = "metrics", "web"  # the keys of [nvcd] in config.toml
+METRICS, WEB = "metrics", "web"
+GIVEN = {METRICS: "[nvcd] metrics in config.toml", WEB: "--web, or [nvcd] web in config.toml"}
 AGAIN = 5 * SECOND  # between two tries to have a port that another process has
 CHANGES = fcntl.DN_CREATE | fcntl.DN_DELETE | fcntl.DN_RENAME | fcntl.DN_ATTRIB | fcntl.DN_MULTISHOT
 
@@ -54,7 +55,7 @@ class Places:
         if CONTROL not in self._sockets:
             self._sockets[CONTROL] = listen(self.control, socket.SOCK_STREAM, 0o600)
         for key in self._missing():
-            made = listen_at(self.wanted[key], key)
+            made = listen_at(self.wanted[key], GIVEN[key])
             if made is not None:
                 self._sockets[key] = made
 
@@ -73,7 +74,7 @@ class Places:
         for key in self._missing():
             daemon.slices.say(
                 f"{key}: another process has {self.wanted[key]}; end it (`ss -ltnp` names it), or give another "
-                f"address by [nvcd] {key} in config.toml: tried again every {AGAIN // SECOND} s"
+                f"address by {GIVEN[key]}: tried again every {AGAIN // SECOND} s"
             )
 
     def _again(self, daemon: Daemon) -> None:

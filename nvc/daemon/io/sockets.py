@@ -99,8 +99,8 @@ def listen(path: str, kind: int, mode: int) -> socket.socket:
     return made
 
 
-def listen_at(text: str, key: str) -> socket.socket | None:
-    """A listening stream socket at `unix:/path` or `address:port`, which `key` of config.toml gives.
+def listen_at(text: str, where: str) -> socket.socket | None:
+    """A listening stream socket at `unix:/path` or `address:port`, which somebody gives in `where`.
 
     None: another process has that port, which any user may take. Raises InitializationError.
     """
@@ -118,7 +118,7 @@ def listen_at(text: str, key: str) -> socket.socket | None:
         made.close()
         if error.errno == errno.EADDRINUSE:
             return None
-        raise InitializationError.of("listen", text, error, f"see [nvcd] {key} in config.toml") from None
+        raise InitializationError.of("listen", text, error, f"see {where}") from None
     return made
 
 
