@@ -64,7 +64,9 @@ def show(ctx: click.Context, names: tuple[str, ...], origin: bool, form: str, na
     output.show(
         form,
         lambda: {"file": path, "settings": [_document(item, path) for item in chosen]},
-        lambda width: fitted([("KEY", "VALUE", "ORIGIN"), *rows], width, ("ORIGIN",), ("VALUE",)),
+        lambda width: fitted(
+            [("KEY", "VALUE", "ORIGIN"), *rows], width, ("ORIGIN",), ("VALUE",), ("KEY",), short=width
+        ),
         lambda: "".join(f"{key} = {value}{f'  # {where}' if origin else ''}\n" for key, value, where in rows),
     )
 

@@ -54,7 +54,7 @@ def info_table(facts: HostFacts, width: int = 0) -> str:
         for mig in gpu.mig:
             place = f"gi {mig.gpu_instance} ci {mig.compute_instance}"
             rows.append((f"{gpu.index}:{mig.index}", mig.uuid, place, gpu.architecture, "MIG device"))
-    return fitted(rows, width, ("ARCH",), middle=("MODEL",))
+    return fitted(rows, width, ("ARCH", "BUS", "UUID"), middle=("MODEL",))
 
 
 def info_document(facts: HostFacts) -> dict[str, Any]:

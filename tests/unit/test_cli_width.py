@@ -230,6 +230,15 @@ def test_tables_of_nvc_itself(
     assert [line for line in shown.splitlines() if len(line) > WIDTH] == []
 
 
+def test_half_a_screen(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys and models are cut where values begin after them: each line has something in each column."""
+    monkeypatch.setattr(output, "columns", lambda: 40)
+    assert boot.run("nvc-cli", ["config", "show", "-o", "table"]) == 0
+    for shown in (capfd.readouterr().out, TABLES["info"](40)):
+        assert [line for line in shown.splitlines() if len(line) > 40 or line.endswith("…")] == []
+        assert all(len(line.split()) > 1 for line in shown.splitlines()), shown
+
+
 def test_what_is_copied_from_a_table_is_whole() -> None:
     """UUIDs, indices and paths are not cut where something else can be left out."""
     shown = listing.info_table(crowd(), WIDTH)
