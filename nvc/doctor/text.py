@@ -18,7 +18,7 @@ _READING = (FAILED, UNKNOWN, WARNING, OK)
 def report(
     results: tuple[Result, ...], everything: bool = False, colour: bool = False, width: int = 0
 ) -> str:
-    """The findings that are problems, with `everything` those that are none too; at the end one line of counts.
+    """The findings that are problems, with `everything` also of checks without problems; then a line of counts.
 
     With `colour` the status is in colour and what to run in bold, for a terminal. Sentences are folded at `width`
     columns, 0: not at all; commands never are, so that they can be copied.
@@ -26,7 +26,7 @@ def report(
     lines = []
     for result in results:
         problems = [finding for finding in result.findings if finding.status != OK]
-        for finding in problems if not everything else problems or result.findings[:1]:
+        for finding in problems if not everything else problems or dict.fromkeys(result.findings):
             lines += _lines(result.check.name, finding, colour, width)
     lines.append(summary(results))
     return "".join(f"{line}\n" for line in lines)

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import run
 
-from nvc.doctor import FAILED, Check, Finding, Result, text
+from nvc.doctor import FAILED, OK, Check, Finding, Result, text
 from nvc_cli import boot, output
 from nvc_cli.main import CONTEXT, tree
 from nvc_cli.options import HOT
@@ -232,6 +232,12 @@ def test_a_container_without_a_name(call: Call, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("nvc.kernel.privileges.reduce", lambda *_: None)  # this process goes on to other tests
     code, out, said = call("doctor --container ''")
     assert (code, out) == (1, "") and "find container: want a process id, or the name or id" in said
+
+
+def test_doctor_names_each_thing_that_is_well() -> None:
+    found = tuple(Finding(OK, f"/dev/nvidia{number} is there") for number in (0, 1, 1))
+    shown = text.report((Result(Check("a.b", "title", lambda _: ()), found),), everything=True)
+    assert [line.split()[2] for line in shown.splitlines()[:-1]] == ["/dev/nvidia0", "/dev/nvidia1"]
 
 
 def test_doctor_in_colour() -> None:
