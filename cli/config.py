@@ -15,12 +15,11 @@ from nvc.request.config import PATHS, ConfigError, check_file
 from nvc.request.config.file import examine, refusal, written
 from nvc.request.config.origins import DEFAULT, Setting, settings, split
 from nvc_cli import output
-from nvc_cli.main import Commands, examples, flag, format_option, program_of, value
+from nvc_cli.main import Commands, examples, filled, flag, format_option, program_of, value
 
 ROOT = ("nvidia-container-cli", "root")
-_FILE = value("--file", "named", "FILE", "Use FILE instead of the active configuration.", type=click.Path())
-
-
+_FILE = value("--file", "named", "FILE", "Use FILE instead of the active configuration.", type=click.Path(),
+              callback=filled)  # fmt: skip
 _KEY = click.argument("name", metavar="KEY", shell_complete=lambda *words: complete_keys(*words))
 _DRY_RUN = flag("--dry-run", "Show what would change, and change nothing.")
 
@@ -195,7 +194,7 @@ def assigned(old: str, path: str, keys: tuple[str, ...], text: str) -> str:
 
 
 @config.command(**examples("nvc-cli config check", "nvc-cli config check /tmp/new.toml"))
-@click.argument("named", default="", metavar="[FILE]", type=click.Path())
+@click.argument("named", default="", metavar="[FILE]", type=click.Path(), callback=filled)
 @format_option("text")
 @click.pass_context
 def check(ctx: click.Context, named: str, form: str) -> None:

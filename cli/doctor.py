@@ -18,7 +18,7 @@ from nvc.doctor.kubernetes.cluster import Node
 from nvc.kernel import LinuxKernel, privileges
 from nvc.model.request import place
 from nvc_cli import arguments, output
-from nvc_cli.main import command, flag, format_option, value
+from nvc_cli.main import command, filled, flag, format_option, value
 from nvc_cli.parse import Values
 
 
@@ -43,9 +43,10 @@ def _containers(_: click.Context, __: click.Parameter, begun: str) -> list[Compl
 )
 @value("--container", "ID|PID", "Check this running container.", default=None, shell_complete=_containers)
 @flag("--kubernetes", "Check this Kubernetes node and its plugin.")
-@value("--claim", "NAMESPACE/NAME", "Also check this claim of a pod on this node. Implies --kubernetes.")
+@value("--claim", "NAMESPACE/NAME", "Also check this claim of a pod on this node. Implies --kubernetes.",
+       callback=filled)  # fmt: skip
 @value("--kubeconfig", "FILE", "With --kubernetes: how to reach the API server. Default: the pod's account.",
-       type=click.Path(dir_okay=False))  # fmt: skip
+       type=click.Path(dir_okay=False), callback=filled)  # fmt: skip
 @value("--state-dir", "DIR", "With --kubernetes: where the plugin keeps its state.",
        default="/var/lib/nvc/kubernetes")  # fmt: skip
 @format_option("text", "table")
@@ -53,7 +54,7 @@ def _containers(_: click.Context, __: click.Parameter, begun: str) -> list[Compl
 @flag("--strict", "Exit 1 for warnings too.")
 @flag("--list", "listing", "List the checks.")
 @value("--bundle", "FILE", "Also write an archive to send with a request for help.",
-       type=click.Path(dir_okay=False))  # fmt: skip
+       type=click.Path(dir_okay=False), callback=filled)  # fmt: skip
 @flag("--unmasked", "With --bundle: do not mask names of hosts, users and devices.")
 @click.argument("checks", metavar="[CHECK...]", nargs=-1, shell_complete=_names)
 @click.pass_context

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from nvc.base.errors import InputError, UsageError
 from nvc.base.program import Silent
@@ -278,6 +279,14 @@ def value(*words: str, default: Any = "", **more: Any) -> Callable[[Any], Any]:
     """An option with a value: its names, what the value is called, and its help, which also has the default."""
     *names, metavar, text = words
     return click.option(*names, default=default, show_default=bool(default), metavar=metavar, help=text, **more)
+
+
+def filled(ctx: click.Context, param: click.Parameter, found: Any) -> Any:
+    """A value that must not be empty: it is then a variable of a script that was not set. Raises InputError."""
+    if found == "" and ctx.get_parameter_source(param.name or "") is ParameterSource.COMMANDLINE:
+        raise InputError(param.opts[0] if param.opts[0][0] == "-" else str(param.metavar), cause="empty",
+                         hint="leave it out for the default")  # fmt: skip
+    return found
 
 
 def values(*words: str, **more: Any) -> Callable[[Any], Any]:

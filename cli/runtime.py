@@ -14,7 +14,7 @@ from nvc.frontends.engines import link as links
 from nvc.frontends.engines.change import Change
 from nvc.frontends.engines.registered import ENGINES, having
 from nvc_cli import output
-from nvc_cli.main import Commands, examples, flag, program_of, value
+from nvc_cli.main import Commands, examples, filled, flag, program_of, value
 
 _Work: TypeAlias = tuple[list[Change], tuple[str, str], tuple[str, ...]]
 
@@ -35,13 +35,14 @@ def runtime() -> None:
 @click.option("--engine", required=True, type=click.Choice(tuple(ENGINES)), help="The engine to configure.")
 @flag("--dry-run", "Show what would change, and change nothing.")
 @flag("--remove", "Undo an earlier `configure`. Repeat --hook-link and --hook-dir to undo them too.")
-@value("--config", "FILE", "The engine's configuration file, if not the default.")
+@value("--config", "FILE", "The engine's configuration file, if not the default.", callback=filled)
 @flag("--set-as-default", "default", "Use the runtime for containers that name none.")
 @value("--runtime-name", "NAME", "Name of the runtime.", default="nvc")
-@value("--runtime-path", "PATH", "Path of nvc-runtime. Default: beside nvc-cli.")
-@value("--hook-dir", "DIR", f"{', '.join(having('hook_dir'))}: register the hook in DIR, not the runtime.")
-@value("--hook-link", "DIR", "docker: link nvc-hook in DIR under NVIDIA's name, as packages do.")
-@value("--drop-in", "FILE", "containerd 2.1 and newer: the drop-in, if not conf.d/99-nvc.toml.")
+@value("--runtime-path", "PATH", "Path of nvc-runtime. Default: beside nvc-cli.", callback=filled)
+@value("--hook-dir", "DIR", f"{', '.join(having('hook_dir'))}: register the hook in DIR, not the runtime.",
+       callback=filled)  # fmt: skip
+@value("--hook-link", "DIR", "docker: link nvc-hook in DIR under NVIDIA's name, as packages do.", callback=filled)
+@value("--drop-in", "FILE", "containerd 2.1 and newer: the drop-in, if not conf.d/99-nvc.toml.", callback=filled)
 @flag("--cdi", "Have the engine read CDI specifications.")
 @click.pass_context
 def configure(ctx: click.Context, /, engine: str, dry_run: bool, remove: bool, **given: Any) -> None:

@@ -9,7 +9,7 @@ import click
 
 from nvc.base.errors import InitializationError, InputError
 from nvc_cli import completion, output
-from nvc_cli.main import Seconds, flag, program_of, value
+from nvc_cli.main import Seconds, filled, flag, program_of, value
 from nvc_cli.vgpu_group import FORMAT, command, operator_kernel
 from nvc_cli.vgpu_report import OFTEN, Progress
 
@@ -25,7 +25,7 @@ def _state() -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 @command("advise", "nvc-cli vgpu advise", "nvc-cli vgpu advise 0 --trusted --seconds 10")
-@click.argument("gpu", metavar="[GPU]", default="", shell_complete=completion.devices)
+@click.argument("gpu", metavar="[GPU]", default="", callback=filled, shell_complete=completion.devices)
 @flag("--trusted", "Tenants trust each other: also consider concurrent, where a fault of one ends all.")
 @value("--seconds", "SECONDS", "Duration of the measurement.", default=2.0, type=Seconds(0.2, 3600))
 @FORMAT

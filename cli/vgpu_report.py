@@ -14,7 +14,7 @@ from nvc.base.errors import InputError, counted
 from nvc.base.files import closing
 from nvc.base.program import INTERRUPTED, put
 from nvc_cli import completion, output
-from nvc_cli.main import Seconds, program_of, value
+from nvc_cli.main import Seconds, filled, program_of, value
 from nvc_cli.vgpu_group import FORMAT, command, everybody, operator_kernel
 
 MOST_READINGS = 100_000
@@ -66,7 +66,7 @@ class Progress:
 @click.argument("names", metavar="[SLICE...]", nargs=-1, shell_complete=completion.slices)
 @value("--seconds", "SECONDS", "Duration of the measurement.", default=10.0, type=Seconds(0.2, 86400))
 @value("--interval", "SECONDS", "Time between two readings.", default=0.2, type=Seconds(0.05, 3600))
-@value("--output", "path", "FILE.svg", "Draw utilization over time into this file.")
+@value("--output", "path", "FILE.svg", "Draw utilization over time into this file.", callback=filled)
 @FORMAT
 @click.pass_context
 def report_command(

@@ -234,6 +234,16 @@ def test_a_container_without_a_name(call: Call, monkeypatch: pytest.MonkeyPatch)
     assert (code, out) == (1, "") and "find container: want a process id, or the name or id" in said
 
 
+@pytest.mark.parametrize("words", [
+    "vgpu advise ''", "vgpu report --output ''", "config show --file ''", "config check ''", "doctor --bundle ''",
+    "doctor --claim=", "runtime configure --engine docker --dry-run --config ''",
+])  # fmt: skip
+def test_a_variable_of_a_script_that_was_not_set(call: Call, words: str) -> None:
+    """An empty value is not the default: it could be another device or file than was meant."""
+    code, out, said = call(words)
+    assert (code, out) == (1, "") and ": empty; leave it out for the default" in said, said
+
+
 def test_doctor_names_each_thing_that_is_well() -> None:
     found = tuple(Finding(OK, f"/dev/nvidia{number} is there") for number in (0, 1, 1))
     shown = text.report((Result(Check("a.b", "title", lambda _: ()), found),), everything=True)
