@@ -11,6 +11,8 @@ from nvc.base.types import Any, Callable
 
 BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
 WIDTH = 80  # columns where standard output is no terminal
+LONG = 2.0  # seconds; for less, progress is not worth looking at
+OFTEN = 0.2  # seconds between two lines of it
 
 
 class OutputError(NvcError, code="NVC-2201", stage="output", hint="redirect it elsewhere"):
@@ -25,6 +27,37 @@ def write(text: str) -> None:
         raise
     except OSError as error:
         raise OutputError.of("write", "standard output", error) from None
+
+
+class Line:
+    """One line for who waits, where standard error is a terminal: written again and again, and removed at last."""
+
+    def __init__(self, wanted: bool = True) -> None:
+        dumb = posix.environ.get(b"TERM", b"dumb") == b"dumb"
+        self._wanted = wanted and not dumb and posix.isatty(2)
+        self._told = -OFTEN
+
+    @property
+    def room(self) -> int:
+        """The columns of it."""
+        return min(columns(2), WIDTH) - len("^C") - 1  # or what a terminal echoes begins a new line
+
+    def tell(self, at: float, text: str) -> None:
+        """`text`, unless the last one is new; `at` are the seconds that have passed."""
+        if self._wanted and at - self._told >= OFTEN:
+            self._told = at
+            self._put(f"\r{text[: self.room]}\x1b[K")
+
+    def end(self) -> None:
+        """Leave nothing of it."""
+        if self._told >= 0:
+            self._put("\r\x1b[K")
+
+    def _put(self, text: str) -> None:
+        try:
+            put(2, text)
+        except OSError:
+            self._wanted = False  # nobody looks any more
 
 
 #: Set by `nvidia-ctk --quiet`: standard error has errors alone.

@@ -11,7 +11,7 @@ from nvc.base.errors import InitializationError, InputError
 from nvc_cli import completion, output
 from nvc_cli.main import Seconds, filled, flag, program_of, value
 from nvc_cli.vgpu_group import FORMAT, command, operator_kernel
-from nvc_cli.vgpu_report import OFTEN, Progress
+from nvc_cli.vgpu_report import Progress
 
 
 def _state() -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -46,8 +46,8 @@ def advise_command(ctx: click.Context, gpu: str, trusted: bool, seconds: float, 
     begin = time.monotonic()
     try:
         while (left := begin + seconds - time.monotonic()) > 0:
-            progress.tell(seconds - left, len(picture.everybody))
-            time.sleep(min(left, OFTEN))
+            progress.measured(seconds - left, len(picture.everybody))
+            time.sleep(min(left, output.OFTEN))
     finally:
         progress.end()
     picture = watcher.look()

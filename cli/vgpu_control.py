@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -100,7 +102,23 @@ def _bring_back(tenant: SliceStatus, name: str, devices: tuple[str, ...]) -> Non
         raise InputError("pause slice", tenant.name, f"it is {tenant.state}", "`resume` brings it back")
     if devices:
         raise InputError("--device", devices[0], "a suspended slice comes back as a whole", "leave --device out")
-    resume(tenant.entry.key, tenant.name, PATIENCE)
+    with _telling(tenant.name) as tell:
+        resume(tenant.entry.key, tenant.name, PATIENCE, tell)
+
+
+@contextmanager
+def _telling(name: str) -> Iterator[Callable[[float, str], None]]:
+    """What tells, while it takes long, that a slice is on its way."""
+    line = output.Line()
+
+    def tell(at: float, state: str) -> None:
+        if at > output.LONG:
+            line.tell(at, f"slice {name} is {state}: {at:.0f} s")
+
+    try:
+        yield tell
+    finally:
+        line.end()
 
 
 @command("suspend", "nvc-cli vgpu suspend web", "nvc-cli vgpu resume web")
@@ -116,7 +134,8 @@ def suspend_command(ctx: click.Context, slice_name: str) -> None:
     from nvc.slices.store.status import find
 
     tenant = find(everybody(ctx, operator_kernel()), slice_name)
-    suspend(tenant.entry.key, tenant.name, PATIENCE)
+    with _telling(tenant.name) as tell:
+        suspend(tenant.entry.key, tenant.name, PATIENCE, tell)
 
 
 _pausing("pause", "Stop a slice's kernels. Where the shim keeps time, only new launches wait.")

@@ -18,44 +18,23 @@ from nvc_cli.main import Seconds, filled, program_of, value
 from nvc_cli.vgpu_group import FORMAT, command, everybody, operator_kernel
 
 MOST_READINGS = 100_000
-LONG = 2.0  # seconds; for less, progress is not worth looking at
-OFTEN = 0.2  # seconds between two lines of it
-WIDTH = 80  # columns of it at most
 _ELSEWHERE = "name a file that can be written, in a directory that is there"
 _WRITE = posix.O_WRONLY | posix.O_NOFOLLOW | posix.O_CLOEXEC
 
 
-class Progress:
-    """One line on standard error that tells how far a measurement is, where that is a terminal."""
+class Progress(output.Line):
+    """How far a measurement is."""
 
     def __init__(self, seconds: float) -> None:
+        super().__init__(seconds > output.LONG)
         self._seconds = seconds
-        dumb = posix.environ.get(b"TERM", b"dumb") == b"dumb"
-        self._wanted = seconds > LONG and not dumb and posix.isatty(2)
-        self._told = -OFTEN
 
-    def tell(self, at: float, slices: int) -> None:
+    def measured(self, at: float, slices: int) -> None:
         """The measurement has come to `at` seconds, and so many slices have been measured."""
-        if not self._wanted or at - self._told < OFTEN:
-            return
-        self._told = at
-        width = min(output.columns(2), WIDTH) - len("^C") - 1  # or what a terminal echoes begins a new line
         text = f" {at:.0f} of {self._seconds:g} s, {counted(slices, 'slice')} measured"
-        room = max(width - len(text) - 2, 0)
-        filled = min(int(room * at / self._seconds), room)
-        bar = f"[{'#' * filled}{'.' * (room - filled)}]"
-        self._put(f"\r{bar}{text}"[: width + 1])
-
-    def end(self) -> None:
-        """Leave nothing of it."""
-        if self._told >= 0:
-            self._put("\r\x1b[K")
-
-    def _put(self, text: str) -> None:
-        try:
-            put(2, text)
-        except OSError:
-            self._wanted = False  # nobody looks any more
+        room = max(self.room - len(text) - 2, 0)
+        done = min(int(room * at / self._seconds), room)
+        self.tell(at, f"[{'#' * done}{'.' * (room - done)}]{text}")
 
 
 @command(
@@ -102,7 +81,7 @@ def report_command(
         check_writable(path)  # before a day is spent on what nothing can take
     progress = Progress(seconds)
     try:
-        tracks, looked = watch(kernel, keys, seconds, interval, progress.tell)
+        tracks, looked = watch(kernel, keys, seconds, interval, progress.measured)
     finally:
         progress.end()
     made = {"seconds": looked, "tracks": [track.document() for track in tracks]}

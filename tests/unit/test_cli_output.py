@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from nvc.slices.client import suspend as client
+from nvc_cli import output, vgpu_control
 from nvc_cli.output import OutputError, one_of_many
 from nvc_cli.vgpu_report import check_writable, write_file
 
@@ -55,6 +58,28 @@ def test_a_file_and_a_pipe(tmp_path: Path) -> None:
         assert reader.read() == b"piped"
     with pytest.raises(OutputError, match="no such file or directory"):
         check_writable(str(tmp_path / "none/shares.svg"))
+
+
+def test_progress_of_a_suspension(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the third second on, five times a second, and nothing of it stays."""
+    now = 0.0
+    said: list[str] = []
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr(client, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
+    monkeypatch.setattr(
+        client.nvcd, "answer", lambda *_, **__: {"state": "suspending" if now < 2.5 else "suspended"}
+    )
+    monkeypatch.setattr(output, "put", lambda fd, text: said.append(text))
+    monkeypatch.setattr(output.posix, "isatty", lambda fd: True)
+    monkeypatch.setattr(output, "columns", lambda fd: 80)
+    monkeypatch.setitem(output.posix.environ, b"TERM", b"xterm")
+    with vgpu_control._telling("web") as tell:
+        client.suspend("key", "web", 600, tell)
+    assert len(said) == 4 and said[0].startswith("\rslice web is suspending: 2 s") and said[-1] == "\r\x1b[K"
 
 
 def test_documents_that_follow_each_other() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from nvc.model.slices.entry import RegistryError
 from nvc.model.slices.suspension import RESUMING, SUSPENDED, SUSPENDING
@@ -13,22 +14,28 @@ PAUSE = 0.05  # seconds between two looks at how it goes
 RUNNING = "running"
 
 
-def suspend(key: str, name: str, timeout: float) -> None:
+#: Told again and again meanwhile: the seconds that have passed, and the state of the slice.
+Tell = Callable[[float, str], None]
+
+
+def suspend(key: str, name: str, timeout: float, tell: Tell) -> None:
     """Have the memory of a slice taken off its GPUs. Raises RegistryError."""
-    _wait("suspend slice", "suspend", SUSPENDED, key, name, timeout)
+    _wait("suspend slice", "suspend", SUSPENDED, key, name, timeout, tell)
 
 
-def resume(key: str, name: str, timeout: float) -> None:
+def resume(key: str, name: str, timeout: float, tell: Tell) -> None:
     """Have it brought back. Raises RegistryError."""
-    _wait("resume slice", "unsuspend", RUNNING, key, name, timeout)
+    _wait("resume slice", "unsuspend", RUNNING, key, name, timeout, tell)
 
 
-def _wait(step: str, question: str, wanted: str, key: str, name: str, timeout: float) -> None:
-    end = time.monotonic() + timeout
+def _wait(step: str, question: str, wanted: str, key: str, name: str, timeout: float, tell: Tell) -> None:
+    begin = time.monotonic()
     silent = RegistryError(step, name, hint=f"{TO_START}; it brings back what was on its way")
     answer = nvcd.answer(silent, question, key=key)
     while answer.get("state") in (SUSPENDING, RESUMING):
-        if time.monotonic() > end:
+        passed = time.monotonic() - begin
+        tell(passed, str(answer["state"]))
+        if passed > timeout:
             cause = f"it is {answer['state']} still after {timeout:.0f} s, and nvcd goes on"
             raise RegistryError(step, name, cause, f"`nvc-cli vgpu show {name}` tells what comes of it")
         time.sleep(PAUSE)
