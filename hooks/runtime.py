@@ -1,7 +1,7 @@
 """What nvc-runtime runs in a child of its own before it becomes the low-level runtime: the editing of a bundle.
 
-The static program has found the bundle and passes two absolute paths: its directory, and that of its configuration.
-A third word is the mode of a name such as nvidia-container-runtime.cdi, in place of the configuration's.
+The static program has found the bundle and passes absolute paths: of its directory, its configuration and the
+low-level runtime. A fourth word is the mode of a name such as nvidia-container-runtime.cdi; it beats the file's.
 Standard error goes to that program, which puts the one line of a failure where engines look for it.
 """
 
@@ -14,7 +14,7 @@ import nvc
 from nvc.base.errors import one_line
 from nvc.base.program import guarded, leave, programs, tell
 from nvc.base.types import NoReturn
-from nvc.frontends.runtime.edit import edit
+from nvc.frontends.runtime.edit import edit, is_gvisor
 from nvc.request.config import load
 from nvc_hooks.log import open_log
 
@@ -28,7 +28,7 @@ def main(program: str = "nvc-runtime") -> NoReturn:
     leave(guarded(program, lambda: run(*sys.argv[1:])))
 
 
-def run(bundle: str, path: str = "", mode: str = "") -> int:
+def run(bundle: str, path: str = "", runtime: str = "", mode: str = "") -> int:
     """Edit the configuration `path` of `bundle`; 0. Raises NvcError; nothing of it has changed then."""
     if bundle == "--version":  # after the low-level runtime's, in the form of its `spec:` line
         tell(1, f"nvc: {nvc.__version__}\n")
@@ -39,7 +39,7 @@ def run(bundle: str, path: str = "", mode: str = "") -> int:
     log = open_log(config.runtime_debug or config.log)
     try:
         log.step(f"{path} with {config.path or 'the default configuration'}")
-        edit(config, bundle, path, programs(), log)
+        edit(config, bundle, path, programs(), log, is_gvisor(runtime))
         return 0
     except Exception as error:
         log.error(one_line(error))

@@ -12,11 +12,12 @@ from support import run, sources
 from support.bundle import default_config
 
 from nvc.base.errors import InputError
-from nvc.frontends.runtime.edit import edit
+from nvc.frontends.runtime.edit import edit, is_gvisor
 from nvc.request.config import Config, ConfigError
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 Edited = Callable[..., dict[str, Any]]
+GVISOR = "/usr/local/bin/runsc-debug"
 
 
 class Silent:
@@ -30,14 +31,14 @@ class Silent:
 def edited(scratch: str, rootfs: Callable[[], str], driver: str, stage: str) -> Edited:
     """Factory: the configuration of a container that asks for GPUs, after nvc-runtime has had it."""
 
-    def make(*variables: str, mode: str = "jit-cdi", **fields: Any) -> dict[str, Any]:
+    def make(*variables: str, mode: str = "jit-cdi", runtime: str = "/bin/runc", **fields: Any) -> dict[str, Any]:
         document = default_config(rootfs())
         document["process"]["env"] += variables
         path = f"{scratch}/config.json"
         with open(path, "w", encoding="ascii") as out:
             json.dump(document, out)
         config = Config(root=driver, mode=mode, load_kmods=False, **fields)
-        edit(config, scratch, path, f"{stage}/bin", Silent())
+        edit(config, scratch, path, f"{stage}/bin", Silent(), is_gvisor(runtime))
         with open(path, encoding="utf-8") as file:
             found: dict[str, Any] = json.load(file)
         return found
@@ -143,6 +144,35 @@ def test_hooks_have_the_names_by_which_runtimes_know_them(
         found = edited(f"{VISIBLE}=0", mode=mode, **fields)["hooks"][kind]
         assert {(hook["path"], hook["args"][0]) for hook in found} == {(path, program)}
         assert program in run(path, "--version" if mode == "jit-cdi" else "-version").stdout
+
+
+def test_gvisor_runs_no_hooks_of_cdi(edited: Edited) -> None:
+    """So libraries are mounted under the names by which programs open them."""
+    made = edited(f"{VISIBLE}=0", runtime=GVISOR)
+    assert not hooks(made) or hooks(made) == ["simulate-proc"]
+    assert any(mount["destination"].endswith("/libcuda.so.1") for mount in made["mounts"])
+
+
+@pytest.mark.parametrize("mode", ["jit-cdi", "auto"])
+@pytest.mark.parametrize("limited", [("NVC_VGPU_MEMORY=1GiB", {}), ("A=b", {"vgpu_memory": "1GiB"})])
+def test_gvisor_has_no_slices(edited: Edited, mode: str, limited: tuple[str, dict[str, Any]]) -> None:
+    """Nothing would keep the limit: the container would have the whole GPU."""
+    variable, fields = limited
+    with pytest.raises(InputError, match="slice: gVisor runs no hook that would keep its limits"):
+        edited(f"{VISIBLE}=0", variable, mode=mode, runtime=GVISOR, **fields)
+    edited(f"{VISIBLE}=0", variable, mode=mode, **fields)
+
+
+def test_gvisor_gets_no_device_whose_specification_has_hooks(edited: Edited, scratch: str) -> None:
+    edits: dict[str, Any] = {"deviceNodes": [{"path": "/dev/null"}]}
+    hooked = {**edits, "hooks": [{"hookName": "createContainer", "path": "/bin/true"}]}
+    devices = [{"name": "plain", "containerEdits": edits}, {"name": "hooked", "containerEdits": hooked}]
+    with open(f"{scratch}/other.json", "w", encoding="ascii") as out:
+        json.dump({"cdiVersion": "0.5.0", "kind": "example.org/gpu", "devices": devices}, out)
+    how = {"mode": "auto", "runtime": GVISOR, "cdi_spec_dirs": (scratch,)}
+    assert "/dev/null" in nodes(edited(f"{VISIBLE}=example.org/gpu=plain", **how))
+    with pytest.raises(InputError, match="example.org/gpu=hooked: its specification has hooks"):
+        edited(f"{VISIBLE}=example.org/gpu=hooked", **how)
 
 
 @pytest.mark.parametrize(

@@ -129,11 +129,11 @@ static int listen_to(pid_t child, int report, char *text, size_t room)
 
 /* Runs `edit` in a child, unless there is nothing to edit. What it says goes where engines look; if it fails, so does
  * the call. */
-static void edit_bundle(const struct call *call, const char *name, const char *mode, bool usual, char **envp,
-                        void (*edit)(char **arguments, char **envp))
+static void edit_bundle(const struct call *call, const char *name, const char *mode, char *runtime,
+                        bool usual, char **envp, void (*edit)(char **arguments, char **envp))
 {
     char here[PATH_MAX], bundle[PATH_MAX], config[PATH_MAX], text[4096], cause[64], forced[16];
-    char own[] = "nvc-runtime", *arguments[] = {own, bundle, config, mode ? forced : NULL, NULL};
+    char own[] = "nvc-runtime", *arguments[] = {own, bundle, config, runtime, mode ? forced : NULL, NULL};
     struct sigaction standard = {.sa_handler = SIG_DFL}, given;
     int ends[2];
 
@@ -212,7 +212,7 @@ void runtime_run(const char *name, const char *mode, int argc, char **argv, char
     if (call.version)
         show_version(&call, name, runtime, argv, envp, edit);
     if (call.creates)
-        edit_bundle(&call, name, mode, usual, envp, edit);
+        edit_bundle(&call, name, mode, runtime, usual, envp, edit);
     execve(runtime, argv, envp);
     fail(&call, name, runtime, strerror(errno));
 }

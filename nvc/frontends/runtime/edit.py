@@ -23,10 +23,15 @@ if TYPE_CHECKING:
     from nvc.request.config import Config
 
 
-def edit(config: Config, bundle: str, path: str, programs: str, log: Log) -> bool:
+def is_gvisor(runtime: str) -> bool:
+    """Whether the low-level runtime at this path is gVisor's, under its name or with more after it."""
+    return runtime[runtime.rfind("/") + 1 :].startswith("runsc")
+
+
+def edit(config: Config, bundle: str, path: str, programs: str, log: Log, gvisor: bool = False) -> bool:
     """Edit the configuration `path` of `bundle`; whether it has been changed. Raises NvcError, nothing changed.
 
-    `programs` is the directory of nvc-hook and nvc-cdi-hook.
+    `programs` is the directory of nvc-hook and nvc-cdi-hook; `gvisor`: the runtime is_gvisor.
     """
     source = files.read_source(path)
     try:
@@ -42,7 +47,7 @@ def edit(config: Config, bundle: str, path: str, programs: str, log: Log) -> boo
         # Most containers ask for nothing: they do not wait for what only the others need.
         from nvc.frontends.runtime.give import give
 
-        give(config, document, choice, programs, log)
+        give(config, document, choice, programs, log, gvisor)
         data = exact.write(document, source.data)
     except (JsonError, Malformed) as error:
         raise ContainerError(files.STEP, source.path, error) from None

@@ -42,13 +42,17 @@ _HOOKS = {
 HOOK_ENVIRONMENT = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
 
 
-def give(config: Config, document: dict[str, Any], choice: Choice, programs: str, log: Log) -> None:
+def give(
+    config: Config, document: dict[str, Any], choice: Choice, programs: str, log: Log, gvisor: bool
+) -> None:
     """Change `document`, an OCI configuration, so that its container gets what was chosen.
 
     `programs` is the directory of nvc-hook and nvc-cdi-hook. Raises NvcError and Malformed.
     """
     kernel, spec = LinuxKernel(), Spec(document)
     request, edits = choice.request, _named(choice.names, config.cdi_spec_dirs) if choice.names else []
+    if gvisor:
+        _check_gvisor(request, choice.names, edits)
     if request is not None:
         options = driver_options(config, request.imex_channels)
         facts = discover(kernel, options)
@@ -64,7 +68,7 @@ def give(config: Config, document: dict[str, Any], choice: Choice, programs: str
         else:
             _check_expressible(request)
             spec.remove_givers()
-            edits += _made(kernel, facts, request, programs, options, config, groups)
+            edits += _made(kernel, facts, request, programs, options, config, groups, gvisor)
             edits += _channels(facts, selection)
         edits += _beside(kernel, facts, choice.kinds, log)
     for part in edits:
@@ -95,6 +99,16 @@ def _check_expressible(request: Request) -> None:
     for row in VARIABLES:
         if not row.cdi and getattr(request, row.field):
             raise InputError(row.name, cause="what it asks for cannot be given by CDI", hint=MODE_HINT)
+
+
+def _check_gvisor(request: Request | None, names: tuple[str, ...], edits: Edits) -> None:
+    """Raise InputError for what hooks would do: gVisor runs none of CDI's, and calls `configure` for nvc-hook."""
+    if request is not None and request.vgpu is not None:
+        raise InputError("slice", cause="gVisor runs no hook that would keep its limits",
+                         hint="give the container whole GPUs, or take runc or crun")  # fmt: skip
+    if any(part.get("hooks") for part in edits):
+        raise InputError(names[0], cause="its specification has hooks, and gVisor runs none",
+                         hint="generate it with --disable-hook all")  # fmt: skip
 
 
 def _program(config: Config, field: str, programs: str) -> str:
@@ -183,15 +197,17 @@ def _made(
     options: DriverOptions,
     config: Config,
     with_groups: bool,
+    gvisor: bool,
 ) -> Edits:
     """The edits of a specification that names the requested devices and nothing else; none: the driver alone."""
     from nvc.frontends.cdi.document import DocumentOptions
     from nvc.frontends.cdi.generate import document_of
-    from nvc.frontends.cdi.hookspec import disabled_hooks
+    from nvc.frontends.cdi.hookspec import NAMES, disabled_hooks
 
+    disabled = disabled_hooks(config.jit_disabled_hooks, not config.disable_cuda_compat_lib_hook)
     how = DocumentOptions(
         _program(config, "cdi_hook_path", programs), strategies=("uuid",), all_device=False,
-        disabled_hooks=disabled_hooks(config.jit_disabled_hooks, not config.disable_cuda_compat_lib_hook),
+        disabled_hooks=NAMES if gvisor else disabled,
         additional_gids=with_groups and NO_GIDS not in config.jit_feature_flags,
         own_hook=True,
     )  # fmt: skip
