@@ -1,4 +1,4 @@
-"""gVisor: in the place of NVIDIA's hook it calls `nvidia-container-cli configure`, for a plain bundle."""
+"""gVisor: in the place of NVIDIA's hook it calls `nvidia-container-cli configure`, for plain bundles and Docker."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import pytest
 from support.clientdebs import CLIENTS
 from support.clients import as_the_page_says, named
-from support.engines import DRIVER, Host
+from support.engines import CONFIG_TOML, DAEMON_JSON, DRIVER, IMAGE, Host
 
 pytestmark = pytest.mark.engines
 BUNDLE = "/srv/bundle"
@@ -46,3 +46,49 @@ def test_a_bundle_with_nvidia_s_hook(host: Host, devices: str) -> None:
     host.sh(f"grep -q libcuda.so.1 {BUNDLE}/rootfs/etc/ld.so.cache")
     gpus = {"all": ["nvidia0", "nvidia1"], "1": ["nvidia1"], "none": []}[devices]
     assert seen == ["nvidia-uvm", *gpus, "nvidiactl"]
+
+
+#: Flags reach gVisor through nvc-runtime, too.
+RUNTIMES = {
+    "runsc": {"path": "/usr/local/bin/runsc", "runtimeArgs": FLAGS.split()},
+    "nvidia": {"path": "/usr/local/bin/nvidia-container-runtime", "runtimeArgs": FLAGS.split()},
+}
+BY_VARIABLE = "--runtime nvidia -e NVIDIA_VISIBLE_DEVICES"
+LIBRARY = "for at in /usr/lib*/libcuda.so.1 /usr/lib/*/libcuda.so.1; do [ ! -e $at ] || echo library; done"
+
+
+@pytest.fixture(scope="module")
+def docker(host: Host) -> None:
+    host.write("/etc/docker/daemon.json", json.dumps({**json.loads(DAEMON_JSON), "runtimes": RUNTIMES}))
+    host.write("/etc/nvc/config.toml", f'{CONFIG_TOML}[nvidia-container-runtime]\nruntimes = ["runsc"]\n')
+    host.sh("systemctl start docker")
+    host.image()
+
+
+def docker_run(host: Host, options: str) -> str:
+    return host.sh(f"docker run --rm --network none {options} {IMAGE} sh -c '{LOOK}; {LIBRARY}'").stdout
+
+
+@pytest.mark.parametrize(
+    "options, gpus",
+    [
+        ("--runtime runsc --gpus all", ["nvidia0", "nvidia1"]),
+        ("--runtime runsc --gpus device=1", ["nvidia1"]),
+        ("--runtime nvidia --gpus all", ["nvidia0", "nvidia1"]),
+        (f"{BY_VARIABLE}=1", ["nvidia1"]),
+        (f"{BY_VARIABLE}=nvidia.com/gpu=1", ["nvidia1"]),
+        (f"{BY_VARIABLE}=none", []),
+    ],
+)
+def test_docker(host: Host, docker: None, options: str, gpus: list[str]) -> None:
+    """Alone, and with nvc-runtime before it."""
+    *nodes, library = docker_run(host, options).split()
+    assert library == "library"
+    assert [node for node in nodes if node[6:].isdecimal()] == gpus
+    assert {"nvidiactl", "nvidia-uvm"} <= {*nodes}
+
+
+def test_docker_gives_no_slice(host: Host, docker: None) -> None:
+    """gVisor would start the container without its limit."""
+    with pytest.raises(AssertionError, match="nvc-runtime: input error: slice: gVisor runs no hook"):
+        docker_run(host, f"{BY_VARIABLE}=1 -e NVC_VGPU_MEMORY=1g")
