@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ AS_ROOT = "run as root to check it"
 class Fact(SimpleNamespace):
     """What was found, by the names that rows use; what was not gathered is empty.
 
-    The lines of its `seen` and `run` follow those of the row.
+    Its `seen`, `run` and `advice` follow those of the row.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -58,7 +58,8 @@ class Row:
         """The finding for this fact."""
         seen = *(line.format_map(fact) for line in self.seen), *fact.seen
         run = () if self.status == OK else (*(line.format_map(fact) for line in self.run), *fact.run)
-        return Finding(self.status, self.text.format_map(fact), seen, run, self.advice.format_map(fact))
+        advice = "; ".join(filter(None, (self.advice.format_map(fact), fact.advice)))
+        return Finding(self.status, self.text.format_map(fact), seen, run, advice)
 
 
 @dataclass(frozen=True)
@@ -181,16 +182,7 @@ def document(results: tuple[Result, ...]) -> dict[str, Any]:
                 "check": result.check.name,
                 "title": result.check.title,
                 "status": result.status,
-                "findings": [
-                    {
-                        "status": finding.status,
-                        "text": finding.text,
-                        "evidence": list(finding.evidence),
-                        "commands": list(finding.commands),
-                        "advice": finding.advice or None,
-                    }
-                    for finding in result.findings
-                ],
+                "findings": [{**asdict(found), "advice": found.advice or None} for found in result.findings],
             }
             for result in results
         ],
