@@ -68,6 +68,10 @@ class Context(Closable):
         """The path on the host of something in the driver root."""
         return inside if self.root == "/" else self.root.rstrip("/") + inside
 
+    def device(self, path: str) -> str:
+        """The path on the host of a device node."""
+        return self.host.devices.path.rstrip("/") + path
+
     @cached_property
     def host(self) -> Host:
         """The driver root and where /proc, /sys and /dev are. Raises Blocked where it cannot be opened."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import socket
 from collections.abc import Iterator
 
-from nvc.base.errors import InitializationError, PermissionDenied, counted
+from nvc.base.errors import counted
+from nvc.base.files import closing
 from nvc.discovery.containers.files import names_in
 from nvc.discovery.devices.proc import PROC, kernel_version
 from nvc.discovery.devices.sockets import SOCKETS
@@ -27,7 +29,7 @@ _XID = re.compile(r"NVRM: Xid \(([^)]{1,64})\): ([0-9]{1,4}),?(.{0,160})")
 
 
 def _root(context: Context) -> Iterator[Fact]:
-    fact = Fact(root=context.root, config=context.config.path or "the default one")
+    fact = Fact(root=context.root, config=context.config.path or "/etc/nvc/config.toml")
     try:
         fact.kind = ", a simulated driver" if context.host.simulated else ""
     except Blocked:
@@ -36,14 +38,13 @@ def _root(context: Context) -> Iterator[Fact]:
 
 
 def _module(context: Context) -> Iterator[Fact]:
-    system = context.host.system
     cards = _cards()
     yield Fact(
-        version=kernel_version(system),
+        version=kernel_version(context.host.system),
         wsl=wsl_node(context.host.devices),
         count=len(cards),
         drivers=set(cards.values()),
-        seen=[f"{address}: {holder or 'no kernel driver'}" for address, holder in cards.items()],
+        seen=[f"{address}: {driver or 'no kernel driver'}" for address, driver in cards.items()],
     )
 
 
@@ -59,40 +60,33 @@ def _cards() -> dict[str, str]:
 
 
 def _modules(context: Context) -> Iterator[Fact]:
-    version = context.module
-    yield Fact(uvm="nvidia-uvm" in context.majors, root=context.host.system.path.rstrip("/"))
-    for name in ("nvidia_uvm", "nvidia_modeset"):
-        content = context.host.system.read_optional(f"/sys/module/{name}/version", 256) or b""
-        other = content.decode("ascii", "replace").strip()
-        yield Fact(uvm=True, name=name, version=version, other=other if other != version else "")
+    content = context.host.system.read_optional("/sys/module/nvidia_uvm/version", 256) or b""
+    version, uvm = context.module, content.decode("ascii", "replace").strip()
+    yield Fact(missing="nvidia-uvm" not in context.majors, version=version, uvm=uvm if uvm != version else "")
 
 
 def _nvml(context: Context) -> Iterator[Fact]:
     facts, error, seconds = context.asked
-    if facts is not None:
-        yield Fact(slow=seconds > SLOW, seconds=seconds)
-        yield Fact(driver=facts.driver_label, cuda=facts.cuda_version, count=len(facts.gpus),
-                   gpus=counted(len(facts.gpus), "GPU"), ms=seconds * 1000)  # fmt: skip
-        ldconfig = "ldconfig" if context.root == "/" else f"ldconfig -r {context.root}"
-        for text in facts.warnings:
-            yield Fact(warning=text, run=[ldconfig] if "loader cache" in text else [])
-    elif error is not None:
+    if error is not None:
         text = f"{error.step}: {': '.join(str(part) for part in (error.path, error.cause) if part)}"
-        rights = os.geteuid() and isinstance(error, InitializationError) and "start the driver" in error.step
-        yield Fact(
-            text=text,
-            root=context.root,
-            rights=rights or isinstance(error, PermissionDenied),
-            hint=AS_ROOT if rights else error.hint,
-            run=["systemctl enable --now nvidia-persistenced", "dmesg | grep NVRM"] if "timed out" in text else [],
-        )
+        late = ["systemctl enable --now nvidia-persistenced", "dmesg | grep NVRM"] if "timed out" in text else []
+        root = os.geteuid() == 0
+        yield Fact(text=text, user=not root, seen=[f"driver root {context.root}"], run=late,
+                   advice=error.hint if root else AS_ROOT)  # fmt: skip
+    if facts is None:
+        return
+    yield Fact(slow=seconds > SLOW, seconds=seconds)
+    yield Fact(facts=facts, gpus=counted(len(facts.gpus), "GPU") if facts.gpus else "", ms=seconds * 1000)
+    ldconfig = "ldconfig" if context.root == "/" else f"ldconfig -r {context.root}"
+    for text in facts.warnings:
+        yield Fact(warning=text, run=[ldconfig] if "loader cache" in text else [])
 
 
 def _gpus(context: Context) -> Iterator[Fact]:
     known = {gpu.proc_dir for gpu in context.facts.gpus}
     for gpu in context.gpus:
-        yield Fact(name=os.path.basename(gpu.directory), directory=gpu.directory, excluded=gpu.excluded,
-                   shown=gpu.directory in known)  # fmt: skip
+        if gpu.directory not in known and not gpu.excluded:
+            yield Fact(name=os.path.basename(gpu.directory))
 
 
 def _firmware(context: Context) -> Iterator[Fact]:
@@ -115,30 +109,18 @@ def _services(context: Context) -> Iterator[Fact]:
 def _is_stale(path: str) -> bool:
     """Whether a socket is there, and nobody listens."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as asking:
-        try:
-            asking.connect(path)
-        except ConnectionRefusedError:
-            return True
-        except OSError:
-            pass
-    return False
+        return asking.connect_ex(path) == errno.ECONNREFUSED
 
 
 def _xid(context: Context) -> Iterator[Fact]:
-    try:
-        found = xids(kernel_log())
-    except OSError as error:
-        yield Fact(unread=(error.strerror or "").lower())
-        return
+    found = xids(kernel_log())
     facts = context.asked[0] if found else None
     answering = {gpu.bus_id.partition(":")[2].partition(".")[0] for gpu in facts.gpus} if facts else set()
     for (place, number), told in found.items():
+        last = told[-1].partition(f"): {number}")[2].strip(" ,")[:80]
         yield Fact(
-            place=place,
+            report=f"GPU {place} reported Xid {number}, {len(told)} times: {last}",
             gpu=place.removeprefix("PCI:"),
-            number=number,
-            times=len(told),
-            last=told[-1].partition(f"): {number}")[2].strip(" ,")[:80],
             program=number in OF_PROGRAMS,
             fatal=number in UNTIL_RESET,
             answers=place.rpartition("PCI:")[2].partition(":")[2] in answering,
@@ -158,22 +140,19 @@ def xids(lines: list[str]) -> dict[tuple[str, int], list[str]]:
 
 def kernel_log() -> list[str]:
     """The lines of the kernel log that are the NVIDIA driver's. Raises OSError."""
-    fd = os.open(_KMSG, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    data = b""
-    try:
+    data = bytearray()
+    with closing(os.open(_KMSG, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)) as fd:
         while len(data) < _KMSG_LIMIT:
             try:
                 part = os.read(fd, 1 << 16)  # a record of the log, or part of a file
             except BrokenPipeError:
-                continue  # records were overwritten meanwhile
+                continue  # records were overwritten in between
+            except BlockingIOError:
+                break  # that was the last one
             if not part:
                 break
             data += part
-    except BlockingIOError:
-        pass  # that was the last one
-    finally:
-        os.close(fd)
-    return [_line(line) for line in data.split(b"\n") if b"NVRM" in line]
+    return [_line(line) for line in bytes(data).split(b"\n") if b"NVRM" in line]
 
 
 def _line(record: bytes) -> str:
@@ -187,8 +166,8 @@ _MEANING = "NVIDIA's Xid catalogue says what it means"
 _RESET = f"reset the GPU while nothing uses it, or reboot; {_MEANING}"
 LOADED = (
     Check("driver.root", "the driver root of the configuration, or of --root", _root, (
-        Row(FAILED, "the driver root {root} cannot be opened", "closed", seen=("the configuration is {config}",),
-            advice="set `root` in [nvidia-container-cli] to where the driver is, or name it with --root"),
+        Row(FAILED, "the driver root {root} cannot be opened", "closed",
+            advice="set `root` in [nvidia-container-cli] of {config} to where the driver is, or use --root"),
         Row(OK, "the driver root is {root}{kind}"),
     )),
     Check("driver.module", "the kernel module nvidia, or another driver of the GPUs", _module, (
@@ -207,29 +186,28 @@ LOADED = (
             run=("modprobe nvidia",),
             advice="if that fails: is it built for this kernel (dkms status), is it signed (mokutil --sb-state)?"),
     )),
-    Check("driver.modules", "nvidia-uvm and nvidia-modeset, of the same version", _modules, (
-        Row(FAILED, "the kernel module nvidia-uvm is not loaded: CUDA cannot start", lambda it: not it.uvm,
-            seen=("no nvidia-uvm in {root}/proc/devices",), run=("modprobe nvidia-uvm", "nvidia-modprobe -u -c 0")),
-        Row(FAILED, "{name} is of driver {other}, nvidia of {version}", "other", run=("modprobe -r {name}",
-            "modprobe {name}")),
+    Check("driver.modules", "nvidia-uvm, of the same version", _modules, (
+        Row(FAILED, "the kernel module nvidia-uvm is not loaded: CUDA cannot start", "missing",
+            run=("modprobe nvidia-uvm", "nvidia-modprobe -u -c 0")),
+        Row(FAILED, "nvidia_uvm is of driver {uvm}, nvidia of {version}", "uvm",
+            run=("modprobe -r nvidia_uvm", "modprobe nvidia_uvm")),
     )),
 )  # fmt: skip
 ANSWERS = (
     Check("driver.nvml", "whether the driver answers, and how fast", _nvml, (
-        Row(UNKNOWN, "the driver cannot be asked: {text}", lambda it: it.text and it.rights, advice="{hint}"),
-        Row(FAILED, "the driver cannot be asked: {text}", "text", seen=("driver root {root}",), advice="{hint}"),
+        Row(UNKNOWN, "the driver cannot be asked: {text}", "user"),
+        Row(FAILED, "the driver cannot be asked: {text}", "text"),
         Row(WARNING, "the driver took {seconds:.1f} s to answer: container starts wait as long", "slow",
             run=("systemctl enable --now nvidia-persistenced",),
             advice="without the persistence daemon, the driver restarts for each program"),
         Row(WARNING, "{warning}", "warning"),
-        Row(OK, "driver {driver}, CUDA {cuda} answers for {gpus} in {ms:.0f} ms", "count"),
-        Row(FAILED, "driver {driver}, CUDA {cuda} has no GPU", "driver",
+        Row(OK, "driver {facts.driver_label}, CUDA {facts.cuda_version} answers for {gpus} in {ms:.0f} ms", "gpus"),
+        Row(FAILED, "driver {facts.driver_label}, CUDA {facts.cuda_version} has no GPU", "facts",
             advice="check lspci, and the kernel log: dmesg | grep NVRM"),
     )),
     Check("driver.gpus", "whether NVML lists every GPU of the kernel module", _gpus, (
-        Row(OK, "GPU {name} is excluded by the driver's configuration", "excluded"),
-        Row(FAILED, "GPU {name} is the kernel module's, but NVML does not show it", lambda it: not it.shown,
-            seen=("{directory} is there",), run=("dmesg | grep -e NVRM -e Xid",),
+        Row(FAILED, "GPU {name} is the kernel module's, but NVML does not show it",
+            run=("dmesg | grep -e NVRM -e Xid",),
             advice="it fell off the bus or did not start: reset it, or reboot"),
     )),
     Check("driver.firmware", "GSP firmware of the loaded version", _firmware, (
@@ -237,20 +215,15 @@ ANSWERS = (
             advice="install the firmware package of driver {version} (nvidia-kernel-common, firmware-nvidia-gsp)"),
     )),
     Check("driver.services", "sockets of nvidia-persistenced and nvidia-fabricmanager", _services, (
-        Row(WARNING, "{path} is stale: no service listens there", "stale", run=("rm {path}",
-            "systemctl restart {unit}")),
+        Row(WARNING, "{path} is stale: no service listens there", "stale",
+            run=("rm {path}", "systemctl restart {unit}")),
         Row(FAILED, "this machine has NVSwitches, but its fabric manager does not run: CUDA fails with error 802",
             "needed", seen=("no {path}",), run=("systemctl enable --now nvidia-fabricmanager",)),
     )),
     Check("driver.xid", "Xid errors in the kernel log", _xid, (
-        Row(UNKNOWN, "the kernel log cannot be read: {unread}", "unread", advice=AS_ROOT),
-        Row(WARNING, "GPU {place} reported Xid {number}, {times} times: {last}", "program",
-            advice="usually a bug of the program that the line names"),
-        Row(WARNING, "GPU {place} reported Xid {number}, {times} times: {last}", lambda it: not it.fatal,
-            advice=_MEANING),
-        Row(WARNING, "GPU {place} reported Xid {number}, {times} times: {last}; it answers again", "answers",
-            advice=f"if programs still fail: {_RESET}"),
-        Row(FAILED, "GPU {place} reported Xid {number}, {times} times: {last}",
-            run=("nvidia-smi --gpu-reset -i {gpu}",), advice=_RESET),
+        Row(WARNING, "{report}", "program", advice="usually a bug of the program that the line names"),
+        Row(WARNING, "{report}", lambda it: not it.fatal, advice=_MEANING),
+        Row(WARNING, "{report}; it answers again", "answers", advice=f"if programs still fail: {_RESET}"),
+        Row(FAILED, "{report}", run=("nvidia-smi --gpu-reset -i {gpu}",), advice=_RESET),
     )),
 )  # fmt: skip
