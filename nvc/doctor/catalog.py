@@ -9,7 +9,6 @@ from nvc.doctor import Check, container, contents
 from nvc.doctor.host import (
     driver,
     files,
-    installation,
     nodes,
     registrations,
     settings,
@@ -23,7 +22,7 @@ from nvc.doctor.kubernetes import node as kubernetes
 
 #: In an order in which causes come before what follows from them.
 HOST: tuple[Check, ...] = (
-    *system.CHECKS, *installation.CHECKS, *settings.FILE, *driver.LOADED, *files.CHECKS, *nodes.CHECKS,
+    *system.CHECKS, *settings.FILE, *driver.LOADED, *files.CHECKS, *nodes.CHECKS,
     *driver.ANSWERS, *settings.KEPT, *specs.CHECKS, *registrations.CHECKS, *slices.CHECKS, *suspended.CHECKS,
 )  # fmt: skip
 #: Checks of what an option must name: the option, what it names, and the checks.

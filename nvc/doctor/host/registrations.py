@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from typing import Any
 
 from nvc.discovery.containers.files import names_in, read_json, table, text
 from nvc.discovery.containers.places import places
 from nvc.doctor import FAILED, OK, WARNING, Check, Fact, Row, aside, with_systemd
 from nvc.doctor.context import Context, read_text
-from nvc.doctor.host.installation import PROGRAMS, REINSTALL
 from nvc.frontends.engines import RUNTIME, EngineError, ask, containerd, docker
-from nvc.frontends.engines.ask import DIRECTORIES, PATH
+from nvc.frontends.engines.ask import PATH
 from nvc.frontends.engines.change import document_of, value_at
 from nvc.frontends.engines.hooksd import DEFAULTS
 from nvc.frontends.engines.registered import ENGINES, Registered, Runtime, registered
@@ -32,7 +30,6 @@ NAMES = (
 _BUILT_IN = ("", "runc", "io.containerd.runc.v2", "crun", "kata", "runsc", "youki", "krun")
 _OF_DOCKERD = _BUILT_IN[:3]
 _WORDS_MAX = 1 << 20  # bytes of a command line
-_REGISTER = "then register again: nvc-cli runtime configure --engine docker --hook-link DIR"
 NO_GPUS_OPTION = (
     f"{docker.HOOK_NAME} is not on dockerd's PATH: dockerd 20.10 to 28 says: could not select device driver",
     f"dockerd 29 looks for {docker.CDI_NAME} as well, and says: {docker.NO_VENDOR}",
@@ -53,65 +50,37 @@ def _which(program: str) -> str:
     return shutil.which(program, path=PATH) or ""
 
 
-def _kinds(runtime: Runtime) -> set[str]:
-    return {kind_of(program) for program in runtime.programs}
+def _of(kind: str, runtimes: tuple[Runtime, ...]) -> list[Runtime]:
+    return [one for one in runtimes if kind in map(kind_of, one.programs)]
 
 
-def _engine(engine: str, context: Context) -> Iterator[Fact]:
+def _engine(engine: str) -> Iterator[Fact]:
     found = registered(engine)
     yield from (Fact(error=error) for error in found.problems)
     for runtime in found.runtimes:
         if not any(map(_which, runtime.programs)):
-            yield Fact(engine=engine, gone=runtime, file=runtime.file, run=_remove(engine, runtime))
+            yield Fact(engine=engine, gone=runtime, run=_remove(engine, runtime))
     known = {runtime.name for runtime in found.runtimes}
     if found.default not in known and found.default not in _BUILT_IN and not _which(found.default):
         yield Fact(engine=engine, unregistered=found.default, file=found.file)
-    yield from _two_toolkits(engine, found)
-    names = [runtime.name for runtime in found.runtimes if _kinds(runtime) - {OTHER}]
-    fact = Fact(names=", ".join(names) or "none")
-    if engine == "docker":
-        yield from _links()
-        known_names = map(ask.on_path, (docker.HOOK_NAME, docker.CDI_NAME))
-        fact.lacks_gpus = _which("dockerd") and not any(known_names)
+    ours, theirs = _of(OURS, found.runtimes), _of(NVIDIAS, found.runtimes)
+    if ours and theirs:
+        yield Fact(engine=engine, ours=ours[0], theirs=theirs[0], run=_remove(engine, ours[0]),
+                   seen=[f"the default is {found.default or 'none of them'}"])  # fmt: skip
+    link = ask.on_path(docker.HOOK_NAME) if engine == "docker" else ""
+    if link and not os.path.exists(link):
+        yield Fact(link=link, target=os.path.realpath(link))
     if engine == "containerd":
         yield from _not_imported()
-    yield fact
+    dockerd = engine == "docker" and _which("dockerd")
+    yield Fact(names=", ".join(one.name for one in (*ours, *theirs)) or "none",
+               lacks_gpus=dockerd and not link and not ask.on_path(docker.CDI_NAME))  # fmt: skip
 
 
 def _remove(engine: str, runtime: Runtime) -> list[str]:
     if any(os.path.basename(program) == RUNTIME for program in runtime.programs):
         return [f"nvc-cli runtime configure --engine {engine} --runtime-name {runtime.name} --remove"]
     return []
-
-
-def _two_toolkits(engine: str, found: Registered) -> Iterator[Fact]:
-    ours = [runtime for runtime in found.runtimes if OURS in _kinds(runtime)]
-    theirs = [runtime for runtime in found.runtimes if NVIDIAS in _kinds(runtime)]
-    if ours and theirs:
-        seen = [f"{one.name}: {one.programs[0]}, in {one.file}" for one in (*ours, *theirs)]
-        seen.append(f"the default is {found.default or 'none of them'}")
-        yield Fact(engine=engine, ours=ours[0], theirs=theirs[0], seen=seen, run=_remove(engine, ours[0]))
-
-
-def _remedy(program: str, file: str, after: str) -> dict[str, Any]:
-    """What to do about a file that names a program which is not there.
-
-    One of nvc's in a place of programs comes back with an installation.
-    The alternatives of a package lead there too.
-    """
-    directory, name = os.path.split(os.path.realpath(program))
-    if name in PROGRAMS and directory in DIRECTORIES:
-        return {"advice": REINSTALL}
-    return {"run": [aside(file)], "advice": after}
-
-
-def _links() -> Iterator[Fact]:
-    """The name that dockerd looks for on its PATH when `--gpus` is given, where it leads nowhere."""
-    for directory in DIRECTORIES:
-        path = f"{directory}/{docker.HOOK_NAME}"
-        if os.path.islink(path) and not os.path.exists(path):
-            yield Fact(link=path, target=os.readlink(path), ends=os.path.realpath(path),
-                       **_remedy(path, path, _REGISTER))  # fmt: skip
 
 
 def _not_imported() -> Iterator[Fact]:
@@ -125,12 +94,9 @@ def _not_imported() -> Iterator[Fact]:
 
 
 def _names(_: Context) -> Iterator[Fact]:
-    found = [path for path in map(_which, NAMES) if path]
-    ours = [path for path in found if kind_of(path) == OURS]
-    theirs = [path for path in found if kind_of(path) == NVIDIAS]
-    if ours and theirs:
-        yield Fact(ours=ours[0], theirs=theirs[0],
-                   seen=[f"{path} is {os.path.realpath(path)}" for path in (*ours, *theirs)])  # fmt: skip
+    found = {kind_of(path): path for path in map(_which, NAMES) if path}
+    if OURS in found and NVIDIAS in found:
+        yield Fact(ours=found[OURS], theirs=found[NVIDIAS])
 
 
 def _hooks(_: Context) -> Iterator[Fact]:
@@ -140,60 +106,57 @@ def _hooks(_: Context) -> Iterator[Fact]:
     for directory in dict.fromkeys(map(os.path.realpath, (*DEFAULTS, *named))):
         for path in [f"{directory}/{name}" for name in names_in(directory) if name.endswith(".json")]:
             program = value_at(read_json(path), ("hook", "path"))
-            if not isinstance(program, str) or not _which(program):
-                yield Fact(path=path, program=program, **_remedy(str(program), path, "or reinstall that program"))
-            else:
+            if isinstance(program, str) and _which(program):
                 first.setdefault(kind_of(program), path)
-    if OURS in first and NVIDIAS in first:
-        yield Fact(one=first[OURS], other=first[NVIDIAS], aside=aside(first[NVIDIAS]))
+            else:
+                calls = f"{program}, which does not exist" if isinstance(program, str) else "no program"
+                yield Fact(path=path, calls=calls)
+    ours, theirs = first.get(OURS), first.get(NVIDIAS)
+    if ours and theirs:
+        yield Fact(ours=ours, theirs=theirs, run=[aside(theirs)])
     for name, engine in engines.items():
-        for runtime in engine.runtimes:
-            other = {OURS: NVIDIAS, NVIDIAS: OURS}.keys() & _kinds(runtime)
-            files = [path for kind, path in first.items() if kind != OTHER and kind not in other]
-            if runtime.name == engine.default and other and files:
-                yield Fact(engine=name, twice=files[0], runtime=runtime.name, aside=aside(files[0]))
+        yield from _twice(name, engine, {OURS: theirs, NVIDIAS: ours})
+
+
+def _twice(name: str, engine: Registered, others: dict[str, str | None]) -> Iterator[Fact]:
+    """The default runtime of one toolkit, where there is a file of the other's for every container."""
+    for kind, path in others.items():
+        if path and engine.default in [runtime.name for runtime in _of(kind, engine.runtimes)]:
+            yield Fact(engine=name, twice=path, runtime=engine.default, run=[aside(path)])
 
 
 def _running(_: Context) -> Iterator[Fact]:
     """Docker's running containers whose runtime is registered no more, as after `runtime configure --remove`."""
-    known = {runtime.name for runtime in registered("docker").runtimes} | set(_OF_DOCKERD) | _given_to_dockerd()
-    for root in places().docker:
-        for id in names_in(f"{root}/containers"):
-            path = f"{root}/containers/{id}"
-            runtime = text(table(read_json(f"{path}/hostconfig.json")).get("Runtime"))
-            state = table(read_json(f"{path}/config.v2.json"))
-            if runtime not in known and table(state.get("State")).get("Running") is True:
-                yield Fact(name=text(state.get("Name")).lstrip("/") or id[:12], runtime=runtime, path=path,
-                           config=docker.CONFIG, run=with_systemd("systemctl reload docker"))  # fmt: skip
+    known = {runtime.name for runtime in registered("docker").runtimes}.union(_OF_DOCKERD, _words_of_dockerd())
+    for path in [f"{root}/containers/{id}" for root in places().docker for id in names_in(f"{root}/containers")]:
+        runtime = text(table(read_json(f"{path}/hostconfig.json")).get("Runtime"))
+        state = table(read_json(f"{path}/config.v2.json"))
+        if runtime not in known and table(state.get("State")).get("Running") is True:
+            yield Fact(name=text(state.get("Name")).lstrip("/"), runtime=runtime,
+                       run=with_systemd("systemctl reload docker"))  # fmt: skip
 
 
-def _given_to_dockerd() -> set[str]:
-    """The runtimes that dockerd has from its command line."""
-    found = set()
-    for pid in [int(name) for name in os.listdir("/proc") if name.isdigit()]:
-        if read_text(f"/proc/{pid}/comm") == "dockerd":
-            try:
-                words = read(pid, "cmdline", _WORDS_MAX).decode("utf-8", "replace").replace("=", "\0").split("\0")
-            except OSError:  # it has ended, or is another's that is called so and does not answer
-                continue
-            found |= {name for option, name in zip(words, words[1:]) if option == "--add-runtime"}
-    return found
+def _words_of_dockerd() -> list[str]:
+    """Its command line can name runtimes: --add-runtime NAME=PROGRAM."""
+    try:
+        words = read(int(read_text("/run/docker.pid")), "cmdline", _WORDS_MAX)
+    except (OSError, ValueError):  # it does not run
+        return []
+    return words.decode("utf-8", "replace").replace("=", "\0").split("\0")
 
 
-_RESTART = "take it out of {file}; then restart {engine}"
 _ENGINE = (
     Row(FAILED, "{error.path}: {error.step}: {error.cause}", "error",
         advice="correct it: the engine cannot start with this file"),
-    Row(FAILED, "{engine}: runtime {gone.name} of {file} is {gone.programs[0]}, which does not exist", "gone",
-        advice=f"install it, or {_RESTART}"),
+    Row(FAILED, "{engine}: runtime {gone.name} of {gone.file} is {gone.programs[0]}, which does not exist", "gone",
+        advice="install it, or take it out of {gone.file}; then restart {engine}"),
     Row(FAILED, "{engine}: the default runtime {unregistered} of {file} is not registered", "unregistered",
         run=("nvc-cli runtime configure --engine {engine} --runtime-name {unregistered}",),
         advice="or take the default out of {file}; then restart {engine}"),
-    Row(WARNING, f"{{engine}}: two toolkits are registered, {{ours.name}} ({OURS}) and {{theirs.name}} ({NVIDIAS})",
-        "theirs", advice=f"keep one: the command takes {OURS} out; for the other, remove "
-        "{theirs.name} from {theirs.file}"),
+    Row(WARNING, "{engine}: two toolkits are registered, {ours.name} (nvc) and {theirs.name} (NVIDIA's)", "theirs",
+        advice="keep one: the command takes nvc out; for the other, remove {theirs.name} from {theirs.file}"),
     Row(FAILED, "{link} leads to {target}, which does not exist: docker run --gpus fails", "link",
-        seen=("it ends at {ends}",), advice="{advice}"),
+        advice="install that program again, or remove the link"),
     Row(FAILED, "containerd does not read {unread}: {main} does not import it", "unread",
         run=("nvc-cli runtime configure --engine containerd", "systemctl restart containerd")),
     Row(OK, "runtimes for GPUs: {names}; docker run --gpus is not set up", "lacks_gpus", seen=NO_GPUS_OPTION),
@@ -202,7 +165,7 @@ _ENGINE = (
 
 
 def _of_engine(name: str) -> Check:
-    return Check(f"engines.{name}", ENGINES[name].checked, lambda context: _engine(name, context), _ENGINE)
+    return Check(f"engines.{name}", ENGINES[name].checked, lambda _: _engine(name), _ENGINE)
 
 
 CHECKS = (
@@ -212,17 +175,14 @@ CHECKS = (
             "options", advice="make all names belong to one toolkit: update-alternatives --config NAME"),
     )),
     Check("engines.hooks", "files of hooks.d: their programs, two toolkits", _hooks, (
-        Row(FAILED, "{path} is not a hook: it names no program", lambda it: it.path and not it.program),
-        Row(FAILED, "{path} calls {program}, which does not exist: containers do not start", "path",
-            advice="{advice}"),
-        Row(FAILED, "two toolkits have a hook for every container: {one} and {other}", "one", run=("{aside}",),
+        Row(FAILED, "{path} calls {calls}: containers do not start", "path",
+            advice="install that program again, or move the file away"),
+        Row(FAILED, "two toolkits have a hook for every container: {ours} and {theirs}", "ours",
             advice="keep one of the two files"),
-        Row(FAILED, "{engine}: containers get GPUs twice, by {twice} and by the default runtime {runtime}",
-            run=("{aside}",)),
+        Row(FAILED, "{engine}: containers get GPUs twice, by {twice} and by the default runtime {runtime}"),
     )),
     Check("engines.running", "Docker's running containers: whether their runtime is registered", _running, (
         Row(WARNING, "docker: the container {name} runs with the runtime {runtime}, which is registered no more",
-            seen=("{config} does not name {runtime}, {path}/hostconfig.json does",),
             run=("nvc-cli runtime configure --engine docker --runtime-name {runtime}",),
             advice="after its next start, dockerd can neither stop nor start it: register it, or end it now"),
     )),

@@ -1,4 +1,4 @@
-"""The configuration of nvc, and what it keeps until the next boot: the inventory and journals."""
+"""This installation: its programs, its configuration, and what it keeps until the next boot."""
 
 from __future__ import annotations
 
@@ -16,32 +16,36 @@ from nvc.doctor import AS_ROOT, FAILED, OK, UNKNOWN, WARNING, Check, Fact, Row, 
 from nvc.doctor.context import Context
 from nvc.request.config import PATHS, check_file
 
+PROGRAMS = ("nvc-cli", "nvc-hook", "nvc-cdi-hook", "nvc-runtime")
+REINSTALL = "install nvc again: `make install`, or the package"
 _PLUGINS = "/var/lib/kubelet/device-plugins"
 
 
+def _programs(context: Context) -> Iterator[Fact]:
+    for path in [f"{context.programs}/{name}" for name in PROGRAMS if context.programs]:
+        if not os.access(path, os.X_OK):
+            yield Fact(missing=path)
+    yield Fact(directory=context.programs)
+
+
 def _file(context: Context) -> Iterator[Fact]:
-    config, failure = context.config, context.config_error
-    if failure is not None:
-        yield Fact(error=failure, means="no container starts while the file is invalid",
-                   advice=failure.hint,
-                   run=[failure.hint] if failure.hint.startswith("ch") else [])  # fmt: skip
-        return
-    there = [path for path in PATHS if os.path.exists(path)]
-    yield Fact(used=config.path, other=there[1] if len(there) > 1 else "")
-    wrong = check_file(config.path)[1] if config.path else ()
-    for one in wrong:
-        yield Fact(error=one, means="programs that use this value do not start", advice=one.hint)
-    for text in config.warnings:
-        if not any(str(one.cause) in text for one in wrong):
-            yield Fact(warning=text)
+    used, *others = [path for path in PATHS if os.path.exists(path)] or [""]
+    warnings, errors = check_file(used) if used else ((), ())
+    for error in errors:
+        yield Fact(error=error, run=[error.hint] if error.hint.startswith("ch") else [], advice=error.hint)
+    yield from (Fact(warning=text) for text in warnings)
+    yield from (Fact(other=path, used=used) for path in others)
+    yield Fact(used=used)
 
 
 def _device_rules(context: Context) -> Iterator[Fact]:
-    yield Fact(off=context.config.no_cgroups and os.geteuid() == 0, path=context.config.path)
+    if context.config.no_cgroups and os.geteuid() == 0:
+        yield Fact(path=context.config.path)
 
 
 def _environment(context: Context) -> Iterator[Fact]:
-    yield Fact(open=context.config.accept_environment_unprivileged and os.path.isdir(_PLUGINS), plugins=_PLUGINS)
+    if context.config.accept_environment_unprivileged and os.path.isdir(_PLUGINS):
+        yield Fact(plugins=_PLUGINS)
 
 
 def _directory(context: Context) -> Iterator[Fact]:
@@ -50,29 +54,27 @@ def _directory(context: Context) -> Iterator[Fact]:
         status = os.lstat(path)
     except FileNotFoundError:
         return
-    yield Fact(
-        path=path,
-        hidden=os.geteuid() != 0 and path == SYSTEM,
-        file=not stat.S_ISDIR(status.st_mode),
-        owner=status.st_uid if status.st_uid != os.geteuid() else "",
-        mode=f"{stat.S_IMODE(status.st_mode):04o}" if status.st_mode & 0o022 else "",
-        aside=aside(path),
-    )
+    if os.geteuid() != 0 and path == SYSTEM:
+        yield Fact(path=path, hidden=True)
+    elif not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        yield Fact(path=path, problem="is not a directory of this user", run=[aside(path)])
+    elif status.st_mode & 0o022:
+        mode = stat.S_IMODE(status.st_mode)
+        yield Fact(path=path, problem=f"can be written by others (mode {mode:04o})", run=[f"chmod 700 {path}"])
 
 
 def _journals(context: Context) -> Iterator[Fact]:
     left = []
     for base in (f"{context.runtime_directory}/containers", f"{STATE}/containers"):
-        for name in [name for name in names_in(base) if not name.startswith(".")]:
-            records = _left(f"{base}/{name}")
+        for path in [f"{base}/{name}" for name in names_in(base) if not name.startswith(".")]:
+            records = _left(path)
             rootfs, whole = kept(records)
             if rootfs and not whole:
-                yield Fact(rootfs=rootfs, quoted=shlex.quote(rootfs), journal=f"{base}/{name}")
+                yield Fact(rootfs=rootfs, quoted=shlex.quote(rootfs))
             elif records and not rootfs:
-                left.append(f"{base}/{name}")
+                left.append(path)
     if left:
-        more = f" and {len(left) - 1} more say" if len(left) > 1 else " says"
-        yield Fact(journal=left[0], more=more, seen=first(left), run=[aside(path) for path in left])
+        yield Fact(journal=left[0], seen=first(left), run=[aside(path) for path in left])
 
 
 def _left(path: str) -> bytes:
@@ -86,8 +88,13 @@ def _left(path: str) -> bytes:
 
 
 FILE = (
+    Check("install.programs", "the programs of this installation", _programs, (
+        Row(FAILED, "{missing} is not a program: the installation is incomplete", "missing", advice=REINSTALL),
+        Row(OK, "programs are in {directory}", "directory"),
+        Row(UNKNOWN, "this code is not installed anywhere: there are no programs beside it"),
+    )),
     Check("config.file", "the configuration file: readable, valid, no unknown keys", _file, (
-        Row(FAILED, "{error.path}: {error.step}: {error.cause}", "error", seen=("{means}",), advice="{advice}"),
+        Row(FAILED, "{error.path}: {error.step}: {error.cause}", "error"),
         Row(WARNING, "{warning}", "warning", advice="see docs/configuration.md"),
         Row(WARNING, "{other} is not read, because there is {used}", "other",
             advice="put the settings in one of the two"),
@@ -95,31 +102,26 @@ FILE = (
         Row(OK, "without a configuration file, defaults apply"),
     )),
     Check("config.cgroups", "no-cgroups with containers of root", _device_rules, (
-        Row(WARNING, "no-cgroups is set in {path}: containers of root cannot open their nodes", "off",
+        Row(WARNING, "no-cgroups is set in {path}: containers of root cannot open their nodes",
             run=("sed -i 's/^ *no-cgroups *= *true/no-cgroups = false/' {path}",),
             advice="rootless engines do not need this setting"),
     )),
     Check("config.environment", "variables that bypass a device plugin", _environment, (
-        Row(WARNING, "any pod can get every GPU with NVIDIA_VISIBLE_DEVICES, without the device plugin", "open",
+        Row(WARNING, "any pod can get every GPU with NVIDIA_VISIBLE_DEVICES, without the device plugin",
             seen=("{plugins} is there, and variables of unprivileged containers count",),
-            advice="set accept-nvidia-visible-devices-envvar-when-unprivileged = false and "
-            "accept-nvidia-visible-devices-as-volume-mounts = true in /etc/nvc/config.toml, "
-            "and forbid pods hostPath volumes; or use CDI"),
+            advice="use CDI; or set accept-nvidia-visible-devices-envvar-when-unprivileged = false and "
+            "accept-nvidia-visible-devices-as-volume-mounts = true, and forbid pods hostPath volumes"),
     )),
 )  # fmt: skip
 KEPT = (
     Check("inventory.directory", "the runtime directory: private to root", _directory, (
         Row(UNKNOWN, "{path} is root's", "hidden", advice=AS_ROOT),
-        Row(FAILED, "{path} is not a directory: container starts refuse to use it", "file", run=("{aside}",)),
-        Row(FAILED, "{path} belongs to user {owner}: container starts refuse to use it", lambda it: it.owner != "",
-            run=("{aside}",)),
-        Row(FAILED, "{path} can be written by others (mode {mode}): container starts refuse to use it", "mode",
-            run=("chmod 700 {path}",)),
+        Row(FAILED, "{path} {problem}: container starts refuse to use it"),
     )),
     Check("inventory.journals", "runs that were killed before they ended", _journals, (
-        Row(WARNING, "a run was killed while it changed {rootfs}", "rootfs", seen=("{journal}",),
+        Row(WARNING, "a run was killed while it changed {rootfs}", "rootfs",
             run=("nvc-cli configure --undo {quoted}",)),
-        Row(WARNING, "a run was killed while it changed a container: {journal}{more} what it did",
+        Row(WARNING, "a run was killed while it changed a container: {journal} says what it did",
             advice="only if that container is gone; its next `nvc-cli configure` undoes it"),
     )),
 )  # fmt: skip

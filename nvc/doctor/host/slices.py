@@ -11,7 +11,7 @@ from nvc.discovery.containers.files import names_in
 from nvc.discovery.driver.elf import read_elf
 from nvc.doctor import FAILED, OK, UNKNOWN, WARNING, Check, Fact, Row, aside, first, with_systemd
 from nvc.doctor.context import Context
-from nvc.doctor.host.installation import REINSTALL
+from nvc.doctor.host.settings import REINSTALL
 from nvc.model.slices import layout
 from nvc.model.slices.policy import policy_of
 from nvc.slices.admin.coverage import survey

@@ -27,22 +27,19 @@ def _rights(_: Context) -> Iterator[Fact]:
 
 def _cgroups(_: Context) -> Iterator[Fact]:
     mounts = mounted()
-    versions = " and ".join(sorted({f"v{mount.version}" for mount in mounts}))
-    yield Fact(versions=versions, seen=[mount.point for mount in mounts])
+    yield Fact(versions=" and ".join(sorted({f"v{mount.version}" for mount in mounts})))
     second = next((mount.point for mount in mounts if mount.version == 2), "")
     if second and read_text("/proc/sys/kernel/kptr_restrict") == "2":
         yield Fact(hidden=True)
-    try:
-        fd = os.open(second, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    with closing(fd):
-        bpf.attached(fd)
+    if second:
+        with closing(os.open(second, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
+            bpf.attached(fd)
 
 
 def _selinux(_: Context) -> Iterator[Fact]:
     setting = read_text(f"{_SELINUX}/booleans/container_use_devices")
-    yield Fact(denies=read_text(f"{_SELINUX}/enforce") == "1" and not setting.startswith("1"))
+    if read_text(f"{_SELINUX}/enforce") == "1" and not setting.startswith("1"):
+        yield Fact()
 
 
 def _systemd(context: Context) -> Iterator[Fact]:
@@ -64,27 +61,18 @@ def scopes(kernel: Kernel) -> tuple[dict[str, int], dict[str, str]]:
     silent: dict[str, str] = {}
     own = mount_namespace(os.getpid())
     for pid in [int(name) for name in os.listdir("/proc") if name.isdigit()]:
-        if mount_namespace(pid) in (own, 0):
+        scope = scope_of(pid) if mount_namespace(pid) not in (own, 0) else ""
+        if not scope or scope in found:
             continue
-        scope = scope_of(pid)
         try:
-            if scope and scope not in found and _has_node(kernel, pid):
-                found[scope] = pid
+            with closing(open_root(pid)) as root:
+                os.close(kernel.open_cached(root, "dev/nvidiactl"))
+            found[scope] = pid
         except TimeoutError as error:
             silent[scope] = f"{error.filename}: {error.strerror}"
+        except OSError:  # it has none, or has ended
+            pass
     return found, {scope: cause for scope, cause in silent.items() if scope not in found}
-
-
-def _has_node(kernel: Kernel, pid: int) -> bool:
-    """Raises TimeoutError."""
-    try:
-        with closing(open_root(pid)) as root:
-            os.close(kernel.open_cached(root, "dev/nvidiactl"))
-            return True
-    except TimeoutError:
-        raise
-    except OSError:
-        return False
 
 
 def scope_of(pid: int) -> str:
@@ -109,24 +97,20 @@ def scope_in(path: str) -> str:
 def lost_by(scope: str, pid: int) -> Iterator[Fact]:
     """A process whose scope, as its unit files have it, does not allow GPUs."""
     files = [f"{base}/{scope}" for base in TRANSIENT]
-    text = "\n".join(
-        read_text(path)
-        for file in files
-        for path in (file, *(f"{file}.d/{name}" for name in names_in(f"{file}.d")))
-    )
+    texts = [read_text(path) for file in files
+             for path in (file, *(f"{file}.d/{name}" for name in names_in(f"{file}.d")))]  # fmt: skip
+    text = "\n".join(texts)
     policy = re.findall(r"^DevicePolicy=(\w+)", text, re.MULTILINE)
     allowed = re.findall(r"^DeviceAllow=(\S+)", text, re.MULTILINE)
     restricted = policy[-1] in ("strict", "closed") if policy else bool(allowed)
-    if restricted and not any(_NAMES.match(device) for device in allowed):
-        yield Fact(pid=pid, scope=scope, policy=(policy or ["auto"])[-1],
-                   seen=first(f"DeviceAllow={device}" for device in allowed))  # fmt: skip
+    if restricted and not any(map(_NAMES.match, allowed)):
+        yield Fact(pid=pid, scope=scope, seen=first(f"DeviceAllow={device}" for device in allowed))
 
 
 LOST = (
     Row(WARNING, "process {pid} loses its GPUs when systemd is reloaded: {scope} does not allow them",
-        seen=("DevicePolicy={policy}",),
         run=("systemctl set-property --runtime {scope} 'DeviceAllow=char-nvidia rw' "
-        "'DeviceAllow=char-nvidia-uvm rw'",),
+             "'DeviceAllow=char-nvidia-uvm rw'",),
         advice="give devices by CDI, which systemd knows of, or use cgroupfs as the engine's cgroup driver"),
 )  # fmt: skip
 CHECKS = (
@@ -145,8 +129,8 @@ CHECKS = (
             advice="or set no-cgroups = true in [nvidia-container-cli]"),
     )),
     Check("host.selinux", "whether SELinux lets containers use devices", _selinux, (
-        Row(WARNING, "SELinux enforces, and denies containers the host's devices", "denies",
-            seen=("container_use_devices is off",), run=("setsebool -P container_use_devices on",),
+        Row(WARNING, "SELinux enforces, and denies containers the host's devices",
+            run=("setsebool -P container_use_devices on",),
             advice="or start containers with --security-opt label=type:container_device_t, or label=disable"),
     )),
     Check("host.systemd", "GPUs that containers lose when systemd reloads", _systemd, (
