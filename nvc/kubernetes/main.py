@@ -20,7 +20,7 @@ from nvc.kubernetes.api.events import Events
 from nvc.kubernetes.api.publish import Publisher
 from nvc.kubernetes.claims import give
 from nvc.kubernetes.claims.claim import Allocation
-from nvc.kubernetes.claims.devices import GPU, Device, devices_of, tainted
+from nvc.kubernetes.claims.devices import GPU, Device, devices_of, oversubscribed, tainted
 from nvc.kubernetes.claims.give import Outlet
 from nvc.kubernetes.claims.holdings import held_by, lacking, uuid_of
 from nvc.kubernetes.claims.prepare import Host, Preparer, held_of
@@ -40,9 +40,11 @@ from nvc.kubernetes.plugin.web import Web
 from nvc.model.facts import HostFacts
 from nvc.request.config import Config, driver_options
 from nvc.request.environment import bounds_of
+from nvc.slices.client.nvcd import why_by_shim
 from nvc.slices.make.calibrate import libraries_of
 from nvc.slices.make.confine import die_with
 from nvc.slices.make.held_files import HeldFiles
+from nvc.slices.policy import policies
 
 #: Seconds between two looks at the node's devices, and at claims that nobody will unprepare.
 LOOK, COLLECT = 60.0, 600.0
@@ -57,6 +59,18 @@ def log(text: str) -> None:
     """One line on standard error."""
     sys.stderr.write(f"nvc-kubelet-plugin: {visible(text)}\n")
     sys.stderr.flush()
+
+
+def with_policy(device: Device) -> Device:
+    """The device with the factor of its policy: slices beyond its memory have room where idle ones leave."""
+    try:
+        own = policies.read(device.uuid)
+    except NvcError as error:
+        return oversubscribed(device, 100, f"{error.path}: {error.cause}")
+    if own.oversubscribe <= 100:
+        return device
+    doubt = why_by_shim(device.uuid) if own.idle_s else "idle-suspend is off"
+    return oversubscribed(device, own.oversubscribe, doubt)
 
 
 class Plugin:
@@ -81,7 +95,7 @@ class Plugin:
         self.outlet = Outlet(settings.cdi_dir, settings.hook_path or installed_hook())
         self.host = Host(
             self.kernel, self.options, discover,
-            lambda facts: devices_of(facts, places(facts), self.monitor.profiles),
+            lambda facts: tuple(map(with_policy, devices_of(facts, places(facts), self.monitor.profiles))),
         )  # fmt: skip
         # Before anything has begun a thread.
         _, channel = nvml.start()
@@ -164,6 +178,11 @@ class Plugin:
             tainted(device, self.board.of(device.parent or device.uuid)) for device in devices.values()
         )
         before, self._known = self._known, found
+        told = {device.name: (device.percent, device.doubt) for device in before}
+        for device in found:
+            if told.get(device.name, (100, "")) != (device.percent, device.doubt):
+                doubt = f", less than its policy says: {device.doubt}" if device.doubt else ""
+                log(f"{device.name}: slices may have {device.percent}% of its memory{doubt}")
         self._monitor(facts)  # it tells of the devices that are known
         if DEVICE_PLUGIN in self.served:
             self._offer(facts, found)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import socketserver
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -18,8 +22,11 @@ from support.vgpu import Inside, cli
 
 from nvc.kernel import LinuxKernel
 from nvc.model.slices import quota
+from nvc.slices.client.presence import socket_path
+from nvc.slices.policy.policies import DevicePolicy, write
 from nvc.slices.store import registry
 from nvc.slices.store.status import SliceStatus, statuses
+from nvc.testing.sim.report import report
 
 OUT_OF_MEMORY = 2
 
@@ -279,3 +286,56 @@ def test_without_the_right_to_mount_one_container_at_a_time(
     until(lambda: not any(one.alive for one in slices()))
     with other.created("runc"):
         pass
+
+
+@contextmanager
+def nvcd_that_keeps_time() -> Iterator[None]:
+    """What answers as an nvcd does that uses the driver's scheduler, for which there is none here."""
+
+    class Answer(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            if self.rfile.readline():
+                self.wfile.write(b'{"problem": null}\n')
+
+    os.makedirs(os.path.dirname(socket_path()), exist_ok=True)
+    with socketserver.ThreadingUnixStreamServer(socket_path(), Answer) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            yield
+        finally:
+            server.shutdown()
+            os.unlink(socket_path())
+
+
+def test_more_memory_than_there_is_where_idle_slices_leave(plugin: Plugin, driver: str) -> None:
+    """A GPU of 81559 MiB, for slices of twice that. Elsewhere the scheduler counts what is there."""
+
+    def published() -> tuple[str, str, str]:
+        (slice,) = plugin.api.slices()
+        gpu = slice["spec"]["devices"][0]
+        memory, more = gpu["capacity"]["memory"], gpu["attributes"].get("oversubscription", {"string": ""})
+        return memory["value"], memory["requestPolicy"]["default"], more["string"]
+
+    uuid = report(driver).gpus[0].uuid
+    try:
+        for idle, cause in ((0, "idle-suspend is off"), (60, "nvcd is not running")):
+            write(uuid, DevicePolicy(oversubscribe=200, idle_s=idle))
+            plugin.kill()
+            plugin.start()
+            plugin.said(f"gpu-0: slices may have 100% of its memory, less than its policy says: {cause}")
+            until(lambda wanted=f"refused: {cause}": published() == ("81559Mi", "81559Mi", wanted))
+        with nvcd_that_keeps_time():
+            plugin.kill()
+            plugin.start()
+            plugin.said("gpu-0: slices may have 200% of its memory\n")
+            until(lambda: published() == ("163118Mi", "81559Mi", "200%"))
+            plugin.kubelet.register()
+            for name in ("one", "two"):
+                prepared(plugin, claim(name, [result("gpu", "gpu-0", "79Gi", "30")]))
+            stays = add(plugin.api, claim("stays", [result("gpu", "gpu-0", "1Gi", "9")], config=[parameters(
+                idleSuspend="off",
+            )]))  # fmt: skip
+            said = plugin.kubelet.prepare(stays)[stays["metadata"]["uid"]].error
+            assert "slices of gpu-0 have to leave it for others" in said, said
+    finally:
+        write(uuid, DevicePolicy())

@@ -15,7 +15,7 @@ from support.facts import UUID_0, UUID_1, facts
 from nvc.kernel import LinuxKernel
 from nvc.kubernetes.api.client import Api, Server
 from nvc.kubernetes.claims.claim import Allocation
-from nvc.kubernetes.claims.devices import Device
+from nvc.kubernetes.claims.devices import Device, document, oversubscribed
 from nvc.kubernetes.claims.give import Outlet
 from nvc.kubernetes.claims.holdings import (
     IDS_MAX,
@@ -65,6 +65,24 @@ def test_whatever_is_taken_fits(wishes: list[tuple[int, int]]) -> None:
         assert len(whole) <= 1 and (not whole or len(mine) == 1)
         assert sum(one.memory for one in mine) <= device.memory
         assert sum(one.cores for one in mine) <= 100
+
+
+def test_sizes_of_a_gpu_whose_slices_leave_when_idle() -> None:
+    """More of them fit; a whole GPU is still one that nobody has a slice of."""
+    (device,) = many = (oversubscribed(DEVICES[0], 250, ""),)
+    assert len(ids_of(SIZES[2], many)) == 5 and len(ids_of(SIZES[2], DEVICES[:1])) == 2
+    large = held_by(SIZES[2], {f"{UUID_0}::{number}" for number in range(4)})
+    left = free_of(many, large)
+    assert left[UUID_0] == Free(40 * GIB, 100, False) and left[UUID_0].fits(SIZES[2], UUID_0) == 1
+    assert left[UUID_0].fits(SIZES[0], UUID_0) == 0 and free_of(many, [])[UUID_0].fits(SIZES[0], UUID_0) == 1
+    assert document(device)["capacity"] == {
+        "memory": {"value": "200Gi", "requestPolicy": {
+            "default": "80Gi", "validRange": {"min": "1Mi", "max": "80Gi", "step": "1Mi"},
+        }},
+        "cores": {"value": "100", "requestPolicy": {
+            "default": "100", "validRange": {"min": "1", "max": "100", "step": "1"},
+        }},
+    }  # fmt: skip
 
 
 def test_a_claim_fits_beside_pods_and_other_claims() -> None:

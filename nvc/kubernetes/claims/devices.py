@@ -59,6 +59,13 @@ class Device(Value):
     numa_node: int = -1
     parent: str = ""  # UUID of the GPU that a MIG device is of
     taints: tuple[Taint, ...] = ()
+    percent: int = 100  # of its memory that slices of it may add up to
+    doubt: str = ""  # why that is not what the operator says
+
+    @property
+    def room(self) -> int:
+        """What slices of it may add up to: bytes, whole MiB."""
+        return self.memory // MIB * self.percent // 100 * MIB
 
 
 def devices_of(facts: HostFacts, places: dict[str, Place], profiles: dict[str, str]) -> tuple[Device, ...]:
@@ -125,6 +132,13 @@ def tainted(device: Device, condition: Condition) -> Device:
     return device.replace(taints=taints)
 
 
+def oversubscribed(device: Device, percent: int, doubt: str) -> Device:
+    """The device with what the operator says of the sum of its slices, which holds only without a `doubt`."""
+    text = f"refused: {doubt.partition(';')[0]}" if doubt else f"{percent}%"
+    own = (*device.attributes, ("oversubscription", "string", text[:STRING_MAX]))
+    return device.replace(percent=100 if doubt else percent, doubt=doubt, attributes=own)
+
+
 def architecture(capability: str) -> str:
     """The name of the architecture with a compute capability, "" for one that is not known."""
     return ARCHITECTURES.get(capability) or ARCHITECTURES.get(capability.partition(".")[0], "")
@@ -149,11 +163,13 @@ def pci_bus_id(bus_id: str) -> str:
 
 def document(device: Device) -> dict[str, Any]:
     """A device as an entry of a ResourceSlice."""
+    memory, cores = mib_text(device.memory), str(ALL_CORES)
     found: dict[str, Any] = {
         "name": device.name,
         "attributes": {name: {kind: value} for name, kind, value in device.attributes},
         "allowMultipleAllocations": True,
-        "capacity": {MEMORY: _capacity(mib_text(device.memory), "1Mi"), CORES: _capacity(str(ALL_CORES), "1")},
+        # Nobody gets more than there is. Who asks for no amount has all cores, and so the device alone.
+        "capacity": {MEMORY: _capacity(mib_text(device.room), memory, "1Mi"), CORES: _capacity(cores, cores, "1")},
     }
     if device.taints:
         found["taints"] = [
@@ -164,7 +180,7 @@ def document(device: Device) -> dict[str, Any]:
     return found
 
 
-def _capacity(total: str, least: str) -> dict[str, Any]:
-    """All of an amount by default, else from `least` on in steps of that."""
-    accepted = {"min": least, "max": total, "step": least}
-    return {"value": total, "requestPolicy": {"default": total, "validRange": accepted}}
+def _capacity(total: str, most: str, least: str) -> dict[str, Any]:
+    """`most` of `total` by default, else from `least` on in steps of that."""
+    accepted = {"min": least, "max": most, "step": least}
+    return {"value": total, "requestPolicy": {"default": most, "validRange": accepted}}

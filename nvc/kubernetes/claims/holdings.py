@@ -72,7 +72,7 @@ def ids_of(size: Size, devices: tuple[Device, ...]) -> list[tuple[str, Device]]:
     found = []
     own = [device for device in devices if size.bytes_of(device.uuid)]
     for device in own:
-        most = Free(device.memory, ALL_CORES, True).fits(size, device.uuid)
+        most = Free(device.room, ALL_CORES, True).fits(size, device.uuid)
         ids = [device.uuid]
         if size.name:
             ids = [f"{device.uuid}{SEPARATOR}{number}" for number in range(min(most, IDS_MAX // len(own)))]
@@ -82,7 +82,7 @@ def ids_of(size: Size, devices: tuple[Device, ...]) -> list[tuple[str, Device]]:
 
 def free_of(devices: tuple[Device, ...], held: Iterable[Held]) -> dict[str, Free]:
     """What is left of each device by UUID."""
-    left = {device.uuid: Free(device.memory, ALL_CORES, True) for device in devices}
+    left = {device.uuid: Free(device.room, ALL_CORES, True) for device in devices}
     for one in held:
         free = left.get(one.uuid)
         if free is not None:

@@ -26,6 +26,7 @@ from nvc.kubernetes.claims.holdings import Held, lacking
 from nvc.kubernetes.claims.running import running
 from nvc.kubernetes.errors import ApiError, CheckpointError, ClaimError
 from nvc.kubernetes.names import CLAIMS
+from nvc.model.slices.hook import OFF
 from nvc.slices.store import claims
 
 TYPE_CHECKING = False
@@ -173,6 +174,12 @@ class Preparer:
         force and still runs. Raises ClaimError, which names who has the device; other NvcError where that cannot
         be told.
         """
+        where = f"{allocation.namespace}/{allocation.name}"
+        crowded = {device.uuid for device in devices if device.room > device.memory}
+        for given in allocation.given:
+            if given.idle_suspend == OFF and given.uuid in crowded:
+                cause = f"idleSuspend is off, and slices of {given.device} have to leave it for others"
+                raise ClaimError(STEP, where, cause, "leave idleSuspend out, or give a time")
         others = [self.checkpoint.read(uid) for uid in self.checkpoint.uids() if uid != allocation.uid]
         left = [one for one in others if one is not None]
         while found := lacking(devices, held_of(allocation), [one for own in left for one in held_of(own)], []):
@@ -183,7 +190,7 @@ class Preparer:
                 names = ", ".join(f"{one.namespace}/{one.name}" for one in owners)
                 cause = f"{name} is still held on this node by claim {names}: {found[1].text}"
                 hint = "it is tried again; the device is free when the pods of that claim have ended here"
-                raise _Held(ClaimError(STEP, f"{allocation.namespace}/{allocation.name}", cause, hint))
+                raise _Held(ClaimError(STEP, where, cause, hint))
             for one in unused:
                 self._drop(one.uid)
             left = [one for one in left if one not in unused]

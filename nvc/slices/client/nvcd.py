@@ -84,15 +84,19 @@ def by_shim(uuid: str) -> bool:
     return bool(ask("keeper", PATIENCE, uuid=uuid).get("problem"))
 
 
+def why_by_shim(uuid: str) -> str:
+    """Why nvcd does not keep the time of a device; "" where it does."""
+    cause = silence()
+    try:
+        return cause or (SHIM if by_shim(uuid) else "")
+    except InitializationError as error:
+        return str(error.cause)
+
+
 def not_kept(uuid: str, policy: int, *more: str) -> tuple[str, ...]:
     """A warning where nvcd does not keep a device's time for a policy that needs it, or for what `more` names."""
     what = (*((f"policy {policy_of(policy).name}",) if policy_of(policy).needs_nvcd else ()), *more)
-    cause = silence() if what else ""
-    if what and not cause and not policy_of(policy).server:
-        try:
-            cause = SHIM if by_shim(uuid) else ""
-        except InitializationError as error:
-            cause = str(error.cause)
+    cause = (silence() if policy_of(policy).server else why_by_shim(uuid)) if what else ""
     hint = f"; {TO_START}" if cause == NOT_RUNNING else ""
     return (f"{uuid}: {', '.join(what)} (not enforced: {cause}){hint}",) if cause else ()
 
