@@ -80,10 +80,13 @@ def _private(base: str, below: tuple[str, ...]) -> str:
             of_host(error, "make runtime directory", path)  # a run without a journal cannot be repaired
             return ""
         st = os.lstat(path)
-        if not stat.S_ISDIR(st.st_mode) or st.st_uid != os.geteuid() or st.st_mode & 0o022:
-            raise InitializationError(
-                "open runtime directory", path, "not a directory of this user alone", f"remove {path}"
-            )
+        owned = stat.S_ISDIR(st.st_mode) and st.st_uid == os.geteuid()
+        if not owned or st.st_mode & 0o022:
+            hint = f"chmod go-w {path}" if owned else f"remove {path}"
+            cause = "not a directory of this user alone"
+            problem = InitializationError("open runtime directory", path, cause, hint)
+            problem.doctor = "inventory"
+            raise problem
         if path == base and st.st_mode & 0o077:
             _close(path)
     return path

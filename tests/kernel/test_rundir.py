@@ -52,8 +52,10 @@ def test_a_start_without_an_interpreter_closes_it(starts: Starts) -> None:
 def test_what_others_could_write_is_refused(owner: int, mode: int) -> None:
     os.chmod(SYSTEM, mode)
     os.chown(SYSTEM, owner, 0)
-    with pytest.raises(InitializationError, match="not a directory of this user alone"):
+    with pytest.raises(InitializationError, match="not a directory of this user alone") as found:
         runtime_directory()
+    assert found.value.doctor == "inventory"
+    assert str(found.value.hint).startswith("remove " if owner else "chmod go-w "), "records of slices are in it"
     assert _mode(SYSTEM) == mode
 
 
