@@ -160,9 +160,9 @@ _pausing("resume", "Let a slice go on that is paused or suspended.")
 @value("--max-instances", "N", "Maximum number of slices; 0: unlimited.", default=None)
 @value("--total-weight", "N", "Maximum sum of weights; 0: unlimited.", default=None)
 @value("--quantum", "TIME",
-       "Timeslice between equal slices, 1ms to 1s; first has its own. Default: 4ms, under soft 16ms.", default=None)
+       "Timeslice of equal slices, 1ms to 1s; not under first. Default: 4ms, under soft 16ms.", default=None)
 @value("--floor", "TIME",
-       "Under first: the time at a time of slices that are not first, 100us to 20ms. Default: 100us.", default=None)
+       "Under first: timeslice of slices that are not first, 100us to 20ms. Default: 100us.", default=None)
 @value("--idle-suspend", "idle", "TIME",
        "Suspend slices that are idle for TIME, 1s to 168h, until they are used; off: none.", default=None)
 @value("--oversubscribe", "N%",
