@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from support import GIB
 
 from nvc.daemon.audit.accountant import Balance, User
 from nvc.daemon.audit.nvml_client import DeviceSeen
-from nvc.daemon.web import http, rows
+from nvc.daemon.web import feed, http, rows
 from nvc.daemon.web.server import Server, merge
 from nvc.discovery.containers import ContainerName
 from nvc.model.slices.entry import Entry, EntryDevice
@@ -82,6 +83,20 @@ def test_processes() -> None:
     }  # fmt: skip
     assert second["pid"] is None and second["had"] == {}
     assert (third["pid"], third["name"], third["used"], third["shim"]) == (80, "?", {GPU: 0}, False)
+
+
+def test_the_name_of_a_stranger_is_one_line() -> None:
+    """It turns no other text around."""
+    done = threading.Event()
+    stranger = threading.Thread(target=done.wait)
+    stranger.start()
+    with open(f"/proc/self/task/{stranger.native_id}/comm", "wb") as comm:
+        comm.write("\x1b\u202e<b>\nok".encode())
+    try:
+        assert feed._name_of(stranger.native_id or 0) == "??<b>?ok"
+    finally:
+        done.set()
+        stranger.join()
 
 
 def test_only_what_has_changed() -> None:

@@ -10,6 +10,7 @@ import os
 from typing import Any
 
 import nvc
+from nvc.base.errors import one_line
 from nvc.daemon import control
 from nvc.daemon.audit.verify import STRANGER
 from nvc.daemon.daemon import Daemon
@@ -214,6 +215,6 @@ def _device(
 def _name_of(pid: int) -> str:
     try:
         with open(f"/proc/{pid}/comm", "rb") as file:
-            return file.read(64).decode("utf-8", "replace").strip()
+            return one_line(file.read(64).decode("utf-8", "replace").strip())
     except OSError:
         return rows.UNKNOWN_NAME  # it has ended
