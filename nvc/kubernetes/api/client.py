@@ -112,8 +112,10 @@ class Api:
         if kept is not None:
             try:
                 return self._exchanged(kept, method, path, data, headers)
-            except (http.client.RemoteDisconnected, ConnectionError, ssl.SSLEOFError):
+            except BaseException as error:
                 kept.close()
+                if not isinstance(error, (http.client.RemoteDisconnected, ConnectionError, ssl.SSLEOFError)):
+                    raise
         fresh = self._connection()
         try:
             return self._exchanged(fresh, method, path, data, headers)
