@@ -53,6 +53,7 @@ def test_there_and_back(place: Place, launcher: str, holder: Start) -> None:
     found = shown(place, launcher, str(one.tenant))
     assert found["state"] == "suspended" and found["running"] and one.tenant in found["suspension"]["pids"]
     assert found["suspension"]["saved"] == (1000 + 518) << 20 and not found["suspension"]["problem"]
+    assert found["suspension"]["why"] == "asked"
     assert found["devices"][0]["used"] == 0 and found["devices"][0]["moved"] == (1000 + 518) << 20
     assert not any(each["used"][0] for each in found["processes"])
     text = cli(place, launcher, "show", str(one.tenant)).stdout
@@ -272,6 +273,7 @@ def test_an_idle_slice_leaves_and_comes_back(place: Place, driver: str, launcher
     idle_suspend(place, launcher, driver, "1s")
     for _ in range(2):
         eventually(place, lambda found: found["slices"][0]["suspension"] == "suspended")
+        assert shown(place, launcher, key)["suspension"]["why"] == "idle"
         assert one.tells()
     daemon = place.daemon
     assert daemon is not None and f"{whose}: it is resumed, as it is used" in daemon.said()

@@ -9,6 +9,7 @@ from nvc.daemon.suspend.idle import (
     ANSWERED,
     LEAVES,
     REST,
+    RESTS,
     RETURNS,
     SECOND,
     STAY,
@@ -34,7 +35,7 @@ def asking(lacks: int, key: str = "a", **more: object) -> Tenant:
 def test_who_does_nothing_is_suspended_in_time_and_once() -> None:
     idle = Idle()
     found = {now: idle.plan((tenant(work=min(now, 3 * SECOND)),), now) for now in range(0, 40 * SECOND, HALF)}
-    assert {now: steps for now, steps in found.items() if steps} == {3 * SECOND + IDLE: (("a", LEAVES),)}
+    assert {now: steps for now, steps in found.items() if steps} == {3 * SECOND + IDLE: (("a", RESTS),)}
 
 
 def test_who_cannot_be_suspended_is_tried_again_after_a_minute() -> None:
@@ -134,7 +135,7 @@ def test_all_that_always_work_take_turns() -> None:
             for key in rng.sample(sorted(took), 3)
         )
         for key, what in idle.plan(known, now):
-            leave = what == LEAVES
+            leave = what in (RESTS, LEAVES)
             assert key not in moving and leave == (key not in suspended)
             moving[key] = now + took[key] * 1_000_000, leave
             if leave:

@@ -19,7 +19,8 @@ STAY_LEAST = 5 * SECOND  # that one which works is left on its devices
 STAY = 10  # times what it took to move it
 REFUSED = 60 * SECOND  # before a slice is tried again that could not be suspended
 AGAIN = STAY_LEAST  # between two moves for allocations of a slice, and two tries to bring one back
-LEAVES, RETURNS, ANSWERED = "leaves", "returns", "answered"  # steps; the last: who waits is told to try, or give up
+#: Steps: it does nothing; it makes room; it comes back; who waits is told to try, or give up.
+RESTS, LEAVES, RETURNS, ANSWERED = "rests", "leaves", "returns", "answered"
 
 
 class Tenant(Value):
@@ -90,7 +91,7 @@ class Idle:
             seen = self.seen[one.key]
             idle = not one.suspended and not one.wanted and any(one.held) and now - seen.worked >= one.idle_ns
             if idle and self._may_try(seen, now) and not one.moves and busy.isdisjoint(one.devices):
-                found.append((one.key, LEAVES))
+                found.append((one.key, RESTS))
                 busy.update(one.devices)
         for key, step in found:
             seen = self.seen[key]
@@ -98,7 +99,7 @@ class Idle:
                 seen.worked, seen.wanted = now, 0
                 continue
             seen.began = now
-            if step == LEAVES:
+            if step != RETURNS:
                 seen.refused = now  # unless it goes
             else:
                 seen.stuck = now  # unless it comes

@@ -30,7 +30,7 @@ from nvc.kernel import Kernel
 from nvc.model.slices import suspension
 from nvc.model.slices.isolation import MPS
 from nvc.model.slices.layout import DENIED, PAUSED
-from nvc.model.slices.suspension import FAILED, RESUMING, SUSPENDED, SUSPENDING, Saved, Suspension
+from nvc.model.slices.suspension import ASKED, FAILED, RESUMING, SUSPENDED, SUSPENDING, Saved, Suspension
 from nvc.slices.make.calibrate import Libraries
 from nvc.slices.store.process_info import is_here
 
@@ -102,6 +102,7 @@ class Suspender:
         self.told_of: dict[str, Told] = {}
         self.counts: defaultdict[str, Counts] = defaultdict(Counts)
         self._wanted: dict[str, int] = {}  # since when programs of suspended slices wait
+        self._why: dict[str, str] = {}  # slices are to leave
         self._waiting: dict[str, tuple[bool, int]] = {}  # for NVML: whether it is to leave, and since when
         self._again: dict[str, int] = {}  # when what hung is brought back
         self._unwritten: set[str] = set()  # slices whose record on disk is not what it should be
@@ -114,7 +115,7 @@ class Suspender:
             if one.state != SUSPENDED and one.saved:
                 self._again[key] = now
 
-    def ask(self, key: str, leave: bool, now: int, wanted: int = 0) -> None:
+    def ask(self, key: str, leave: bool, now: int, wanted: int = 0, why: str = ASKED) -> None:
         """Begin to suspend a slice (`leave`) or to bring it back, unless that is so or under way.
 
         `wanted`: since when its programs wait; 0: they may not.
@@ -131,6 +132,8 @@ class Suspender:
         self._again.pop(key, None)
         if wanted:
             self._wanted[key] = wanted
+        if leave:
+            self._why[key] = why
         if not leave or not self._tell(key, leave, self._users(key), now):
             self._move(key, leave, now)
 
@@ -199,6 +202,7 @@ class Suspender:
                 self._forget(key)
         for key in self.counts.keys() - self.slices.by_key.keys():
             del self.counts[key]
+            self._why.pop(key, None)
         for key in tuple(self._unwritten):
             self._keep(self.records[key])
         for key, due in list(self._again.items()):
@@ -227,6 +231,7 @@ class Suspender:
         return None
 
     def _leave(self, key: str, now: int) -> Refusal | None:
+        why = self._why.pop(key, ASKED)
         saved = tuple(
             Saved(user.pid, user.start, user.uuid, max(0, user.used))
             for user in self.accountant.users if user.key == key
@@ -237,7 +242,7 @@ class Suspender:
         refusal = stopped_refusal(pids) or host_refusal(saved)
         if refusal is not None:
             return refusal
-        return self._begin(Suspension(key, SUSPENDING, int(time.time()), saved), True, now)
+        return self._begin(Suspension(key, SUSPENDING, int(time.time()), saved, why=why), True, now)
 
     def moves(self, key: str) -> bool:
         """Whether a slice is on its way, or about to be."""

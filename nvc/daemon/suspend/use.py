@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Iterator
 from nvc.daemon.audit.accountant import Accountant
 from nvc.daemon.schedule.slice_index import IndexedSlice, SliceIndex
 from nvc.daemon.suspend.asks import Ask, Asks, answer
-from nvc.daemon.suspend.idle import ANSWERED, LEAVES, SECOND, Idle, Tenant
+from nvc.daemon.suspend.idle import ANSWERED, RESTS, RETURNS, SECOND, Idle, Tenant
 from nvc.daemon.suspend.observer import QUIET, WANTED, Observer, Subject
 from nvc.daemon.suspend.suspender import Suspender
 from nvc.daemon.time.timing import Timing
 from nvc.model.slices.isolation import MPS
 from nvc.model.slices.layout import DENIED, PAUSED
 from nvc.model.slices.sizes import size_text
-from nvc.model.slices.suspension import SUSPENDED
+from nvc.model.slices.suspension import IDLE, ROOM, SUSPENDED
 from nvc.model.slices.time_settings import idle_seconds
 
 MINUTE = 60 * SECOND
@@ -60,18 +60,19 @@ class Use:
                 answered.append(waiting[key])
                 self._say_of_room(waiting[key], now)
             else:
-                self._move(key, step == LEAVES, now)
+                self._move(key, step, now)
         answer(self._subject(now), answered, now)
 
-    def _move(self, key: str, leave: bool, now: int) -> None:
-        seen = self.observer.answer(key)
+    def _move(self, key: str, step: str, now: int) -> None:
+        leave, seen = step != RETURNS, self.observer.answer(key)
         if leave and seen not in (WANTED, QUIET):
             problem = seen or "its threads have not been looked at yet"
             self.log(f"{self.slices.whose(key)}: it is idle, and not suspended: {problem}")
             return
         done = "suspended until it is used: idle-suspend" if leave else "resumed, as it is used"
         self.log(f"{self.slices.whose(key)}: it is {done}")
-        self.suspender.ask(key, leave, now, 0 if leave else now - self.idle.waited(key, now))
+        waits = 0 if leave else now - self.idle.waited(key, now)
+        self.suspender.ask(key, leave, now, waits, IDLE if step == RESTS else ROOM)
 
     def _say_of_room(self, ask: Ask, now: int) -> None:
         """That an allocation finds room, or none; the latter of a slice once a minute."""

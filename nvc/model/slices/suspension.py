@@ -16,6 +16,8 @@ from nvc.base.value import Value
 from nvc.model.slices.entry import open_own
 
 SUSPENDING, SUSPENDED, RESUMING, FAILED = STATES = ("suspending", "suspended", "resuming", "failed")
+#: What a slice was suspended for: it did nothing, another one needed its room, somebody has asked.
+IDLE, ROOM, ASKED = "idle", "room", "asked"
 HOST_SPARE = 1 << 30  # bytes of the host's memory that are left to others
 _MOST = 1 << 20  # bytes
 _MODE = 0o600
@@ -38,6 +40,7 @@ class Suspension(Value):
     since: int  # seconds since the epoch
     saved: tuple[Saved, ...]
     problem: str = ""  # why it is not on its way any more
+    why: str = ""  # IDLE, ROOM, ASKED; "": an older nvcd does not say
 
     @property
     def bytes(self) -> int:
@@ -65,6 +68,7 @@ def write(one: Suspension) -> None:
     lines = [f"state {one.state}", f"since {one.since}"]
     lines += [f"saved {each.pid} {each.start} {each.uuid} {each.bytes}" for each in one.saved]
     lines += [f"problem {one_line(one.problem)}"] if one.problem else []
+    lines += [f"why {one.why}"] if one.why else []
     text = "".join(f"{line}\n" for line in lines)
     replace_file(f"{_directory()}/{one.key}", text.encode("utf-8", "replace"), _MODE, sync=False)
 
@@ -99,7 +103,7 @@ def _read(path: str, key: str) -> Suspension:
         text = os.read(fd, _MOST).decode("utf-8")
     finally:
         os.close(fd)
-    values = {"state": "", "since": "", "problem": ""}
+    values = {"state": "", "since": "", "problem": "", "why": ""}
     saved = []
     for line in lines_of(text):
         name, _, value = line.partition(" ")
@@ -110,7 +114,7 @@ def _read(path: str, key: str) -> Suspension:
             values[name] = value
     if values["state"] not in STATES:
         raise ValueError(f"the state is {values['state']!r}")
-    return Suspension(key, values["state"], int(values["since"]), tuple(saved), values["problem"])
+    return Suspension(key, values["state"], int(values["since"]), tuple(saved), values["problem"], values["why"])
 
 
 def _directory() -> str:

@@ -69,7 +69,13 @@ def _suspension(one: Suspension | None) -> dict[str, Any] | None:
     """What is known of a slice that does not run, for programs."""
     if one is None:
         return None
-    return {"since": one.since, "saved": one.bytes, "pids": list(one.pids), "problem": one.problem or None}
+    return {
+        "since": one.since,
+        "saved": one.bytes,
+        "pids": list(one.pids),
+        "problem": one.problem or None,
+        "why": one.why or None,
+    }
 
 
 def container_document(container: ContainerName) -> dict[str, str | None] | None:
