@@ -9,19 +9,19 @@ from collections.abc import Iterator
 from nvc.base.errors import DetectionError
 from nvc.discovery.devices.nodes import CAPABILITIES, CONTROL, CONTROL_MINOR, UVM, UVM_TOOLS, find_node
 from nvc.discovery.devices.proc import PROC, fields_of
-from nvc.doctor import FAILED, WARNING, Check, Fact, Row, aside
+from nvc.doctor import FAILED, OK, WARNING, Check, Fact, Row, aside
 from nvc.doctor.context import Context
 
 _READ_WRITE = 0o666
 
 
 def _node(context: Context, path: str, major: int, minor: int) -> Iterator[Fact]:
-    """A node that the driver needs, where something is wrong with it."""
+    """A node that the driver needs, and what is wrong with it."""
     place = context.device(path)
     make = f"mknod -m 666 {place} c {major} {minor}"
     try:
-        if find_node(context.host.devices, path, major, minor) is None:
-            yield Fact(place=place, run=[f"mkdir -p {os.path.dirname(place)}", make])
+        there = find_node(context.host.devices, path, major, minor)
+        yield Fact(place=place, there=there, run=[f"mkdir -p {os.path.dirname(place)}", make])
     except DetectionError as error:
         yield Fact(place=place, problem=error.cause, run=[aside(place), make])
 
@@ -84,6 +84,7 @@ def _dev_char(context: Context) -> Iterator[Fact]:
 
 _HELP = "nvidia-modprobe makes nodes too, and `nvc-cli --load-kmods info`"
 NODE = (
+    Row(OK, "{place} is there", "there"),
     Row(FAILED, "{place}: {problem}", "problem", advice=_HELP),
     Row(FAILED, "{place} is missing", advice=_HELP),
 )
