@@ -47,48 +47,38 @@ def computes(inside: Inside) -> bool:
     return not value or "compute" in value or "all" in value
 
 
-def _is_gpu(path: str) -> bool:
-    return path[len("/dev/nvidia") :].isdigit()
-
-
 def _process(context: Context) -> Iterator[Fact]:
     inside = context.inside
     bundle = f", bundle {inside.found.bundle}" if inside.found.bundle else ""
-    yield Fact(pid=inside.pid, name=inside.name, host=inside.shares_mounts, bundle=bundle,
-               id=inside.found.id or "unknown")  # fmt: skip
+    yield Fact(inside=inside, host=inside.shares_mounts, bundle=bundle, id=inside.found.id or "unknown")
 
 
 def _request(context: Context) -> Iterator[Fact]:
     inside, asked = context.inside, _asked(context.inside)
-    for one in context.slices()[0]:
+    for one in context.slices[0]:
         if inside.pid in one.pids and one.entry.program:
             yield Fact(slice=one.name)
             return
-    fact = Fact(asked=",".join(asked)[:80], has=CONTROL in inside.nodes(), name=inside.found.name)
     if not asked:
         value = inside.environment.get(VISIBLE)
-        fact.value = "not set" if value is None else f"{value[:64]!r}"
-        fact.created = not inside.found.bundle and inside.name.startswith(("runc:", "crun"))
-        yield fact
+        yield Fact(value="not set" if value is None else f"{value[:64]!r}", has=CONTROL in inside.nodes(),
+                   name=inside.found.name,
+                   created=not inside.found.bundle and inside.name.startswith(("runc:", "crun")))  # fmt: skip
         return
-    facts = context.facts
+    facts, words = context.facts, ",".join(asked)[:80]
     try:
         chosen = select(facts, Request(devices=asked))
     except NvcError as error:
-        fact.missing = error.cause or error.step
-        fact.seen = first((f"GPU {gpu.index}: {gpu.uuid}" for gpu in facts.gpus), 16)
-        fact.nvc_cli = context.nvc_cli
-        yield fact
+        yield Fact(asked=words, missing=error.cause or error.step, run=[f"{context.nvc_cli} info --format table"],
+                   seen=first((f"GPU {gpu.index}: {gpu.uuid}" for gpu in facts.gpus), 16))  # fmt: skip
         return
     try:
         _check_requirements(inside, facts, chosen)
     except NvcError as error:
-        yield Fact(demand=f"{error.step}: {error.cause}".removesuffix(": "), driver=facts.driver_label,
-                   cuda=facts.cuda_version, hint=error.hint)  # fmt: skip
-    fact.gpus, fact.mig = counted(len(chosen.gpus), "GPU"), counted(len(chosen.mig), "MIG device")
+        yield Fact(demand=f"{error.step}: {error.cause}".removesuffix(": "), facts=facts, advice=error.hint)
     known = sorted(item for item in inside.environment.items() if is_known(item[0]))
-    fact.seen = [f"{name}={value[:64]!r}" for name, value in known]
-    yield fact
+    yield Fact(asked=words, gpus=counted(len(chosen.gpus), "GPU"), mig=counted(len(chosen.mig), "MIG device"),
+               seen=[f"{name}={value[:64]!r}" for name, value in known])  # fmt: skip
 
 
 def _check_requirements(inside: Inside, facts: HostFacts, chosen: Selection) -> None:
@@ -106,8 +96,7 @@ def _hooks(context: Context) -> Iterator[Fact]:
     if CONTROL in inside.nodes() or not _asked(inside):
         return
     kinds = table(inside.bundle[1].get("hooks")).values()
-    entries = [table(entry) for kind in kinds if isinstance(kind, list) for entry in kind]
-    programs = [text(entry.get("path")) for entry in entries]
+    programs = [text(table(entry).get("path")) for kind in kinds if isinstance(kind, list) for entry in kind]
     ours = next((program for program in programs if kind_of(program) in (OURS, NVIDIAS)), "")
     yield Fact(bundle=inside.found.bundle, count=len(programs), program=ours)
 
@@ -132,13 +121,13 @@ def _nodes(context: Context) -> Iterator[Fact]:
     wanted = _wanted(context.facts, context.inside)
     for path, (major, minor) in wanted.items():
         node = there.get(path)
-        own = f"{node.major}:{node.minor}" if node else ""
-        yield Fact(path=path, own=own, number=f"{major}:{minor}",
-                   all=", ".join(sorted(there)) or "no node of NVIDIA")  # fmt: skip
-    asked_for = {minor for path, (_, minor) in wanted.items() if _is_gpu(path)}
-    more = {node.minor for path, node in there.items() if _is_gpu(path)} - asked_for
+        if node is None:
+            yield Fact(missing=path, there=", ".join(sorted(there)) or "no node of NVIDIA")
+        elif (node.major, node.minor) != (major, minor):
+            yield Fact(node=node, number=f"{major}:{minor}")
+    more = [path for path in sorted(there) if path.removeprefix("/dev/nvidia").isdigit() and path not in wanted]
     if _asked(context.inside) and more:
-        yield Fact(more=len(more), seen=first((f"/dev/nvidia{minor}" for minor in sorted(more)), 16))
+        yield Fact(more=len(more), seen=first(more, 16))
 
 
 def _rules(context: Context) -> Iterator[Fact]:
@@ -161,12 +150,13 @@ def _rules(context: Context) -> Iterator[Fact]:
         return
     listed = found.place.endswith("devices.list")
     allow = f"{os.path.dirname(found.place)}/devices.allow"
-    fact = Fact(place=found.place, count=len(numbers))
-    if found.denied or not found.unknown:
-        fact.denied = ", ".join(sorted(numbers[number] for number in found.denied))
-        fact.run = [f"echo 'c {n[0]}:{n[1]} rw' > {allow}" for n in sorted(found.denied) if listed and asked]
-        fact.again = "" if listed else f"; {AGAIN}"
-        yield fact
+    if found.denied:
+        yield Fact(
+            place=found.place,
+            denied=", ".join(sorted(numbers[number] for number in found.denied)),
+            run=[f"echo 'c {n[0]}:{n[1]} rw' > {allow}" for n in sorted(found.denied) if listed and asked],
+            advice="" if listed else AGAIN,
+        )
     if found.unknown:
         nodes = ", ".join(sorted(numbers[number] for number in found.unknown))
         yield Fact(place=found.place, unknown=nodes, cause=found.cause)
@@ -189,24 +179,22 @@ def _user(context: Context) -> Iterator[Fact]:
     for node in inside.nodes().values():
         shift = 6 if node.uid == uid else 3 if node.gid in groups else 0
         if uid and not node.path.startswith(_MIG) and (node.mode >> shift) & 6 != 6:
-            yield Fact(user=uid, path=node.path, group=node.gid, mode=stat.S_IMODE(node.mode), owner=node.uid,
-                       groups=",".join(map(str, sorted(groups))))  # fmt: skip
+            yield Fact(user=uid, node=node, mode=stat.S_IMODE(node.mode), groups=sorted(groups))
 
 
-_CONFIGURE = "nvc-cli runtime configure --engine docker"
 CHECKS = (
     Check("container.process", "the process, its bundle and its mounts", _process, (
-        Row(WARNING, "process {pid} ({name}) has the host's mounts, so it is not in a container", "host",
-            advice="pass the process id of a container, or its name"),
-        Row(OK, "process {pid} ({name}) of container {id}{bundle}"),
+        Row(WARNING, "process {inside.pid} ({inside.name}) has the host's mounts, so it is not in a container",
+            "host", advice="pass the process id of a container, or its name"),
+        Row(OK, "process {inside.pid} ({inside.name}) of container {id}{bundle}"),
     )),
     Check("container.request", f"{VISIBLE} against the devices of this host", _request, (
         Row(OK, "it is a program of `vgpu run`, slice {slice}", "slice"),
         Row(WARNING, "its image requires another driver: {demand}", "demand",
-            seen=("driver {driver}, CUDA {cuda}",),
-            advice="{hint}; it was started with NVIDIA_DISABLE_REQUIRE, or by another toolkit"),
+            seen=("driver {facts.driver_label}, CUDA {facts.cuda_version}",),
+            advice="it was started with NVIDIA_DISABLE_REQUIRE, or by another toolkit"),
         Row(FAILED, "it asks for {asked}, which this host does not have: {missing}", "missing",
-            run=("{nvc_cli} info --format table",), advice=f"start it with a {VISIBLE} that this host has"),
+            advice=f"start it with a {VISIBLE} that this host has"),
         Row(OK, "it asks for {asked}: {gpus}, {mig}", "asked"),
         Row(UNKNOWN, "it was created but not started: its variables are not known yet", "created",
             run=("nvc-cli doctor --container {name}",)),
@@ -221,16 +209,16 @@ CHECKS = (
         Row(FAILED, "{program} should have given it GPUs but did not", "program",
             advice="look at its log: [nvc] log in /etc/nvc/config.toml; nvc-cli doctor config engines"),
         Row(FAILED, "nothing gives it GPUs: its bundle has no hook of nvc and no CDI device",
-            seen=("{bundle}/config.json has {count} hooks",), run=(_CONFIGURE,
-            "docker run --runtime nvc -e NVIDIA_VISIBLE_DEVICES=all IMAGE"),
+            seen=("{bundle}/config.json has {count} hooks",),
+            run=("nvc-cli runtime configure --engine docker",
+                 "docker run --runtime nvc -e NVIDIA_VISIBLE_DEVICES=all IMAGE"),
             advice="podman, containerd and crio have the same option; docs/hooks.md has all ways"),
     )),
     Check("container.nodes", "its device nodes against the driver's", _nodes, (
         Row(WARNING, "it has nodes of {more} GPUs that it did not ask for", "more",
             advice="they come from --privileged, --device or another toolkit"),
-        Row(FAILED, "{path} is missing in the container", lambda it: not it.own, seen=("it has {all}",),
-            advice=AGAIN),
-        Row(FAILED, "{path} is {own} in the container, the driver's is {number}", lambda it: it.own != it.number,
+        Row(FAILED, "{missing} is missing in the container", "missing", seen=("it has {there}",), advice=AGAIN),
+        Row(FAILED, "{node.path} is {node.major}:{node.minor} in the container, the driver's is {number}",
             advice=f"the driver was reloaded after the container started: {AGAIN}"),
     )),
     Check("container.rules", "its device rules against its device nodes", _rules, (
@@ -238,15 +226,14 @@ CHECKS = (
         Row(UNKNOWN, "whether its cgroup allows {unknown} is not known: {cause}", "unknown", seen=("{place}",),
             advice="open one in the container: `Operation not permitted` means that the cgroup denies it"),
         Row(FAILED, "its cgroup denies {denied}: programs get `Operation not permitted`, NVML `Unknown Error`",
-            "denied", seen=("{place}",),
-            advice="systemd was reloaded, or something else rewrote the rules: give devices by CDI{again}"),
-        Row(OK, "its cgroup allows {count} nodes"),
+            seen=("{place}",),
+            advice="systemd was reloaded, or something else rewrote the rules: give devices by CDI"),
     )),
     Check("container.systemd", "GPUs that it loses when systemd reloads", _systemd, LOST),
     Check("container.user", "whether its user can open the device nodes", _user, (
-        Row(FAILED, "user {user} of the container cannot open {path}: its group is {group}",
-            seen=("mode {mode:04o}, owner {owner}:{group}, the process has groups {groups}",),
-            run=("docker run --group-add {group} IMAGE",),
+        Row(FAILED, "user {user} of the container cannot open {node.path}: its group is {node.gid}",
+            seen=("mode {mode:04o}, owner {node.uid}:{node.gid}, the process has groups {groups}",),
+            run=("docker run --group-add {node.gid} IMAGE",),
             advice="or set the node's mode to 0666 with the driver's option NVreg_DeviceFileMode"),
     )),
 )  # fmt: skip
