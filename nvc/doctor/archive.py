@@ -159,7 +159,7 @@ def _driver_files(context: Context) -> Iterator[str]:
 
 def _slices(context: Context) -> list[dict[str, Any]]:
     try:
-        return [slice_document(one) for one in context.slices()[0]]
+        return [slice_document(one) for one in context.slices[0]]
     except (OSError, NvcError):
         return []
 

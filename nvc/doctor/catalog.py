@@ -10,11 +10,11 @@ from nvc.doctor.host import (
     driver,
     files,
     nodes,
+    nvcd,
     registrations,
     settings,
     slices,
     specs,
-    suspended,
     system,
 )
 from nvc.doctor.kubernetes import claim
@@ -23,7 +23,7 @@ from nvc.doctor.kubernetes import node as kubernetes
 #: In an order in which causes come before what follows from them.
 HOST: tuple[Check, ...] = (
     *system.CHECKS, *settings.FILE, *driver.LOADED, *files.CHECKS, *nodes.CHECKS,
-    *driver.ANSWERS, *settings.KEPT, *specs.CHECKS, *registrations.CHECKS, *slices.CHECKS, *suspended.CHECKS,
+    *driver.ANSWERS, *settings.KEPT, *specs.CHECKS, *registrations.CHECKS, *slices.CHECKS, *nvcd.CHECKS,
 )  # fmt: skip
 #: Checks of what an option must name: the option, what it names, and the checks.
 NAMED: dict[str, tuple[str, str, tuple[Check, ...]]] = {

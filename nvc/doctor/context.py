@@ -136,20 +136,17 @@ class Context(Closable):
         return own
 
     @cached_property
-    def _statuses(self) -> tuple[tuple[SliceStatus, ...], tuple[str, ...]]:
+    def slices(self) -> tuple[tuple[SliceStatus, ...], tuple[str, ...]]:
+        """Every slice, and warnings about entries that cannot be read. Raises OSError."""
         try:
             os.listdir(f"{self.runtime_directory}/vgpu")  # whoever may not look knows nothing of slices
         except FileNotFoundError:
             return (), ()
         return statuses(self.kernel, repair=False)
 
-    def slices(self) -> tuple[tuple[SliceStatus, ...], tuple[str, ...]]:
-        """Every slice, and warnings about entries that cannot be read. Raises OSError."""
-        return self._statuses
-
     def living(self) -> tuple[SliceStatus, ...]:
         """The slices of containers and programs that run. Raises OSError."""
-        return tuple(one for one in self.slices()[0] if one.alive)
+        return tuple(one for one in self.slices[0] if one.alive)
 
 
 def read_text(path: str, limit: int = FILE_MAX) -> str:

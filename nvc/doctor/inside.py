@@ -58,6 +58,11 @@ class File:
     inode: int
     elf: Elf | None  # None: it is no ELF file
 
+    @property
+    def version(self) -> str:
+        """What its name says."""
+        return self.path.rpartition(".so.")[2]
+
 
 class Inside(Closable):
     """What is in one container; `close` it when done. Raises ContainerError for a process that is closed to us."""

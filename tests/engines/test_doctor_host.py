@@ -108,7 +108,7 @@ SHIMS = (
          "it is libcuda.so.1, for version no of the quota", f"umount {SHIM}/libcuda.so"),
     Case("vgpu.shim", f"mount --bind {SHIM}/libnvidia-ml.so {SHIM}/libcuda.so",
          "it is libnvidia-ml.so.1, for version ", f"umount {SHIM}/libcuda.so"),
-    Case("vgpu.shim", f"echo > /run/new.so; mount --bind /run/new.so {SHIM}/libcuda.so", "is damaged",
+    Case("vgpu.shim", f"echo > /run/new.so; mount --bind /run/new.so {SHIM}/libcuda.so", "is not the shim of",
          f"umount {SHIM}/libcuda.so"),
 )  # fmt: skip
 

@@ -54,7 +54,6 @@ REASONS = {
     "nvc/daemon/mps/answers.py size_of": "a log that is not there yet",
     "nvc/daemon/mps/shared.py _slice_of": "a process that has ended is in no slice",
     "nvc/daemon/schedule/slice_index.py raw_uuid": "a name, not a file: a device without a UUID has zeros",
-    "nvc/doctor/archive.py _slices": "the archive has the findings of the checks, which name the cause",
     "nvc/slices/admin/check.py _beside": "what is mapped from there stays uncovered, and is told",
     "nvc/slices/admin/check.py _read": "likewise",
     "nvc/slices/admin/coverage.py _is_process": "it is then looked for as the name of a slice, or refused",

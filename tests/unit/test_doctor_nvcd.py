@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from nvc.base.errors import InitializationError
-from nvc.doctor.host import suspended
+from nvc.doctor.host import nvcd
 from nvc.model.slices.suspension import FAILED, SUSPENDED, Suspension
 from nvc.slices.policy.policies import DevicePolicy
 
-(CHECK,) = suspended.CHECKS
+CHECK = next(check for check in nvcd.CHECKS if check.name == "vgpu.suspension")
 UUID = "GPU-5c1e0000-0000-0000-0000-00000000000a"
 MIB = 1 << 20
 
@@ -37,10 +37,10 @@ def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
                 raise InitializationError("ask nvcd", "", "it does not run")
             return {"devices": [{"uuid": UUID, "time": time}]}
 
-        monkeypatch.setattr(suspended, "ask", ask)
-        monkeypatch.setattr(suspended.policies, "read", lambda _: DevicePolicy(idle_s=idle))
-        files = {suspended.PTRACE: scope, "/proc/meminfo": f"MemTotal: 9 kB\nMemAvailable: {5 << 20} kB"}
-        monkeypatch.setattr(suspended, "read_text", files.get)
+        monkeypatch.setattr(nvcd, "ask", ask)
+        monkeypatch.setattr(nvcd.policies, "read", lambda _: DevicePolicy(idle_s=idle))
+        files = {nvcd.PTRACE: scope, "/proc/meminfo": f"MemTotal: 9 kB\nMemAvailable: {5 << 20} kB"}
+        monkeypatch.setattr(nvcd, "read_text", files.get)
         context: Any = SimpleNamespace(living=lambda: slices, runtime_directory=str(tmp_path))
         facts = list(CHECK.facts(context))
         rows = [next(row for row in CHECK.rows if row.fits(fact)).of(fact) for fact in facts]
