@@ -54,11 +54,12 @@ class Row:
         """Whether it says something of this fact."""
         return bool(self.when(fact) if callable(self.when) else not self.when or fact[self.when])
 
-    def of(self, fact: Fact) -> Finding:
-        """The finding for this fact."""
+    def of(self, fact: Fact, advice: str = "") -> Finding:
+        """The finding for this fact; `advice` is that of rows which have none."""
         seen = *(line.format_map(fact) for line in self.seen), *fact.seen
         run = () if self.status == OK else (*(line.format_map(fact) for line in self.run), *fact.run)
-        advice = "; ".join(filter(None, (self.advice.format_map(fact), fact.advice)))
+        own = self.advice or ("" if self.status == OK else advice)
+        advice = "; ".join(filter(None, (own.format_map(fact), fact.advice)))
         return Finding(self.status, self.text.format_map(fact), seen, run, advice)
 
 
@@ -75,19 +76,20 @@ class Finding:
 
 @dataclass(frozen=True)
 class Check:
-    """One check. `title` says what is looked at."""
+    """One check. `title` says what is looked at, `advice` what to do where a row does not."""
 
     name: str
     title: str
     facts: Callable[[Context], Iterable[Fact]]
     rows: tuple[Row, ...] = ()
+    advice: str = ""
 
     def run(self, context: Context) -> Iterator[Finding]:
         """What the rows say of the facts. Raises whatever keeps the facts from being gathered."""
         for fact in self.facts(context):
             row = next((row for row in self.rows if row.fits(fact)), None)
             if row is not None:
-                yield row.of(fact)
+                yield row.of(fact, self.advice)
 
 
 @dataclass(frozen=True)

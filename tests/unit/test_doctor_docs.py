@@ -77,6 +77,6 @@ def test_rows_use_what_facts_have() -> None:
         for row in check.rows:
             texts = (row.text, row.advice, *row.seen, *row.run)
             fields = [field for text in texts for _, field, _, _ in Formatter().parse(text) if field]
-            used = {field.partition(".")[0] for field in fields}
+            used = {re.split(r"[.[]", field)[0] for field in fields}
             when = row.when.__code__.co_names if callable(row.when) else filter(None, [row.when])
             assert used | set(when) <= known, row.text

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 
 import nvc
 from nvc.base.errors import InitializationError, InputError
+from nvc.base.files import closing
 from nvc.doctor import FAILED, OK, UNKNOWN, WARNING, Check, Fact, Row, aside, first
 from nvc.doctor.context import Context
 from nvc.doctor.kubernetes.cluster import Node, node_of
 from nvc.frontends.cdi.stamp import parts_of
 from nvc.frontends.cdi.store import read_spec
 from nvc.kubernetes.claims import give
-from nvc.kubernetes.claims.claim import Allocation
+from nvc.kubernetes.claims.claim import Allocation, Given
 from nvc.kubernetes.claims.devices import devices_of
 from nvc.kubernetes.claims.topology import places
 from nvc.kubernetes.errors import ApiError, CheckpointError
@@ -33,12 +34,12 @@ _SHOWN = 6
 def _plugin(context: Context) -> Iterator[Fact]:
     node = node_of(context)
     if node.found is None:
-        error = node.error
-        yield Fact(state=node.state, path=error.path if error else "", cause=error.cause if error else "")
+        yield Fact(unread=node.error, state=node.state)
         return
     for path in filter(None, (node.found.registration, node.found.endpoint)):
-        there = "nobody listens there" if os.path.lexists(path) else "there is no such socket"
-        yield Fact(socket=path, silent="" if is_served(path) else there)
+        if not is_served(path):
+            why = "nobody listens there" if os.path.lexists(path) else "there is no such socket"
+            yield Fact(silent=path, why=why)
     yield Fact(version=node.found.version, modes=" and ".join(node.found.modes))
 
 
@@ -46,25 +47,31 @@ def _registration(context: Context) -> Iterator[Fact]:
     one = node_of(context).record
     missing = [name for name in one.offered if name not in one.resources and DEVICE_PLUGIN in one.modes]
     if one.registration and not one.registered or one.refused:
-        yield Fact(driver=one.driver, refused=one.refused, socket=one.registration)
+        yield Fact(driver=one.driver, refused=one.refused, seen=[f"the plugin waits at {one.registration}"])
     if missing:
-        yield Fact(resources=", ".join(first(missing, _SHOWN)), directory=one.device_plugin_dir)
+        yield Fact(resources=", ".join(first(missing, _SHOWN)),
+                   seen=[f"the plugin looks for kubelet.sock in {one.device_plugin_dir}"])  # fmt: skip
 
 
 def _versions(context: Context) -> Iterator[Fact]:
     plugin = node_of(context).record.version
-    yield Fact(plugin=plugin, own=nvc.__version__)
+    found = {"this program": nvc.__version__}
     try:
-        yield Fact(plugin=plugin, nvcd=str(ask("alive", PATIENCE).get("version", "")), own=plugin)
+        found["nvcd"] = str(ask("alive", PATIENCE).get("version", plugin))
     except InitializationError:
         pass  # vgpu.daemon says whether that matters
+    for name, version in found.items():
+        if version != plugin:
+            yield Fact(plugin=plugin, name=name, version=version)
 
 
 def _driver(context: Context) -> Iterator[Fact]:
     one = node_of(context).record
-    facts, error, _ = context.asked
-    yield Fact(root=one.root, quoted=shlex.quote(one.root), error=error, driver=facts and facts.driver_label)
-    yield Fact(root=one.root, hook=one.hook_path, missing=not os.access(one.hook_path, os.X_OK))
+    _, error, _ = context.asked
+    if error is not None:
+        yield Fact(root=one.root, error=error, run=[f"nvc-cli --root {shlex.quote(one.root)} doctor driver nodes"])
+    if not os.access(one.hook_path, os.X_OK):
+        yield Fact(hook=one.hook_path)
 
 
 def _api(context: Context) -> Iterator[Fact]:
@@ -74,7 +81,10 @@ def _api(context: Context) -> Iterator[Fact]:
     except InputError as error:
         yield Fact(unknown=error.cause)
     except ApiError as error:
-        yield Fact(cause=error.cause, hint=error.hint, old=error.status == 404, prepares=node.prepares)
+        if error.status != 404:
+            yield Fact(cause=error.cause, advice=error.hint)
+        elif node.prepares:
+            yield Fact()
 
 
 def _devices(context: Context) -> Iterator[Fact]:
@@ -85,17 +95,19 @@ def _devices(context: Context) -> Iterator[Fact]:
         yield Fact(driver=node.record.driver, node=node.record.node)
         return
     count = node.slices[0].get("spec", {}).get("pool", {}).get("resourceSliceCount")
-    yield Fact(count=len(node.slices), wanted=count)
+    if count != len(node.slices):
+        yield Fact(count=len(node.slices), wanted=count)
     published = {str(one.get("name")): one.get("attributes", {}).get("uuid", {}).get("string", "")
                  for one in node.devices}  # fmt: skip
     here = {one.name: one.uuid for one in devices_of(context.facts, places(context.facts), {})}
     for name in sorted(here.keys() | published.keys()):
-        yield Fact(name=name, here=here.get(name), published=published.get(name))
+        if here.get(name) != published.get(name):
+            yield Fact(name=name, here=here.get(name), published=published.get(name))
     for one in node.devices:
         for taint in one.get("taints") or ():
-            text = f"{taint.get('key')}={taint.get('value', '')}:{taint.get('effect')}"
-            yield Fact(name=one.get("name"), taint=text)
-    yield Fact(all=", ".join(sorted(published)))
+            yield Fact(tainted=one.get("name"), key=taint.get("key"), value=taint.get("value", ""),
+                       effect=taint.get("effect"))  # fmt: skip
+    yield Fact(all=", ".join(sorted(published)) or "no devices")
 
 
 def _features(context: Context) -> Iterator[Fact]:
@@ -109,62 +121,58 @@ def _features(context: Context) -> Iterator[Fact]:
 def _cdi(context: Context) -> Iterator[Fact]:
     node = node_of(context)
     for allocation in node.allocations:
-        yield from files_of(node, allocation)
+        yield from _files_of(node, allocation)
     yield Fact(count=len(node.allocations))
 
 
-def files_of(node: Node, allocation: Allocation) -> Iterator[Fact]:
-    """The CDI documents of one claim, and what is wrong with them."""
-    claim, names = f"{allocation.namespace}/{allocation.name}", set()
-    for path in give.paths(node.outlet, allocation):
-        fact = Fact(claim=claim, path=path, missing=not os.path.lexists(path), aside=aside(path))
-        yield fact
-        if fact.missing:
-            return
+def _files_of(node: Node, one: Allocation) -> Iterator[Fact]:
+    """What is wrong with the CDI documents of one claim."""
+    names: set[str] = set()
+    for path in give.paths(node.outlet, one):
         found = read_spec(path)
         if found.problems:
-            fact.damage = found.problems[0]
-            yield fact
+            damaged = os.path.lexists(path)
+            problem = f"is damaged: {found.problems[0]}" if damaged else "is missing"
+            yield Fact(one=one, path=path, problem=problem, run=[aside(path)] if damaged else [])
             return
-        names |= set(found.devices())
+        names.update(found.devices())
         for program in sorted({hook["path"] for hook in parts_of(found.document, "hooks")}):
             if not os.path.exists(program):
-                yield Fact(claim=claim, path=path, program=program)
-    lacking = {give.device_name(allocation, place) for place in range(len(allocation.given))} - names
+                yield Fact(one=one, path=path, problem=f"names {program}, which is missing")
+    lacking = {give.device_name(one, place) for place in range(len(one.given))} - names
     if lacking:
-        yield Fact(claim=claim, device=min(lacking))
+        yield Fact(one=one, device=min(lacking))
 
 
 def _kept(context: Context) -> Iterator[Fact]:
     node = node_of(context)
     for one in node.prepared:
         if isinstance(one, CheckpointError):
-            yield Fact(unread=one.path, cause=one.cause, aside=aside(one.path))
-        else:
-            yield from slices_of(node, one)
+            yield Fact(unread=one, run=[aside(one.path)])
+        elif node.record.shares:
+            yield from _slices_of(one)
 
 
-def slices_of(node: Node, allocation: Allocation) -> Iterator[Fact]:
-    """The slices of one claim that the plugin has made, and what is wrong with them."""
-    for place, given in enumerate(allocation.given if node.record.shares else ()):
-        path = f"{registry.base_directory()}/{claims.key_of(f'{allocation.uid}-{place}')}"
-        fact = Fact(request=given.request, claim=f"{allocation.namespace}/{allocation.name}", path=path)
-        if given.whole:
-            continue
-        try:
-            fd = os.open(f"{path}/quota", os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            fact.gone = True
-            yield fact
-            continue
-        try:
+def _slices_of(one: Allocation) -> Iterator[Fact]:
+    """What is wrong with the slices of one claim that the plugin has made."""
+    for place, given in enumerate(one.given):
+        path = f"{registry.base_directory()}/{claims.key_of(f'{one.uid}-{place}')}"
+        problem = "" if given.whole else _problem_of(f"{path}/quota", given)
+        if problem:
+            yield Fact(one=one, request=given.request, problem=problem)
+
+
+def _problem_of(path: str, given: Given) -> str:
+    """What is wrong with the quota of a slice; "" for nothing."""
+    try:
+        with closing(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as fd:
             limits = {quota.uuid_bytes(device.uuid): device.memory_limit for device in quota.read(fd)}
-            fact.has, fact.given = _size(limits.get(quota.uuid_bytes(given.uuid), 0)), _size(given.limit)
-        except quota.QuotaError as error:
-            fact.broken = error.cause
-        finally:
-            os.close(fd)
-        yield fact
+    except FileNotFoundError:
+        return f"is gone: {path}"
+    except quota.QuotaError as error:
+        return f"is broken: {error.cause}"
+    has = limits.get(quota.uuid_bytes(given.uuid), 0)
+    return "" if has == given.limit else f"has {_size(has)}, it was allocated {_size(given.limit)}"
 
 
 def _size(limit: int) -> str:
@@ -178,91 +186,69 @@ def _leftovers(context: Context) -> Iterator[Fact]:
         yield Fact(count=len(strays), seen=first((f"claim {uid}" for uid in sorted(strays)), _SHOWN))
     for one in node.allocations:
         if node.claim(one.namespace, one.name).get("metadata", {}).get("uid") != one.uid:
-            yield Fact(claim=f"{one.namespace}/{one.name}", seen=[f"claim {one.uid}"])
+            yield Fact(one=one)
 
 
 LOGS = "kubectl -n nvc logs -c plugin POD, of the DaemonSet's pod on this node, says why"
 ANEW = "delete the DaemonSet's pod on this node: its successor makes it anew"
 _KUBELET = "the value kubeletDir must be the directory of the node's kubelet, and the kubelet must run"
-FILES = (
-    Row(FAILED, "{path} of claim {claim} is missing: its containers cannot start", "missing", advice=ANEW),
-    Row(FAILED, "{path} of claim {claim} is damaged: {damage}", "damage", run=("{aside}",), advice=ANEW),
-    Row(FAILED, "{path} of claim {claim} names {program}, which is missing", "program", advice=ANEW),
-    Row(FAILED, "claim {claim} has no CDI device {device}", "device", advice=ANEW),
-)  # fmt: skip
-SLICES = (
-    Row(FAILED, "the slice of request {request} of claim {claim} is gone: {path}", "gone", advice=ANEW),
-    Row(FAILED, "the slice of request {request} of claim {claim} is broken: {broken}", "broken", advice=ANEW),
-    Row(FAILED, "the slice of request {request} of claim {claim} has {has}, it was allocated {given}",
-        lambda it: it.has != it.given, advice=ANEW),
-)  # fmt: skip
 CHECKS = (
     Check("kubernetes.plugin", "whether the plugin of this node runs and answers", _plugin, (
-        Row(FAILED, "{path} cannot be read: {cause}", "path", advice=ANEW),
+        Row(FAILED, "{unread.path} cannot be read: {unread.cause}", "unread", advice=ANEW),
         Row(FAILED, "no plugin has run here: {state}/plugin.json is missing", "state",
             advice="see that the DaemonSet has a pod on this node; --state-dir names another directory"),
-        Row(FAILED, "the plugin does not answer at {socket}: {silent}", "silent", advice=LOGS),
-        Row(OK, "version {version} serves {modes}", "version"),
+        Row(FAILED, "the plugin does not answer at {silent}: {why}", "silent", advice=LOGS),
+        Row(OK, "version {version} serves {modes}"),
     )),
     Check("kubernetes.registration", "whether the kubelet has registered the plugin's sockets", _registration, (
         Row(FAILED, "the kubelet has refused the driver {driver}: {refused}", "refused", advice=LOGS),
-        Row(FAILED, "the kubelet has not registered the driver {driver}", "driver",
-            seen=("the plugin waits at {socket}",), advice=_KUBELET),
-        Row(FAILED, "the kubelet has not registered {resources}", "resources",
-            seen=("the plugin looks for kubelet.sock in {directory}",), advice=_KUBELET),
+        Row(FAILED, "the kubelet has not registered the driver {driver}", "driver", advice=_KUBELET),
+        Row(FAILED, "the kubelet has not registered {resources}", advice=_KUBELET),
     )),
     Check("kubernetes.versions", "versions of the plugin, of nvcd and of this program", _versions, (
-        Row(WARNING, "nvcd has version {nvcd}, the plugin {plugin}", lambda it: it.nvcd and it.nvcd != it.own,
-            advice=ANEW),
-        Row(WARNING, "the plugin has version {plugin}, this program {own}", lambda it: it.plugin != it.own,
+        Row(WARNING, "the plugin has version {plugin}, {name} {version}",
             advice="run /opt/nvc/current/bin/nvc-cli; or the update of the DaemonSet has not reached this node"),
-        Row(OK, "version {plugin}"),
     )),
     Check("kubernetes.driver", "the driver where the plugin looks for it, and nvc's hook", _driver, (
         Row(FAILED, "the driver in {root} cannot be asked: {error}", "error",
-            run=("nvc-cli --root {quoted} doctor driver nodes",),
             advice="the value driverRoot says where the node has its driver"),
-        Row(FAILED, "no container with a GPU can start: {hook} is missing", "missing", advice=ANEW),
-        Row(OK, "driver {driver} in {root}", "driver"),
+        Row(FAILED, "no container with a GPU can start: {hook} is missing", advice=ANEW),
     )),
     Check("kubernetes.api", "whether the API server answers, and allocates claims", _api, (
         Row(UNKNOWN, "the API server is not asked: {unknown}", "unknown",
             advice="run this in the DaemonSet's container `plugin`, or name a file with --kubeconfig"),
+        Row(FAILED, "the API server: {cause}", "cause"),
         Row(FAILED, "the API server has no resource.k8s.io/v1: it allocates no claims",
-            lambda it: it.old and it.prepares,
             advice="Kubernetes 1.34 or newer has it; older clusters use the device plugin (mode=device-plugin)"),
-        Row(FAILED, "the API server: {cause}", lambda it: not it.old, advice="{hint}"),
     )),
     Check("kubernetes.devices", "what is published against what the node has; taints", _devices, (
-        Row(FAILED, "the API server has no ResourceSlice of {driver} for {node}", "node", advice=LOGS),
-        Row(FAILED, "{count} of {wanted} ResourceSlices are there: the scheduler takes no device",
-            lambda it: it.count != it.wanted, advice=LOGS),
-        Row(WARNING, "{name} has the taint {taint}", "taint",
+        Row(FAILED, "the API server has no ResourceSlice of {driver} for {node}", "node"),
+        Row(FAILED, "{count} of {wanted} ResourceSlices are there: the scheduler takes no device", "count"),
+        Row(WARNING, "{tainted} has the taint {key}={value}:{effect}", "tainted",
             advice="docs/kubernetes-operate.md, Health, says until when"),
-        Row(FAILED, "{name} ({here}) is not published", lambda it: it.published is None, advice=LOGS),
-        Row(FAILED, "{name} is published, and the node has no such device", lambda it: it.here is None,
-            advice=LOGS),
-        Row(FAILED, "{name} is published as {published}, and is {here}", lambda it: it.published != it.here,
-            advice=LOGS),
         Row(OK, "published are {all}", "all"),
-    )),
+        Row(FAILED, "{name} ({here}) is not published", lambda it: it.published is None),
+        Row(FAILED, "{name} is published, and the node has no such device", lambda it: it.here is None),
+        Row(FAILED, "{name} is published as {published}, and is {here}"),
+    ), LOGS),
     Check("kubernetes.features", "feature gates that slices need, as far as objects show them", _features, (
         Row(FAILED, "the API server has dropped what says that {name} can be shared",
             advice="turn on the feature gate DRAConsumableCapacity (on by default from Kubernetes 1.36)"),
     )),
     Check("kubernetes.cdi", "CDI files of prepared claims", _cdi, (
-        *FILES,
-        Row(OK, "{count} claims are prepared", lambda it: not it.claim),
-    )),
+        Row(FAILED, "{path} of claim {one.namespace}/{one.name} {problem}: its containers cannot start", "problem"),
+        Row(FAILED, "claim {one.namespace}/{one.name} has no CDI device {device}", "device"),
+        Row(OK, "{count} claims are prepared"),
+    ), ANEW),
     Check("kubernetes.claims", "what the plugin keeps of claims, and their slices", _kept, (
-        Row(FAILED, "{unread} cannot be read: {cause}", "unread", run=("{aside}",),
+        Row(FAILED, "{unread.path} cannot be read: {unread.cause}", "unread",
             advice="while it is there, the plugin cannot say what is left of the devices"),
-        *SLICES,
-    )),
+        Row(FAILED, "the slice of request {request} of claim {one.namespace}/{one.name} {problem}"),
+    ), ANEW),
     Check("kubernetes.leftovers", "what is left of claims that are gone", _leftovers, (
         Row(WARNING, "files or slices are left of claims that are not prepared: {count}", "count",
             advice="delete the DaemonSet's pod on this node: its successor removes them"),
-        Row(WARNING, "claim {claim} is gone, and what was prepared for it is still here",
+        Row(WARNING, "claim {one.namespace}/{one.name} is gone, and what was prepared for it is still here",
             advice="the plugin removes it within ten minutes of its pod's end, and when it starts"),
     )),
 )  # fmt: skip
