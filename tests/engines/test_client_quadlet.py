@@ -82,6 +82,7 @@ def test_a_unit(host: Booted, name: str, has: list[str]) -> None:
     assert gpus(host, name) == has
     host.sh("systemctl daemon-reload")
     assert gpus(host, name) == has
+    assert host.sh(f"nvc-cli doctor --container {name}").stdout.strip().endswith(" ok"), "found by its name"
     host.sh(f"systemctl restart {name}")
     assert gpus(host, name) == has
     host.sh(f"systemctl stop {name}")

@@ -97,6 +97,13 @@ def test_podman(engines: Engines) -> None:
     assert engines.lookup.of(Trace(ID, bundle)) == ContainerName("podman", ID, "web")
     assert engines.lookup.of(Trace(ID)).name == "web"
     assert engines.lookup.of(Trace(cgroup=f"/machine.slice/libpod-{ID}.scope/container")).name == "web"
+    os.rename(
+        f"{engines.storage}/overlay-containers/containers.json",
+        f"{engines.storage}/overlay-containers/volatile-containers.json",
+    )
+    assert engines.lookup.of(Trace(ID)).name == "web", "of `podman run --rm`"
+    quadlet = f"/system.slice/web.service/libpod-payload-{ID}"
+    assert engines.lookup.of(Trace(cgroup=quadlet)).name == "web"
 
 
 def test_crio(engines: Engines) -> None:

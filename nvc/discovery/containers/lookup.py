@@ -119,9 +119,10 @@ class Lookup:
 
     def _names_in_storage(self, directory: str) -> dict[str, str]:
         if directory not in self._stored:
-            known = read_json(f"{directory}/containers.json")
             self._stored[directory] = {
                 entry["id"]: text(entry["names"][0])
+                for name in ("containers.json", "volatile-containers.json")  # the second: those of `run --rm`
+                for known in [read_json(f"{directory}/{name}")]
                 for entry in (known if type(known) is list else ())
                 if type(entry) is dict and type(entry.get("id")) is str
                 and type(entry.get("names")) is list and entry["names"]
