@@ -74,6 +74,16 @@ def test_nothing_of_the_daemon(place: Place, sim_root: Callable[..., str], scrat
     assert len(numbers) == 3 + 1 + 2 + 2, numbers
 
 
+def test_none_can_be_taken(place: Place) -> None:
+    """By the root of a container with the host's pid namespace, which has the one right that the watcher keeps."""
+    daemon = place.start()
+    watcher = run("pgrep", "--parent", str(daemon.pid), "--exact", "nvcd-watch").stdout.strip()
+    only = "-all,+net_admin"
+    words = ("setpriv", f"--bounding-set={only}", f"--inh-caps={only}", "readlink")
+    assert run(*words, "/proc/self/root").stdout == "/\n"
+    assert run(*words, f"/proc/{watcher}/root", check=False).returncode == 1
+
+
 def test_an_answer_that_is_awaited_no_more() -> None:
     """A driver that was replaced is asked at once, not when the last answer is overdue."""
     said: list[str] = []

@@ -9,9 +9,10 @@ from collections.abc import Callable
 
 from nvc.base.program import show_as
 from nvc.daemon.io.loop import Loop
-from nvc.kernel import Kernel
+from nvc.kernel import Kernel, process_control
 from nvc.slices.make.confine import die_with, no_new_privileges
 
+PR_SET_DUMPABLE = 4  # prctl(2)
 OBEYED = (signal.SIGTERM, signal.SIGINT, signal.SIGPIPE)
 
 
@@ -47,7 +48,11 @@ def end(loop: Loop, pid: int, channel: socket.socket) -> None:
 
 
 def confined(kernel: Kernel, rights: int, parent: int = 0) -> None:
-    """Keep of this process's rights at most these, for good. 0: it does not end with its parent. Raises OSError."""
+    """Keep of this process's rights at most these, for good. 0: it does not end with its parent. Raises OSError.
+
+    Nor can a container's root that has these rights, too, reach the host by its /proc/PID, with the host's pids.
+    """
+    process_control(PR_SET_DUMPABLE, 0)
     os.chdir("/")
     keep = rights & kernel.capget()[1]
     kernel.capbset_keep(keep)
