@@ -49,7 +49,7 @@ class Daemon:
             self.loop, kernel, self.slices, config, log,
             lambda: {one.pid: one.uuid for one in self.mps.servers.values() if one.pid},
         )  # fmt: skip
-        self.pacer = Pacer(self.loop, self.slices, self.accountant.budgets)
+        self.pacer = Pacer(self.loop, self.slices, self.accountant.ledgers.budgets)
         actions = {BYPASS: config.nvcd_on_bypass, EXCESS: config.nvcd_on_excess}
         self.verifier = Verifier(self.accountant, actions, log)
         self.nvml = NvmlClient(self.loop, self._told, log)
@@ -88,7 +88,7 @@ class Daemon:
         self.slices.seldom.second(now)
         if census:
             self._census = now
-            self.accountant.open_again()
+            self.accountant.ledgers.open_again()
             self._say_of_files(self.held.look())
         if census or self.polls or self.slices.broken:  # the kernel does not tell when a file's lease ends
             self._guarded(lambda: self._refresh(now, census))

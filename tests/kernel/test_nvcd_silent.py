@@ -16,7 +16,7 @@ from support.locks import lock
 from support.nvcd import ANEW, Place, ask, eventually
 from support.rootfs import LIBS
 
-from nvc.daemon.audit.accountant import _read
+from nvc.daemon.audit.ledgers import _read
 from nvc.kernel import LinuxKernel
 from nvc.model.slices import layout
 from nvc.model.slices.entry import Entry

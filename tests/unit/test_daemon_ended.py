@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from support import CLEAN_ENV, GIB, PATIENCE
 
-from nvc.daemon.audit.accountant import AT_ONCE, GRACE, Accountant, Balance
+from nvc.daemon.audit.accountant import GRACE, Accountant, Balance
 from nvc.daemon.audit.holders import HolderFinder
+from nvc.daemon.audit.ledgers import AT_ONCE
 from nvc.daemon.audit.nvml_client import DeviceSeen
 from nvc.daemon.audit.verify import AGAIN, EXCESS, Verifier
 from nvc.kernel import LinuxKernel
@@ -57,7 +58,7 @@ def test_a_process_that_ends_while_the_ledgers_are_read(monkeypatch: pytest.Monk
             process.wait()
             return (0,)
 
-        monkeypatch.setattr(accountant, "_model", ledger_after_its_end)
+        monkeypatch.setattr(accountant.ledgers, "model", ledger_after_its_end)
         accountant.told((DeviceSeen(UUID, 80 * GIB, GIB, 0, 0, 0, ((process.pid, GIB),)),), 0)
     assert [balance.truth for balance in accountant.balances] == [0]
 
@@ -66,18 +67,18 @@ def test_open_ledgers_are_looked_for_in_turn(monkeypatch: pytest.MonkeyPatch) ->
     keys = [f"1-2-3-{number}" for number in range(AT_ONCE + 2)]
     slices: Any = SimpleNamespace(kernel=LinuxKernel(), by_key=dict.fromkeys(keys), living=list)
     accountant = Accountant(slices, pytest.fail)
-    accountant._ledgers = {key: number for number, key in enumerate(keys)}
+    accountant.ledgers._open_ones = {key: number for number, key in enumerate(keys)}
     looked: list[int] = []
 
     def same(known: object, before: int) -> int:
         looked.append(before)
         return before
 
-    monkeypatch.setattr(accountant, "_open", same)
-    accountant.open_again()
+    monkeypatch.setattr(accountant.ledgers, "_open", same)
+    accountant.ledgers.open_again()
     assert len(looked) == AT_ONCE
-    accountant.open_again()
-    assert set(looked) == set(range(len(keys))) == set(accountant._ledgers.values())
+    accountant.ledgers.open_again()
+    assert set(looked) == set(range(len(keys))) == set(accountant.ledgers._open_ones.values())
 
 
 #: The program of a slice, with three processes: one that NVML lists ends, and two have a device open.

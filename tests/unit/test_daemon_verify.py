@@ -61,8 +61,9 @@ class World:
             uuids=(b"x",),
         )
         self.accountant: Any = SimpleNamespace(
-            accounts={KEY: (Account(0, 5, "x", (GIB,)),)},
-            unread={},
+            ledgers=SimpleNamespace(
+                accounts={KEY: (Account(0, 5, "x", (GIB,)),)}, unread={}, descriptor=lambda key: self.ledger
+            ),
             kernel=LinuxKernel(),
             users=(User(50, 1, 5, KEY, UUID, GIB),),
             balances=(),
@@ -70,7 +71,6 @@ class World:
             sampled={UUID.lower(): 0},
             use_is_new=False,
             slices=SimpleNamespace(by_key={KEY: self.known}, whose=lambda key: f"slice {key} ({NAME})"),
-            ledger_of=lambda key: self.ledger,
             outlived=lambda pid, start: False,
             change=self._change,
         )
@@ -133,12 +133,12 @@ def test_a_slice_that_is_gone_ends_what_was_found_of_it() -> None:
 
 def test_two_causes_end_one_after_the_other() -> None:
     world = World(bypass="deny")
-    world.accountant.accounts = {KEY: ()}
+    world.accountant.ledgers.accounts = {KEY: ()}
     world.shows(LIMIT + GIB)
     world.now += SECOND
     assert world.shows(LIMIT + GIB) and len(world.verifier.ongoing) == 2
     assert world.shows(LIMIT) and "is within its limits again; over" in world.said[-1]
-    world.accountant.accounts = {KEY: (Account(0, 5, "x", (GIB,)),)}
+    world.accountant.ledgers.accounts = {KEY: (Account(0, 5, "x", (GIB,)),)}
     assert not world.shows(LIMIT) and "is within its limits again; no longer denied" in world.said[-1]
 
 
@@ -171,7 +171,7 @@ def test_the_next_process_is_stopped_where_one_was_not_enough() -> None:
 def test_a_ledger_that_cannot_be_read_hides_nobody() -> None:
     """A moment of it is nothing: nvcd reads no longer than it may."""
     world = World(bypass="deny")
-    world.accountant.accounts, world.accountant.unread = {}, {KEY: "cut short"}
+    world.accountant.ledgers.accounts, world.accountant.ledgers.unread = {}, {KEY: "cut short"}
     assert not world.shows(GIB)
     world.now += UNREAD - 1
     assert not world.shows(GIB)
@@ -207,7 +207,7 @@ def books_of(world: World) -> tuple[Account, ...]:
 def look(world: World, truth: int = GIB) -> int:
     """The books are read, and NVML answers; what they have after that."""
     accounts = books_of(world)
-    world.accountant.accounts = {KEY: accounts}
+    world.accountant.ledgers.accounts = {KEY: accounts}
     world.shows(truth, model=ledger.totals(accounts, 1)[0])
     return int(ledger.totals(books_of(world), 1)[0])
 
@@ -290,7 +290,7 @@ def test_books_that_nvml_cannot_tell_of_stay(books: World) -> None:
 
 def test_a_process_has_a_second_to_claim_its_slot() -> None:
     world = World(bypass="deny")
-    world.accountant.accounts = {KEY: ()}
+    world.accountant.ledgers.accounts = {KEY: ()}
     assert not world.shows(GIB)
     world.now += PERSIST[BYPASS] - 1
     assert not world.shows(GIB)
@@ -355,13 +355,13 @@ def test_the_first_process_of_a_claim_counts_once(monkeypatch: pytest.MonkeyPatc
         os.stat(f"/proc/{pid}")  # a claim's slice has no first process: 0
         return nullcontext(view)
 
-    monkeypatch.setattr("nvc.daemon.audit.accountant.ProcessView", look)
+    monkeypatch.setattr("nvc.daemon.audit.ledgers.ProcessView", look)
     monkeypatch.setattr("nvc.daemon.audit.accountant.slice_of", lambda *_: entry)
     account = Account(0, os.getpid(), "python", (GIB,))
-    monkeypatch.setattr("nvc.daemon.audit.accountant._read", lambda *_: (account,))
+    monkeypatch.setattr("nvc.daemon.audit.ledgers._read", lambda *_: (account,))
     wrong: list[object] = []
     monkeypatch.setattr(accountant, "change", lambda *words: wrong.append(words))
     accountant.before()
     accountant.told((DeviceSeen(UUID, 80 * GIB, GIB, 0, 0, 0, ((os.getpid(), GIB),)),), 0)
     (balance,) = accountant.balances
-    assert (balance.model, balance.truth) == (GIB, GIB) and wrong == [] and accountant.unread == {}
+    assert (balance.model, balance.truth) == (GIB, GIB) and wrong == [] and accountant.ledgers.unread == {}

@@ -34,10 +34,12 @@ class Known:
 
 def world(asked: int, tentative: tuple[int, ...], truth: int = GIB, used: int = 15 * GIB) -> Any:
     return SimpleNamespace(
-        budgets=lambda key: (Budget(asked=asked),),
         balances=(SimpleNamespace(key="a", uuid=UUID, limit=8 * GIB, truth=truth),),
         devices=(SimpleNamespace(uuid=UUID.upper(), memory=16 * GIB, used=used),),
-        accounts={"a": tuple(Account(slot, 7, "x", (0,), 0, (each,)) for slot, each in enumerate(tentative))},
+        ledgers=SimpleNamespace(
+            budgets=lambda key: (Budget(asked=asked),),
+            accounts={"a": tuple(Account(slot, 7, "x", (0,), 0, (each,)) for slot, each in enumerate(tentative))},
+        ),
     )
 
 
@@ -86,7 +88,7 @@ def test_room_that_is_there(known: Any) -> None:
 
 def test_a_ledger_that_cannot_be_read(known: Any) -> None:
     seen = world(1, (GIB,))
-    seen.budgets = lambda key: ()
+    seen.ledgers.budgets = lambda key: ()
     asks = Asks(seen)
     asks.note([known])
     assert not asks.read()

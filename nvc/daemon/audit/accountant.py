@@ -11,24 +11,20 @@ from collections import Counter
 from collections.abc import Callable
 
 from nvc.base.value import Value
+from nvc.daemon.audit.ledgers import Ledgers
 from nvc.daemon.audit.nvml_client import NOT_ASKED, DeviceSeen
 from nvc.daemon.io.identity import slice_of
-from nvc.daemon.schedule.slice_index import LOCK_TIME, IndexedSlice, SliceIndex
+from nvc.daemon.schedule.slice_index import LOCK_TIME, SliceIndex
 from nvc.kernel import Kernel
 from nvc.kernel.processes import start_of
-from nvc.model.slices import layout, ledger, quota
+from nvc.model.slices import quota
 from nvc.model.slices.entry import RegistryError
-from nvc.model.slices.ledger import Account, Budget, LedgerError
 from nvc.model.slices.quota import QuotaDevice
 from nvc.model.slices.suspension import Suspension
 from nvc.slices.store import registry
-from nvc.slices.store.liveness import LOCKS_TIME, held
 from nvc.slices.store.process_info import ENDED, is_ending, pid_inside
-from nvc.slices.store.process_view import CpuLimit, ProcessView
 
-LOOK_TIME = 5_000_000  # nanoseconds of a processor, for the ledger of one slice
 GRACE = 5_000_000_000  # nanoseconds that a process may take to end
-AT_ONCE = 4  # open ledgers that are looked for again: each look takes a millisecond of a processor
 STEP = 2 << 20  # bytes: smaller differences are not worth a change of the quota
 
 
@@ -74,18 +70,6 @@ class ProcessUse(Value):
     percent: int
 
 
-class _NotShown(Exception):
-    """No process that can be asked sees the ledger."""
-
-
-_NOBODY = "no process shows one"
-
-
-def cause_of(error: OSError | LedgerError) -> str:
-    """Why a ledger cannot be read, for people."""
-    return str(error.cause if isinstance(error, LedgerError) else error.strerror).lower()
-
-
 class Accountant:
     """Keeps the balance of each slice and device as of NVML's last answer."""
 
@@ -104,22 +88,17 @@ class Accountant:
         self._now = 0
         self.use_is_new = False  # it was told with the last answer
         self.changed = False  # a quota, since the slices were told
-        self.accounts: dict[str, tuple[Account, ...]] = {}  # of each slice; missing: not known
+        self.ledgers = Ledgers(slices, lambda key: (user.pid for user in self.users if user.key == key))
         self._before: dict[str, tuple[int, ...]] = {}
         self._slices: dict[tuple[int, int], str] = {}  # of processes: number and start
         self._seen: dict[int, User] = {}  # processes that NVML lists, as they were when they lived
         self._inside: dict[tuple[int, int], int] = {}  # their numbers in their own pid namespaces
         self._searched: frozenset[str] = frozenset()  # the slices among which theirs was looked for
-        self._ledgers: dict[str, int] = {}  # descriptors
-        self.unread: dict[str, str] = {}  # slices whose ledger could not be read in this look, and why
-        self._stamps: dict[str, int] = {}  # of the slices whose ledgers those are
-        self._unopened: dict[str, str] = {}  # slices whose ledger could not be opened since the last look, and why
 
     def before(self) -> None:
         """Read the ledgers before NVML is asked: memory that is freed meanwhile must not look like a difference."""
-        self.unread.clear()
-        self._unopened.clear()
-        self._before = {key: self._model(known) for key, known in self.slices.by_key.items() if known.alive}
+        self.ledgers.begin()
+        self._before = {key: self.ledgers.model(known) for key, known in self.slices.by_key.items() if known.alive}
 
     def told(self, devices: tuple[DeviceSeen, ...], now: int) -> None:
         """Take in an answer of NVML: assign processes to slices, make balances, and correct quotas."""
@@ -141,10 +120,8 @@ class Accountant:
         living = {(user.pid, user.start) for user in self.users} | {(one.pid, one.start) for one in self.use}
         self._slices = {name: key for name, key in self._slices.items() if name in living}
         self._inside = {name: number for name, number in self._inside.items() if name in living}
-        for key in {user.key for user in self.users if self.unread.get(user.key) == _NOBODY}:
-            del self.unread[key]  # somebody shows it now: the first process of a claim's slice
-            self._unopened.pop(key, None)
-        after = {key: self._model(self.slices.by_key[key]) for key in self._short()}
+        self.ledgers.shown({user.key for user in self.users})
+        after = {key: self.ledgers.model(self.slices.by_key[key]) for key in self._short()}
         # Asked last: whose account is not in the ledgers any more has begun to end by now.
         self.users = tuple(user for user in self.users if not self._ends(user))
         self.balances = self._balances(after)
@@ -156,7 +133,7 @@ class Accountant:
     def _short(self) -> set[str]:
         """The living slices whose ledger knows of less than NVML shows: it is read again."""
         users = Counter(user.key for user in self.users)
-        found = {key for key, count in users.items() if count > len(self.accounts.get(key, ()))}
+        found = {key for key, count in users.items() if count > len(self.ledgers.accounts.get(key, ()))}
         for (key, uuid), truth in self._truths().items():
             known = self.slices.by_key.get(key)
             for model, device in zip(self._before.get(key, ()), known.devices if known else ()):
@@ -244,110 +221,10 @@ class Accountant:
         """Whether the process is gone, or as good as gone, for so long that others must hold what it had."""
         return self._now - self._ending.get((pid, start), self._now) >= GRACE
 
-    def budgets(self, key: str) -> tuple[Budget, ...]:
-        """The time that the slice's ledger records, by position of the device; () if unknown."""
-        fd = self._ledgers.get(key, -1)
-        if fd < 0:
-            return ()
-        try:
-            count = len(self.slices.by_key[key].devices)
-            data = os.pread(fd, layout.BUDGET.size * count, layout.BUDGETS_OFFSET)
-            return ledger.parse_budgets(data, count)
-        except (OSError, LedgerError):
-            self.forget(key)
-            return ()
-
     def refused(self, key: str) -> dict[str, int]:
         """Requests for memory that the slice's ledger says did not fit, by UUID; {} if unknown."""
-        known = self.slices.by_key.get(key)
-        return {device.uuid: one.refused for device, one in zip(known.devices if known else (), self.budgets(key))}
-
-    def _model(self, known: IndexedSlice) -> tuple[int, ...]:
-        """The bytes that the slice's ledger records, by position of the device; zeros if it cannot be read."""
-        key = known.entry.key
-        self.accounts.pop(key, None)
-        if key in self.unread:
-            return (0,) * len(known.devices)
-        try:
-            accounts = _read(self.open_ledger(known), len(known.devices))
-        except (OSError, LedgerError) as error:
-            self.forget(key)
-            self.unread[key] = cause_of(error)
-            return (0,) * len(known.devices)
-        self.accounts[key] = accounts
-        return ledger.totals(accounts, len(known.devices))
-
-    def open_ledger(self, known: IndexedSlice) -> int:
-        """A descriptor of the slice's ledger. Raises OSError, LedgerError.
-
-        If that fails, it is not tried again before the next look: a tenant can make it laborious.
-        """
-        key = known.entry.key
-        if self._stamps.get(key, known.stamp) != known.stamp:
-            self.forget(key)  # another slice: the number of a mount namespace is given again
-        fd = self.ledger_of(key)
-        if fd >= 0:
-            return fd
-        if key in self._unopened:
-            raise LedgerError("read ledger", "", self._unopened[key])
-        try:
-            fd = self._ledgers[key] = self._open(known)
-        except _NotShown as error:
-            self._unopened[key] = str(error)
-            raise LedgerError("read ledger", "", error) from None
-        except (OSError, LedgerError) as error:
-            self._unopened[key] = cause_of(error)
-            raise
-        self._stamps[key] = known.stamp
-        return fd
-
-    def _open(self, known: IndexedSlice, before: int = -1) -> int:
-        """Open the ledger through a process of the slice; returns `before` if that is the same file.
-
-        Raises OSError, LedgerError, and _NotShown where no process can be asked.
-        """
-        entry = known.entry
-        pids = [entry.pid]
-        pids += [user.pid for user in self.users if user.key == entry.key]
-        problem: OSError | LedgerError | _NotShown = _NotShown(_NOBODY)
-        limit = CpuLimit(LOOK_TIME)
-        for pid in dict.fromkeys(pids):
-            if limit.is_over():
-                break
-            try:
-                with ProcessView(self.kernel, pid) as view:
-                    if view.sees(entry):
-                        return view.open_ledger(entry, before, writable=True)
-            except (OSError, LedgerError) as error:
-                if not isinstance(error, OSError) or error.errno not in ENDED:
-                    problem = error
-        raise problem
-
-    def ledger_of(self, key: str) -> int:
-        """A descriptor of the slice's ledger; -1: it is not open."""
-        return self._ledgers.get(key, -1)
-
-    def forget(self, key: str) -> None:
-        """Close the slice's ledger, which is then opened again when it is needed."""
-        self._stamps.pop(key, None)
-        fd = self._ledgers.pop(key, -1)
-        if fd >= 0:
-            os.close(fd)
-
-    def open_again(self) -> None:
-        """Check of some open ledgers that they are still those of their slices, and open the others again."""
-        self._unopened.clear()  # also where NVML does not answer
-        for key, fd in tuple(self._ledgers.items())[:AT_ONCE]:
-            self._ledgers[key] = self._ledgers.pop(key)  # the others are next
-            try:
-                found = self._open(self.slices.by_key[key], fd)
-                if found != fd:
-                    os.close(fd)
-                self._ledgers[key] = found
-            except _NotShown:
-                pass  # of those who are asked nobody lives: the others have what they had
-            except (KeyError, OSError, LedgerError):
-                self.forget(key)
+        devices = self.slices.by_key[key].devices if key in self.slices.by_key else ()
+        return {device.uuid: one.refused for device, one in zip(devices, self.ledgers.budgets(key))}
 
     def _correct(self) -> None:
         """Write the differences into the quotas, under the registry's lock."""
@@ -389,11 +266,3 @@ class Accountant:
         finally:
             os.close(lock)
         return True
-
-
-def _read(fd: int, devices: int) -> tuple[Account, ...]:
-    """The accounts of living processes; no more of the file is read than that. Raises OSError, LedgerError."""
-    if os.fstat(fd).st_size < layout.LEDGER_SIZE:
-        raise LedgerError("read ledger", "", "cut short")
-    data = os.pread(fd, ledger.slots_size(devices), 0)
-    return held(fd, ledger.parse_slots(data, devices), CpuLimit(LOCKS_TIME))

@@ -97,7 +97,7 @@ class StaleAccountFinder:
             position,
             tuple(
                 account
-                for account in self.accountant.accounts.get(balance.key, ())
+                for account in self.accountant.ledgers.accounts.get(balance.key, ())
                 if account.used[position] and account.pid not in listed
             ),
         )
@@ -105,7 +105,7 @@ class StaleAccountFinder:
     def void(self, key: str, uuid: str) -> str:
         """Take what was found out of the slice's ledger; returned is what was done."""
         left = self.found.pop((key, uuid))
-        fd = self.accountant.ledger_of(key)
+        fd = self.accountant.ledgers.descriptor(key)
         try:
             if fd < 0:
                 raise LedgerError("read ledger", cause="it is not open any more")

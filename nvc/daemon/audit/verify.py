@@ -122,7 +122,7 @@ class Verifier:
         self._mark()
 
     def _bypasses(self) -> dict[Offence, str]:
-        accounts, unread = self.accountant.accounts, self.accountant.unread
+        accounts, unread = self.accountant.ledgers.accounts, self.accountant.ledgers.unread
         found = {
             (BYPASS, user.key, user.uuid, user.pid, user.start): "uses the device, and has no account"
             for user in self.accountant.users

@@ -39,7 +39,7 @@ class Asks:
         found = []
         for known in slices:
             key = known.entry.key
-            for place, (device, budget) in enumerate(zip(known.devices, self.accountant.budgets(key))):
+            for place, (device, budget) in enumerate(zip(known.devices, self.accountant.ledgers.budgets(key))):
                 if budget.asked != quota.answered(known.quota, place):
                     found.append(Ask(key, device.uuid, place, budget.asked))
         self._noted = tuple(found)
@@ -53,7 +53,7 @@ class Asks:
             balance, seen = balances.get((ask.key, ask.uuid)), devices.get(ask.uuid.lower())
             if balance is None or seen is None:
                 continue
-            accounts = self.accountant.accounts.get(ask.key, ())
+            accounts = self.accountant.ledgers.accounts.get(ask.key, ())
             wanted = sum(one.tentative[ask.place] for one in accounts if len(one.tentative) > ask.place)
             left = min(balance.limit, seen.memory) - max(0, balance.truth)
             count = max(0, min(wanted, left))

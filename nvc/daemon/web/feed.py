@@ -100,7 +100,7 @@ class Feed:
         refused: dict[str, int] = {}
         fixed: dict[str, Fixed] = {}
         for key, known in daemon.slices.by_key.items():
-            own = daemon.accountant.budgets(key) if known.alive else ()
+            own = daemon.accountant.ledgers.budgets(key) if known.alive else ()
             for number, raw in enumerate(known.uuids if known.alive else ()):
                 force = daemon.slices.force.get(raw)
                 if force is None or not known.devices[number].memory_limit:
@@ -139,7 +139,7 @@ class Feed:
         label = old.tenant.name if old is not None and not self._renews else ""
         label = label or daemon.slices.containers.label(key, now) or key.partition("-")[0]
         away = daemon.suspender.records.get(key)
-        problem = daemon.accountant.unread.get(key, "")
+        problem = daemon.accountant.ledgers.unread.get(key, "")
         if device.uuid not in self._force or self._force[device.uuid][0] is not force:
             self._force[device.uuid] = force, holds(force)
         held = self._force[device.uuid][1].get(key, (device.policy, None))
@@ -175,7 +175,7 @@ class Feed:
     def _of(self, key: str, had: rows.Had) -> list[dict[str, Any]]:
         daemon = self.daemon
         uuids = tuple(device.uuid for device in daemon.slices.by_key[key].devices)
-        accounts, users = daemon.accountant.accounts.get(key, ()), daemon.accountant.users
+        accounts, users = daemon.accountant.ledgers.accounts.get(key, ()), daemon.accountant.users
         return rows.processes(key, uuids, accounts, users, had, daemon.suspender.records.get(key))
 
     def _gpus(self, had: rows.Had, now: int) -> dict[str, Any]:
