@@ -12,6 +12,7 @@ from nvc.daemon.keeper.accounts import Accounts, Record
 from nvc.daemon.keeper.caps import NEVER, Cap
 from nvc.daemon.keeper.executor import Driver, Executor, SwitchLog
 from nvc.daemon.keeper.plan import STRANGERS, DevicePlan, Group, SlicePlan
+from nvc.daemon.keeper.slice_state import SliceState, made_of
 
 MS = 1_000_000
 SECOND = 1000 * MS
@@ -56,39 +57,6 @@ class DeviceTime(Value):
     problem: str  # why slices are not held, or not exactly; "": they are
 
 
-Made = tuple[int, int, int, tuple[int, ...]]  # client, group, serial, channels
-
-
-def _made(plan: SlicePlan) -> dict[int, tuple[Made, ...]]:
-    """What each process has in the plan, if all of it is there: the tracer has seen its clients begin."""
-    found: dict[int, list[Group]] = {}
-    for group in plan.groups:
-        for pid in {group.pid, group.opener or group.pid}:
-            found.setdefault(pid, []).append(group)
-    return {
-        pid: tuple((one.client, one.handle, one.serial, one.channels) for one in few)
-        for pid, few in found.items()
-        if all(one.opener for one in few)
-    }
-
-
-class _Slice:
-    """What the timekeeper knows of one slice."""
-
-    def __init__(self, plan: SlicePlan) -> None:
-        self.plan = plan
-        self.cap: Cap | None = None
-        self.pids: dict[int, int] = {}  # its processes; when those that left are forgotten, else NEVER
-        self.made: dict[int, tuple[Made, ...]] = {}  # of each of its processes in the plan, as far as that is whole
-        self.since: dict[int, int] = {}  # when that last changed
-        self.broke: dict[int, int] = {}  # what each had since then while it was stopped
-        self.had = self.doubtful = self.stopped = self.refused = self.retimed = 0
-        self.seen = 0  # what it had when its timeslices were last read back
-        self.off = 0  # since when it is stopped; 0: it is not
-        self.tried = 0  # until when a stop that failed is not repeated
-        self.fresh = True  # never started by this timekeeper: an earlier one may have stopped it
-
-
 class DeviceKeeper:
     """One device. `apply` takes a plan, `step` does what is due and says when it is to be called again."""
 
@@ -102,10 +70,10 @@ class DeviceKeeper:
         self.trace = trace
         self.device = driver.subdevice(plan.uuid)
         self.executor = Executor(self.device, driver, clock, alive)
-        self.slices: dict[str, _Slice] = {}
+        self.slices: dict[str, SliceState] = {}
         self.lengths: list[tuple[Group, int]] = []  # timeslices to be set, one a step
-        self.checks: list[tuple[_Slice, Group]] = []  # timeslices to be read back, one a step
-        self.suspects: list[tuple[_Slice, Group]] = []  # that differed: the tracer may still tell who set them
+        self.checks: list[tuple[SliceState, Group]] = []  # timeslices to be read back, one a step
+        self.suspects: list[tuple[SliceState, Group]] = []  # that differed: the tracer may still tell who set them
         self.log: SwitchLog | None = None
         self.log_problem = ""
         self.timer_problem = ""
@@ -160,7 +128,7 @@ class DeviceKeeper:
         for key in [key for key in self.slices if key not in keys]:
             del self.slices[key]
         for one in plan.slices:
-            known = self.slices.setdefault(one.key, _Slice(one))
+            known = self.slices.setdefault(one.key, SliceState(one))
             self._take(known, one, now, phases.get(one.key, 0))
         groups = [group for one in plan.slices for group in one.groups]
         self.executor.forget(groups)
@@ -192,16 +160,16 @@ class DeviceKeeper:
         found.sort(key=lambda one: one[:2])
         self.checks = [(known, group) for _, _, known, group in found[:READ_BACK]]
 
-    def _check(self, known: _Slice, group: Group) -> None:
+    def _check(self, known: SliceState, group: Group) -> None:
         us = known.plan.timeslice_us
         if self.executor.differs(group, us):
             self.suspects.append((known, group))
             self.lengths.append((group, us))
 
-    def _take(self, known: _Slice, plan: SlicePlan, now: int, phase: int) -> None:
+    def _take(self, known: SliceState, plan: SlicePlan, now: int, phase: int) -> None:
         """Take what is new of a slice."""
         known.plan = plan
-        made = _made(plan)
+        made = made_of(plan)
         for pid in [pid for pid in {*made, *known.made} if made.get(pid) != known.made.get(pid)]:
             known.since[pid] = now
             known.broke.pop(pid, None)
@@ -220,7 +188,7 @@ class DeviceKeeper:
                 plan.quota_ns, plan.period_ns, plan.burst_ns, plan.slack_ns, now, phase, plan.in_turn
             )
 
-    def _hold(self, known: _Slice, now: int) -> None:
+    def _hold(self, known: SliceState, now: int) -> None:
         """Stop or start a slice as its plan and its cap have it; also channels that it made meanwhile."""
         cap = known.cap
         if known.plan.stopped or cap is not None and not cap.runs:
@@ -228,7 +196,7 @@ class DeviceKeeper:
         elif known.off or known.fresh:
             self._start(known, now)
 
-    def _stop(self, known: _Slice, now: int) -> bool:
+    def _stop(self, known: SliceState, now: int) -> bool:
         done = self.executor.stop(known.plan.groups)
         known.tried = 0 if done else now + RETRY
         if done and not known.off:
@@ -237,7 +205,7 @@ class DeviceKeeper:
         known.fresh = False
         return done
 
-    def _start(self, known: _Slice, now: int) -> bool:
+    def _start(self, known: SliceState, now: int) -> bool:
         done = self.executor.start(known.plan.groups)
         known.refused += not done
         known.tried = 0 if done else now + RETRY
@@ -272,7 +240,7 @@ class DeviceKeeper:
         """When the log is read, if no cap asks for it earlier: seldom while nobody has anything to run."""
         return self.looked + (ACCOUNT if any(known.pids for known in self.slices.values()) else SECOND)
 
-    def _keep(self, known: _Slice, now: int) -> int:
+    def _keep(self, known: SliceState, now: int) -> int:
         """Do what is due for a slice. Returns when something is due for it again."""
         cap = known.cap
         if known.tried and now >= known.tried:
@@ -337,7 +305,7 @@ class DeviceKeeper:
             for gone in accounts.forget(kept):
                 self.credited.pop(gone, None)
 
-    def _charge(self, known: _Slice, doubtful: int, before: int, now: int) -> None:
+    def _charge(self, known: SliceState, doubtful: int, before: int, now: int) -> None:
         accounts, credited, amount, on, left = self.accounts, self.credited, 0, False, 0
         for pid, until in known.pids.items():
             had = accounts.had.get(pid, 0)
@@ -361,7 +329,7 @@ class DeviceKeeper:
             amount += doubtful
         cap.had(amount, now, on)
 
-    def _broke(self, known: _Slice, pid: int, since: int) -> bool:
+    def _broke(self, known: SliceState, pid: int, since: int) -> bool:
         """Whether all that a process could run on was stopped from then on."""
         made = known.made.get(pid)
         settled = max(known.off, known.since.get(pid, since)) + SETTLED <= since
