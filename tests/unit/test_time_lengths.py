@@ -5,7 +5,7 @@ from __future__ import annotations
 from support.gpumodel import MS, SECOND, always, steps
 from support.timehost import Host, demand
 
-from nvc.daemon.keeper.device import DeviceTime
+from nvc.daemon.keeper.device import READ_BACK, READ_BACK_ODD, DeviceTime
 
 
 def device(host: Host) -> DeviceTime:
@@ -47,5 +47,5 @@ def test_few_timeslices_are_read_back_and_each_in_its_turn() -> None:
         one.length += 1000
     before, spent = host.gpu.calls["read"], host.gpu.calls["timeslice"]
     host.run(4 * SECOND)
-    assert host.gpu.calls["read"] - before <= 5 * 16
+    assert 5 * READ_BACK < host.gpu.calls["read"] - before <= 5 * READ_BACK_ODD
     assert host.gpu.calls["timeslice"] - spent < 60

@@ -15,7 +15,7 @@ from nvc.daemon.io.loop import SECOND, Loop
 from nvc.daemon.keeper import wire
 from nvc.daemon.keeper.device import ACCOUNT as ODD
 from nvc.daemon.keeper.device import DeviceTime, SliceTime
-from nvc.daemon.keeper.keeper import TELL, Service
+from nvc.daemon.keeper.keeper import TELL, TELL_CALM, Service
 from nvc.daemon.keeper.plan import STRANGERS, DevicePlan, Group, Plan, SlicePlan
 from nvc.daemon.time.client import SILENT, TimeClient
 
@@ -273,13 +273,16 @@ def test_a_trace_comes_though_nvcd_takes_nothing_for_a_while(monkeypatch: pytest
         }
 
 
-def test_accounts_come_twice_as_often_while_nvcd_may_have_to_act() -> None:
+def test_accounts_come_more_often_while_nvcd_may_have_to_act() -> None:
     host = Host(demand("a", "weight"))
     host.tenant("a", 1, always())
     host.run(SECOND)
     ours, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, other:
         service = Service(other, host.keeper, host.gpu.clock)
+        assert service.telling == service.told + TELL_CALM
+        host.demands = (demand("a", "weight", cores=50),)
+        host.run(SECOND)
         assert service.telling == service.told + TELL
         host.tenant(STRANGERS, 100, always())
         host.run(SECOND)

@@ -17,13 +17,16 @@ from nvc.daemon.keeper.slice_state import SliceState, made_of
 MS = 1_000_000
 SECOND = 1000 * MS
 ACCOUNT = 100 * MS  # between two looks, if nothing else asks for one
+CALM = 5 * ACCOUNT  # likewise where nobody is stopped: the driver shares the time, and nvcd only counts it
 LEFT_PROCESS = SECOND  # after a process has left a slice, records of it may still come
 JUMP = 5 * MS  # between the GPU's timer and CLOCK_MONOTONIC, from look to look
 RETRY = 100 * MS  # until a stop or start that failed is repeated
 TIMER = SECOND  # between two questions for the GPU's timer, which take the driver a millisecond; or two jumps of it
 ATTEMPTS = 3  # to read clock and timer at one moment
 TIDY = 10 * SECOND  # between two looks at which processes may be forgotten
-READ_BACK = 4  # timeslices in a second, of slices that work: each takes half a millisecond of a processor
+READ_BACK = 2  # timeslices in a second, of slices that work: each takes half a millisecond of a processor
+READ_BACK_ODD = 16  # likewise, for ODD_FOR after one was found that somebody has changed
+ODD_FOR = 60 * SECOND
 REOPEN = SECOND  # until the log is opened again
 NO_PHASES: Mapping[str, int] = MappingProxyType({})
 SETTLED = 20 * MS  # after a stop, or a change of its channels, what a process has is not told of
@@ -74,6 +77,7 @@ class DeviceKeeper:
         self.lengths: list[tuple[Group, int]] = []  # timeslices to be set, one a step
         self.checks: list[tuple[SliceState, Group]] = []  # timeslices to be read back, one a step
         self.suspects: list[tuple[SliceState, Group]] = []  # that differed: the tracer may still tell who set them
+        self.odd_until = 0  # when a timeslice was found changed: for so long more are read back
         self.log: SwitchLog | None = None
         self.log_problem = ""
         self.timer_problem = ""
@@ -148,7 +152,9 @@ class DeviceKeeper:
     def _read_back(self) -> None:
         """Note which timeslices are to be read back: of slices that worked, those that have waited longest."""
         for known, group in self.suspects:
-            known.retimed += group in known.plan.groups  # as it was: touched is another one if the tracer saw it
+            if group in known.plan.groups:  # as it was: touched is another one if the tracer saw it
+                known.retimed += 1
+                self.odd_until = self.looked + ODD_FOR
         self.suspects.clear()
         read, found = self.executor.read, []
         for known in self.slices.values():
@@ -158,7 +164,8 @@ class DeviceKeeper:
                 found += [(place, *one) for place, one in enumerate(waits)]
             known.seen = known.had
         found.sort(key=lambda one: one[:2])
-        self.checks = [(known, group) for _, _, known, group in found[:READ_BACK]]
+        most = READ_BACK_ODD if self.looked < self.odd_until else READ_BACK
+        self.checks = [(known, group) for _, _, known, group in found[:most]]
 
     def _check(self, known: SliceState, group: Group) -> None:
         us = known.plan.timeslice_us
@@ -238,7 +245,14 @@ class DeviceKeeper:
 
     def _next_look(self) -> int:
         """When the log is read, if no cap asks for it earlier: seldom while nobody has anything to run."""
-        return self.looked + (ACCOUNT if any(known.pids for known in self.slices.values()) else SECOND)
+        if not any(known.pids for known in self.slices.values()):
+            return self.looked + SECOND
+        return self.looked + (CALM if self.is_calm else ACCOUNT)
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether nobody is stopped, now or later."""
+        return not any(known.off or known.cap or known.plan.stopped for known in self.slices.values())
 
     def _keep(self, known: SliceState, now: int) -> int:
         """Do what is due for a slice. Returns when something is due for it again."""

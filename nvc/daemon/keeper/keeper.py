@@ -19,12 +19,13 @@ from typing import Any
 from nvc.base.errors import NvcError, one_line
 from nvc.base.value import Value
 from nvc.daemon.keeper import wire
-from nvc.daemon.keeper.device import ACCOUNT, SECOND, DeviceKeeper, DeviceTime
+from nvc.daemon.keeper.device import ACCOUNT, CALM, SECOND, DeviceKeeper, DeviceTime
 from nvc.daemon.keeper.executor import Driver
 from nvc.daemon.keeper.plan import DevicePlan, Plan, phases
 from nvc.model.slices.layout import KEPT_FOR
 
-TELL = 200_000_000  # nanoseconds between two accounts; ACCOUNT, if nvcd may have to act on one
+TELL = 200_000_000  # nanoseconds between two accounts; ACCOUNT, if nvcd may have to act on one; else:
+TELL_CALM = CALM  # while nobody is stopped
 AGAIN = SECOND  # until a device that could not be opened is tried again
 TRACED = 65536  # records of the log that are kept for a trace
 PACKET_MAX = 1 << 17
@@ -116,6 +117,11 @@ class Keeper:
         """Whether nvcd may have to act on what a process had of some device."""
         return any(device.is_odd for device in self.devices.values())
 
+    @property
+    def is_calm(self) -> bool:
+        """Whether nobody is stopped on any device."""
+        return all(device.is_calm for device in self.devices.values())
+
     def records(self, seconds: int) -> list[tuple[str, int, int, int]]:
         """The records of the last seconds, the oldest first."""
         since = {uuid: device.accounts.now - seconds * SECOND for uuid, device in self.devices.items()}
@@ -203,7 +209,9 @@ class Service:
     @property
     def telling(self) -> int:
         """When the next account is due."""
-        return self.told + (ACCOUNT if self.keeper.is_odd else TELL)
+        if self.keeper.is_odd:
+            return self.told + ACCOUNT
+        return self.told + (TELL_CALM if self.keeper.is_calm else TELL)
 
     def _take(self, packet: bytes) -> None:
         try:

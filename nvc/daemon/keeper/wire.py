@@ -27,7 +27,7 @@ class WireError(ValueError):
 
 
 class Account(Value):
-    """What the timekeeper tells, five times a second, or ten. Nanoseconds; all are totals since it began."""
+    """What the timekeeper tells, two to ten times a second. Nanoseconds; all are totals since it began."""
 
     began: int  # CLOCK_MONOTONIC: another timekeeper counts from nothing
     now: int

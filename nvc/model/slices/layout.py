@@ -44,7 +44,7 @@ KEPT_OFFSET = 104
 #: Until when nvcd keeps time, what the slice had by then, for how long it was stopped; the last two: nanoseconds.
 KEPT = struct.Struct("<QQQ")
 #: For so long after an account of the timekeeper, nanoseconds.
-KEPT_FOR = 1_000_000_000
+KEPT_FOR = 1_500_000_000
 #: Until when nvcd moves others for an allocation without room, and the last request that it has answered.
 ROOM = struct.Struct("<QQ")
 ROOM_FOR = 10_000_000_000  # after nvcd has said so, nanoseconds
