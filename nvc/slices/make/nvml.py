@@ -11,7 +11,8 @@ from typing import Any
 
 GPUS_MAX, MIG_MAX, PROCESSES_MAX = 64, 16, 4096
 NAME_MAX = 96
-SUCCESS, NOT_FOUND, MISSING, LOST = 0, 6, 13, 15  # nvmlReturn_t; MISSING: the driver has no such function
+# nvmlReturn_t; MISSING: the driver has no such function
+SUCCESS, NOT_SUPPORTED, NOT_FOUND, MISSING, LOST = 0, 3, 6, 13, 15
 NOT_TOLD = -1
 
 
@@ -62,8 +63,11 @@ def mig_devices(nvml: Any, device: ctypes.c_void_p) -> Iterator[ctypes.c_void_p]
         return
     for number in range(min(most.value, MIG_MAX)):
         part = ctypes.c_void_p()
-        if nvml.nvmlDeviceGetMigDeviceHandleByIndex(device, number, ctypes.byref(part)) == SUCCESS:
+        code = nvml.nvmlDeviceGetMigDeviceHandleByIndex(device, number, ctypes.byref(part))
+        if code == SUCCESS:
             yield part
+        elif code == NOT_SUPPORTED:  # it is not in this mode
+            return
 
 
 def uuid_of(nvml: Any, device: ctypes.c_void_p) -> str:
