@@ -30,6 +30,7 @@ from nvc.slices.client.mps import CONTROL
 from nvc.slices.make.held_files import HeldFiles
 
 CENSUS = 5 * SECOND  # between two looks at which slices still have processes
+WHOLE = 7 * SECOND // 4  # for which an answer of NVML stands for the next ones, while memory stays the same
 SEARCH = 60 * SECOND  # between two searches for a driver that was not there
 SOON = SECOND // 20  # after something was told by the kernel: it may be told more of the kind
 
@@ -52,7 +53,7 @@ class Daemon:
         self.pacer = Pacer(self.loop, self.slices, self.accountant.ledgers.budgets)
         actions = {BYPASS: config.nvcd_on_bypass, EXCESS: config.nvcd_on_excess}
         self.verifier = Verifier(self.accountant, actions, log)
-        self.nvml = NvmlClient(self.loop, self._told, log)
+        self.nvml = NvmlClient(self.loop, self._told, self._look_at_once, log)
         self.mps = Servers(self.loop, kernel, log, self.slices.whose)
         self.held = HeldFiles(kernel)
         self.shared = SharedServers(self.mps, self.slices, partial(self.verifier.note, FAULT))
@@ -64,6 +65,7 @@ class Daemon:
         self.watcher: Watcher | None = None
         self.notified = False  # the kernel tells of changes of slices and policies
         self._census = now
+        self._looked = 0  # when NVML last told everything
         self._searched = 0
         self._soon = False
         self._problem = self._unheld = ""
@@ -76,11 +78,20 @@ class Daemon:
         self.watcher = Watcher(self.loop, pid, channel, self.happened, self.log)
 
     def half(self, now: int) -> None:
-        """Ask NVML. Runs twice a second, so that NVML's figures take effect within a second."""
+        """Ask NVML. Runs twice a second, so that NVML's figures take effect within a second.
+
+        Where nothing is to be done, a glance at the memory in use is enough for a while.
+        """
         self._guarded(lambda: self.shared.half(now))
         self.pacer.begin(now)
         if any(known.alive for known in self.slices.by_key.values()) or not self.accountant.devices:
-            self._guarded(lambda: self.look(now))
+            self._guarded(lambda: self.nvml.glance(now) if self._is_settled(now) else self.look(now))
+
+    def _is_settled(self, now: int) -> bool:
+        """Whether the last answer of NVML is new enough, and left nothing that the next one decides."""
+        is_new = now - self._looked < WHOLE
+        busy = self.suspender.records or self.use.seconds()
+        return is_new and not busy and self.verifier.is_settled and self.accountant.is_settled
 
     def second(self, now: int) -> None:
         """Do what is due once a second: registry, MPS servers, processes to watch."""
@@ -186,7 +197,11 @@ class Daemon:
             self.search(now)
         return next((one.mode for one in self.accountant.devices if one.uuid.lower() == uuid.lower()), 0)
 
+    def _look_at_once(self, now: int) -> None:
+        self._guarded(lambda: self.look(now))
+
     def _told(self, devices: tuple[DeviceSeen, ...], now: int) -> None:
+        self._looked = now
         self._guarded(lambda: self.accountant.told(devices, now))
         self._guarded(lambda: self.verifier.look(self.mps.servers, self.suspender.records, now))
         self._guarded(lambda: self.suspender.told(now))

@@ -226,6 +226,11 @@ class Accountant:
         devices = self.slices.by_key[key].devices if key in self.slices.by_key else ()
         return {device.uuid: one.refused for device, one in zip(devices, self.ledgers.budgets(key))}
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether all ledgers were read, and no process is ending."""
+        return not self._ending and not self.ledgers.unread
+
     def _correct(self) -> None:
         """Write the differences into the quotas, under the registry's lock."""
         wanted: dict[str, dict[str, int]] = {}

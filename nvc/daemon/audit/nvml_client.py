@@ -82,19 +82,26 @@ def parse(text: str) -> tuple[DeviceSeen, ...]:
 
 
 class NvmlClient:
-    """Asks the helper process, and calls `told` with each answer and its time."""
+    """Asks the helper process, and calls `told` with each answer and its time.
+
+    After a glance it calls `changed` where other memory is in use than in the last answer.
+    """
 
     def __init__(
-        self, loop: Loop, told: Callable[[tuple[DeviceSeen, ...], int], None], log: Callable[[str], None]
-    ) -> None:
+        self, loop: Loop, told: Callable[[tuple[DeviceSeen, ...], int], None], changed: Callable[[int], object],
+        log: Callable[[str], None],
+    ) -> None:  # fmt: skip
         self.loop = loop
         self.told = told
+        self.changed = changed
         self.log = log
         self.libraries: Libraries | None = None
         self.failures = self.answers = 0
         self.pid = 0
         self._socket: socket.socket | None = None
         self._asked = 0  # when; 0: nothing is under way
+        self._question = b""
+        self._used: dict[str, int] = {}  # bytes of each device, by the last answer
         self._not_before = 0
         self._use_asked = 0  # when utilization was last asked for
         self._data = b""
@@ -102,7 +109,19 @@ class NvmlClient:
         self._unreaped: list[int] = []
 
     def ask(self, now: int) -> bool:
-        """Send a question, unless one is unanswered. Returns whether it was sent."""
+        """Ask for everything, unless a question is unanswered. Returns whether that was sent."""
+        with_use = now - self._use_asked >= USE_PERIOD
+        if not self._send(nvml_process.WITH_USE if with_use else nvml_process.PLAIN, now):
+            return False
+        if with_use:
+            self._use_asked = now
+        return True
+
+    def glance(self, now: int) -> bool:
+        """Ask only whether as much memory is in use as before, likewise."""
+        return self._send(nvml_process.GLANCE, now)
+
+    def _send(self, question: bytes, now: int) -> bool:
         if self._asked:
             if now - self._asked > DEADLINE:
                 self._fail(f"no answer within {DEADLINE // SECOND} s", now)
@@ -116,14 +135,11 @@ class NvmlClient:
             if self._socket is None:
                 self.pid, self._socket = nvml_process.start(self.libraries)
                 self.loop.add(self._socket.fileno(), self._ready)
-            with_use = now - self._use_asked >= USE_PERIOD
-            self._socket.send(nvml_process.WITH_USE if with_use else nvml_process.PLAIN)
-            if with_use:
-                self._use_asked = now
+            self._socket.send(question)
         except OSError as error:
             self._fail(ENDED if error.errno == EPIPE else str(error), now)
             return False
-        self._asked, self._data = now, b""
+        self._asked, self._question, self._data = now, question, b""
         return True
 
     def _ready(self, now: int) -> None:
@@ -146,7 +162,13 @@ class NvmlClient:
                 self._fail(str(error), now)
                 return
             self._data, self._problem = b"", ""
+            used = {one.uuid: one.used for one in found}
+            if self._question == nvml_process.GLANCE:
+                if not used.items() <= self._used.items():
+                    self.changed(now)
+                return
             self.answers += 1
+            self._used = used
             self.told(found, now)
 
     def _fail(self, problem: str, now: int) -> None:

@@ -1,7 +1,7 @@
 """The process that asks NVML for nvcd: the vendor's library runs there, without rights, and may hang or die.
 
-Asked by a byte on its socket, which says whether utilization is wanted too, it answers with lines of text behind
-their length (four bytes, little-endian):
+Asked by a byte on its socket, which says whether utilization is wanted too, or only the memory that is in use, it
+answers with lines of text behind their length (four bytes, little-endian):
 
     device UUID MEMORY USED GPU-PERCENT MEMORY-PERCENT COMPUTE-MODE    bytes; -1: not told
     process UUID PID BYTES                                             of the device above; -1: not told
@@ -37,7 +37,7 @@ from nvc.slices.make.nvml import (
 )
 
 UNKNOWN = (1 << 64) - 1  # NVML_VALUE_NOT_AVAILABLE
-PLAIN, WITH_USE = b"?", b"u"  # what it is asked
+PLAIN, WITH_USE, GLANCE = b"?", b"u", b"m"  # what it is asked
 SAMPLES_SINCE = 5_000_000  # microseconds: what is older is of no interest, nor what is of another time
 
 
@@ -71,13 +71,23 @@ def _serve(library: str, fd: int) -> None:
         lines: list[str] = []
         try:
             nvml = nvml or load(library)
-            _ask(nvml, lines, seen if asked == WITH_USE else None)
+            if asked == GLANCE:
+                _glance(nvml, lines)
+            else:
+                _ask(nvml, lines, seen if asked == WITH_USE else None)
         except (OSError, AttributeError) as error:
             lines = [f"problem {str(error)[:200]}"]
         data = "\n".join(lines).encode("ascii", "replace")
         data = len(data).to_bytes(4, "little") + data
         while data:
             data = data[os.write(fd, data) :]
+
+
+def _glance(nvml: Any, lines: list[str]) -> None:
+    """How much memory is in use. That takes 50 microseconds, and a list of 16 processes a millisecond and more."""
+    for device in gpus(nvml):
+        total, used = memory_of(nvml, device)
+        lines.append(f"device {uuid_of(nvml, device)} {total} {used} {NOT_TOLD} {NOT_TOLD} {NOT_TOLD}")
 
 
 def _ask(nvml: Any, lines: list[str], seen: dict[str, int] | None) -> None:

@@ -105,6 +105,11 @@ class Verifier:
                 found.setdefault((one.key, one.uuid.lower()), one)
         return found
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing goes on, nor may be about to."""
+        return not self._since
+
     def look(self, servers: Mapping[tuple[str, str], MpsServer], away: Collection[str], now: int) -> None:
         """After each answer of NVML. Kernels of slices and devices in `servers` run in a process of MPS.
 
