@@ -8,25 +8,18 @@ from collections.abc import Iterator
 
 from nvc.apply.cgroup.denied import judge
 from nvc.base.errors import MountError, NvcError, counted
-from nvc.base.files import lines_of
-from nvc.discovery.containers.files import table, text
+from nvc.discovery.containers.files import read_bytes, table, text
 from nvc.discovery.devices.nodes import CONTROL, UVM
+from nvc.discovery.devices.proc import fields_of
 from nvc.doctor import AS_ROOT, FAILED, OK, UNKNOWN, WARNING, Blocked, Check, Fact, Row, first
-from nvc.doctor.context import Context, read_text
+from nvc.doctor.context import Context
 from nvc.doctor.host.registrations import NVIDIAS, OURS, kind_of
 from nvc.doctor.host.system import LOST, lost_by, scope_of
 from nvc.doctor.inside import Inside
 from nvc.model.facts import HostFacts
 from nvc.model.request import Request
-from nvc.model.selection import Selection, select
-from nvc.request.environment import (
-    CAPABILITIES,
-    MAX_REQUIREMENT,
-    MAX_REQUIREMENTS,
-    REQUIRE,
-    VISIBLE,
-    is_known,
-)
+from nvc.model.selection import select
+from nvc.request.environment import CAPABILITIES, VISIBLE, is_known, requirements
 from nvc.request.requirements import check as check_requirements
 
 _NOTHING = ("", "none", "void")
@@ -73,22 +66,12 @@ def _request(context: Context) -> Iterator[Fact]:
                    seen=first((f"GPU {gpu.index}: {gpu.uuid}" for gpu in facts.gpus), 16))  # fmt: skip
         return
     try:
-        _check_requirements(inside, facts, chosen)
+        check_requirements(requirements(inside.environment), facts, chosen)
     except NvcError as error:
         yield Fact(demand=f"{error.step}: {error.cause}".removesuffix(": "), facts=facts, advice=error.hint)
     known = sorted(item for item in inside.environment.items() if is_known(item[0]))
     yield Fact(asked=words, gpus=counted(len(chosen.gpus), "GPU"), mig=counted(len(chosen.mig), "MIG device"),
                seen=[f"{name}={value[:64]!r}" for name, value in known])  # fmt: skip
-
-
-def _check_requirements(inside: Inside, facts: HostFacts, chosen: Selection) -> None:
-    """Raises NvcError where the image demands another driver or GPU."""
-    demands = tuple(
-        value[:MAX_REQUIREMENT]
-        for name, value in inside.environment.items()
-        if name.startswith(REQUIRE) and not name.startswith(f"{REQUIRE}JETPACK") and value
-    )
-    check_requirements(demands[:MAX_REQUIREMENTS], facts, chosen)
 
 
 def _hooks(context: Context) -> Iterator[Fact]:
@@ -170,16 +153,16 @@ def _systemd(context: Context) -> Iterator[Fact]:
 
 def _user(context: Context) -> Iterator[Fact]:
     """Whether the user of the first process may open the nodes."""
-    inside, ids = context.inside, {"Uid": [0, 0], "Gid": [0, 0], "Groups": []}
-    for line in lines_of(read_text(f"/proc/{inside.pid}/status")):
-        name, _, values = line.partition(":")
-        if name in ids:
-            ids[name] = [int(value) for value in values.split()]
-    uid, groups = ids["Uid"][1], {ids["Gid"][1], *ids["Groups"]}
-    for node in inside.nodes().values():
-        shift = 6 if node.uid == uid else 3 if node.gid in groups else 0
-        if uid and not node.path.startswith(_MIG) and (node.mode >> shift) & 6 != 6:
-            yield Fact(user=uid, node=node, mode=stat.S_IMODE(node.mode), groups=sorted(groups))
+    status = fields_of(read_bytes(f"/proc/{context.inside.pid}/status"))
+    if not status:
+        return  # it has ended
+    uid, *groups = (int(status[name].split()[1]) for name in ("Uid", "Gid"))
+    groups += map(int, status["Groups"].split())
+    for path, node in context.inside.nodes().items():
+        shift = 6 if node.status.st_uid == uid else 3 if node.status.st_gid in groups else 0
+        if uid and not path.startswith(_MIG) and (node.status.st_mode >> shift) & 6 != 6:
+            yield Fact(user=uid, path=path, status=node.status, mode=stat.S_IMODE(node.status.st_mode),
+                       groups=", ".join(map(str, groups)))  # fmt: skip
 
 
 CHECKS = (
@@ -231,9 +214,9 @@ CHECKS = (
     )),
     Check("container.systemd", "GPUs that it loses when systemd reloads", _systemd, LOST),
     Check("container.user", "whether its user can open the device nodes", _user, (
-        Row(FAILED, "user {user} of the container cannot open {node.path}: its group is {node.gid}",
-            seen=("mode {mode:04o}, owner {node.uid}:{node.gid}, the process has groups {groups}",),
-            run=("docker run --group-add {node.gid} IMAGE",),
+        Row(FAILED, "user {user} of the container cannot open {path}: its group is {status.st_gid}",
+            seen=("mode {mode:04o}, owner {status.st_uid}:{status.st_gid}, the process has groups {groups}",),
+            run=("docker run --group-add {status.st_gid} IMAGE",),
             advice="or set the node's mode to 0666 with the driver's option NVreg_DeviceFileMode"),
     )),
 )  # fmt: skip

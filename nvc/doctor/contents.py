@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from nvc.base.errors import counted
+from nvc.base.errors import NvcError, counted
 from nvc.base.files import closing
 from nvc.discovery.devices.nodes import CONTROL
 from nvc.discovery.devices.proc import is_version
@@ -58,7 +58,7 @@ def _compat(context: Context) -> Iterator[Fact]:
     if file is None or "/compat" not in file.path:
         return
     directory = os.path.dirname(file.path)
-    if not compat_libraries(context.kernel, inside.root, facts.driver_version, directory, facts.cuda_version):
+    if not compat_libraries(context.kernel, inside.root.fd, facts.driver_version, directory, facts.cuda_version):
         own = how.startswith("LD_LIB")
         yield Fact(file=file, facts=facts, seen=[how], run=["docker run -e LD_LIBRARY_PATH= IMAGE"] if own else [])
 
@@ -95,9 +95,9 @@ def _too_new(inside: Inside, shim: File, soname: str) -> Iterator[Fact]:
 def _glibc(inside: Inside, path: str) -> tuple[int, int]:
     """The newest version of glibc that a library names; (0, 0) where it cannot be read."""
     try:
-        with closing(inside.kernel.open_regular(inside.root, path)) as fd:
+        with closing(inside.root.open_regular(path)[0]) as fd:
             named = _GLIBC.findall(os.pread(fd, _LIBRARY_MAX, 0))
-    except OSError:
+    except (OSError, NvcError):
         return 0, 0
     return max(((int(major), int(minor)) for major, minor in named), default=(0, 0))
 

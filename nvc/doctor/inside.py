@@ -4,35 +4,29 @@ stay in its root directory, and of its variables only those that ask for GPUs ar
 from __future__ import annotations
 
 import os
-import stat
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from nvc.apply.target import LOADERS, exists
+from nvc.apply.target import LOADERS
 from nvc.base.errors import ContainerError, InputError, NvcError
 from nvc.base.files import Closable, closing
 from nvc.discovery.containers.files import read_bytes
 from nvc.discovery.containers.running import RunningContainer
+from nvc.discovery.devices.nodes import CAPABILITIES
 from nvc.discovery.driver.elf import Elf, read_elf
-from nvc.discovery.driver.ldcache import ARCH_FLAGS, ARCH_MASK, CACHE_LIMIT, parse_cache
+from nvc.discovery.driver.ldcache import ARCH_FLAGS, ARCH_MASK
+from nvc.discovery.driver.libraries import read_cache
+from nvc.discovery.hostroot import HostRoot
 from nvc.kernel import Kernel
 from nvc.kernel.processes import namespace_number, open_root, program, read
 from nvc.model.slices.variables import library_path
 from nvc.request.environment import is_known
 from nvc.request.oci import Container, read_bundle
 
-_NODES_MAX = 512
 _ENVIRONMENT_MAX = 8 << 20  # bytes
-#: Where loaders look before they look into a directory itself.
-_PREFERRED = (
-    "glibc-hwcaps/x86-64-v4/", "glibc-hwcaps/x86-64-v3/", "glibc-hwcaps/x86-64-v2/", "tls/", "haswell/",
-    "x86_64/", "",
-)  # fmt: skip
 _MACHINE = os.uname().machine
 _MULTIARCH = f"{_MACHINE}-linux-gnu"
-#: What the tokens of a directory can stand for: the loader may be that of any distribution.
-_TOKENS = {"LIB": ("lib64", f"lib/{_MULTIARCH}", "lib"), "PLATFORM": (_MACHINE, "haswell", "xeon_phi")}
 #: Where loaders look last of all.
 DIRECTORIES = (f"/lib/{_MULTIARCH}", f"/usr/lib/{_MULTIARCH}", "/lib64", "/usr/lib64", "/lib", "/usr/lib")
 
@@ -44,9 +38,7 @@ class Node:
     path: str
     major: int
     minor: int
-    mode: int
-    uid: int
-    gid: int
+    status: os.stat_result
 
 
 @dataclass(frozen=True)
@@ -68,18 +60,17 @@ class Inside(Closable):
     """What is in one container; `close` it when done. Raises ContainerError for a process that is closed to us."""
 
     def __init__(self, kernel: Kernel, found: RunningContainer) -> None:
-        self.kernel = kernel
         self.found = found
         self.pid = found.pid
         try:
-            self.root = open_root(found.pid)
+            self.root = HostRoot(kernel, open_root(found.pid), f"pid {found.pid}")
         except OSError as error:
             hint = "" if isinstance(error, TimeoutError) else "run as root"
             raise ContainerError.of("look at container", f"pid {found.pid}", error, hint) from None
 
     def close(self) -> None:
         """Release what is held open."""
-        os.close(self.root)
+        self.root.close()
 
     @property
     def shares_mounts(self) -> bool:
@@ -115,76 +106,38 @@ class Inside(Closable):
     def nodes(self) -> dict[str, Node]:
         """The nodes of NVIDIA below its /dev, by path."""
         found: dict[str, Node] = {}
-        for directory in ("/dev", "/dev/nvidia-caps"):
-            try:
-                fd = self.kernel.open_in_root(self.root, directory, os.O_RDONLY | os.O_DIRECTORY)
-            except OSError:
-                continue
-            with closing(fd):
-                with os.scandir(fd) as entries:
-                    names = sorted(entry.name for entry, _ in zip(entries, range(4096)))
-                for name in [name for name in names if name.startswith("nvidia")][:_NODES_MAX]:
-                    it, path = os.stat(name, dir_fd=fd, follow_symlinks=False), f"{directory}/{name}"
-                    if stat.S_ISCHR(it.st_mode):
-                        number = os.major(it.st_rdev), os.minor(it.st_rdev)
-                        found[path] = Node(path, *number, it.st_mode, it.st_uid, it.st_gid)
+        for directory in ("/dev", CAPABILITIES):
+            for path in [f"{directory}/{name}" for name, _ in self.root.entries(directory) if name[:6] == "nvidia"]:
+                status = self.root.character(path)
+                if status is not None:
+                    found[path] = Node(path, os.major(status.st_rdev), os.minor(status.st_rdev), status)
         return found
-
-    @cached_property
-    def cache(self) -> list[tuple[str, str]] | None:
-        """Names and paths of its loader cache for this machine, None where it has none.
-
-        Raises OSError, DetectionError.
-        """
-        try:
-            fd = self.kernel.open_regular(self.root, "/etc/ld.so.cache")
-        except FileNotFoundError:
-            return None
-        with closing(fd):
-            size = min(os.fstat(fd).st_size, CACHE_LIMIT + 1)
-            entries = parse_cache(os.pread(fd, size, 0), (b"libcuda.so", b"libnvidia-ml.so"))
-        wanted = ARCH_FLAGS.get(_MACHINE)
-        return [(name, path) for flags, name, path in entries if flags & ARCH_MASK == wanted]
 
     @property
     def musl(self) -> bool:
         """Whether its C library is musl: the driver's libraries are made for glibc."""
         glibc, musl = LOADERS[_MACHINE]
-        return exists(self.kernel, self.root, musl) and not exists(self.kernel, self.root, glibc)
+        return self.root.exists(musl) and not self.root.exists(glibc)
 
     def library_path(self) -> tuple[str, ...]:
-        """The directories of its LD_LIBRARY_PATH, with what tokens can stand for; none where there are too many."""
+        """The directories of its LD_LIBRARY_PATH; none where there are too many."""
         value = self.environment.get("LD_LIBRARY_PATH", "")
         try:
-            path = program(self.pid)
+            directory = os.path.dirname(program(self.pid))
         except OSError:
-            path = ""  # it has ended
+            directory = ""  # it has ended
         try:
-            found = library_path({"LD_LIBRARY_PATH": value, "PATH": os.path.dirname(path)})
+            return library_path({"LD_LIBRARY_PATH": value, "PATH": directory})
         except InputError:
             return ()
-        for token, values in _TOKENS.items():
-            for text in (f"${{{token}}}", f"${token}"):
-                found = tuple(
-                    place
-                    for one in found
-                    for place in ([one.replace(text, value) for value in values] if text in one else [one])
-                )
-        return tuple(dict.fromkeys(found))
 
     def loaded(self, soname: str) -> tuple[File | None, str]:
         """What the loader would load for `soname`, and what leads it there."""
-        for directory in self.library_path():
-            for below in _PREFERRED:
-                file = self.file(f"{directory}/{below}{soname}")
-                if file is not None and file.elf is not None:
-                    return file, f"LD_LIBRARY_PATH has {directory}"
-        try:
-            listed = [path for name, path in self.cache or () if name == soname]
-        except (OSError, NvcError):
-            listed = []
-        places = [(path, f"the loader cache names {path}") for path in listed]
-        places += [(f"{directory}/{soname}", f"it is in {directory}") for directory in DIRECTORIES]
+        entries, _ = read_cache(self.root, "/etc/ld.so.cache")
+        own = [entry for entry in entries if entry[0] & ARCH_MASK == ARCH_FLAGS.get(_MACHINE)]
+        places = [(f"{place}/{soname}", f"LD_LIBRARY_PATH has {place}") for place in self.library_path()]
+        places += [(path, f"the loader cache names {path}") for _, name, path in own if name == soname]
+        places += [(f"{place}/{soname}", f"it is in {place}") for place in DIRECTORIES]
         for path, how in places:
             file = self.file(path)
             if file is not None:
@@ -194,12 +147,13 @@ class Inside(Closable):
     def file(self, path: str) -> File | None:
         """The regular file at `path`, None where there is none. It is named in the directory of a link to it."""
         try:
-            with closing(self.kernel.open_regular(self.root, path)) as fd:
-                status, name = os.fstat(fd), os.path.basename(os.readlink(f"/proc/self/fd/{fd}"))
-                real = f"{os.path.dirname(path)}/{name}" if name else path
-                try:
-                    return File(real, status.st_dev, status.st_ino, read_elf(fd, path))
-                except NvcError:
-                    return File(real, status.st_dev, status.st_ino, None)
-        except OSError:
+            fd, status = self.root.open_regular(path)
+        except (OSError, NvcError):
             return None
+        with closing(fd):
+            name = os.path.basename(os.readlink(f"/proc/self/fd/{fd}"))
+            try:
+                elf = read_elf(fd, path)
+            except NvcError:
+                elf = None
+        return File(f"{os.path.dirname(path)}/{name}", status.st_dev, status.st_ino, elf)

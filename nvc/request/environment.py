@@ -163,10 +163,12 @@ def _capabilities(container: Container, config: Config, _: list[str]) -> tuple[s
 
 
 def _requirements(container: Container, config: Config, _: list[str]) -> tuple[str, ...]:
-    """One expression for each variable, in the order in which they are set; each must hold."""
-    environment = container.environment
-    if config.disable_require or environment.get(DISABLE_REQUIRE) in _TRUE:
-        return ()
+    disabled = config.disable_require or container.environment.get(DISABLE_REQUIRE) in _TRUE
+    return () if disabled else requirements(container.environment)
+
+
+def requirements(environment: dict[str, str]) -> tuple[str, ...]:
+    """One expression for each variable, in the order in which they are set; each must hold. Raises InputError."""
     found = []
     for name, value in environment.items():
         if name.startswith(REQUIRE) and not name.startswith(REQUIRE + "JETPACK") and value:

@@ -18,8 +18,6 @@ from nvc.request.config import Config
 from nvc.request.environment import request_from
 from nvc.request.oci import Container, container_of
 
-OWN = f"lib/{os.uname().machine}-linux-gnu"
-
 
 def searched(path: str, program: str = "", config: Config | None = None, **variables: str) -> tuple[str, ...]:
     environment = {
@@ -92,9 +90,7 @@ def test_the_first_program(process: dict[str, Any], program: str) -> None:
 @pytest.mark.parametrize(
     ("path", "place"),
     [
-        ("/none:DIR/a", "a"), ("/none;DIR/a", "a"), ("DIR/a", "a/glibc-hwcaps/x86-64-v3"), ("DIR/a", "a/tls"),
-        ("DIR/$LIB/b", "lib64/b"), ("DIR/${LIB}", OWN), ("DIR/$PLATFORM", os.uname().machine),
-        ("DIR/${PLATFORM}/$LIB", "haswell/lib64"), ("$ORIGIN/../..DIR/a", ""),
+        ("/none:DIR/a", "a"), ("/none;DIR/a", "a"), ("$ORIGIN/../..DIR/a", ""),
     ],
 )  # fmt: skip
 def test_what_the_doctor_says_that_is_loaded(path: str, place: str, tmp_path: Any) -> None:
