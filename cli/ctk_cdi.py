@@ -151,7 +151,7 @@ def _of_gpus(
     if mode == MANAGEMENT:
         return beside.generate(LinuxKernel(), options, request, how, mode)
     document, facts = generate(LinuxKernel(), options, request, how)
-    if mode == "wsl" and (facts.control is None or facts.control.path != "/dev/dxg"):
+    if mode == "wsl" and [one.node.path for one in facts.controls] != ["/dev/dxg"]:
         raise InputError("--mode", mode, "this is not WSL", "leave it out")
     tell(ctx, facts)
     return document

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         PermissionDenied,
         RequirementError,
     )
-    from nvc.model.facts import Binary, DeviceNode, Gpu, HostFacts, Library, MigDevice
+    from nvc.model.facts import Binary, ControlNode, DeviceNode, Gpu, HostFacts, Library, MigDevice
     from nvc.model.request import DriverOptions, Request, Size, SliceRequest
     from nvc.model.selection import Selection
     from nvc.model.slices.sizes import parse_size
@@ -40,7 +40,7 @@ _HOMES = {
     "nvc.api": "Driver Container list_slices",
     "nvc.model.request": "DriverOptions Request SliceRequest Size",
     "nvc.model.slices.sizes": "parse_size",
-    "nvc.model.facts": "HostFacts Gpu MigDevice DeviceNode Library Binary",
+    "nvc.model.facts": "HostFacts Gpu MigDevice DeviceNode ControlNode Library Binary",
     "nvc.model.selection": "Selection",
     "nvc.plan.ops": "Plan",
     "nvc.apply.executor": "Outcome",
@@ -50,7 +50,7 @@ _HOMES = {
 }
 
 __all__ = [
-    "Binary", "Container", "ContainerError", "DetectionError", "DeviceError", "DeviceNode", "Driver",
+    "Binary", "Container", "ContainerError", "ControlNode", "DetectionError", "DeviceError", "DeviceNode", "Driver",
     "DriverOptions", "Gpu", "HostFacts", "InitializationError", "InputError", "InternalError", "Library",
     "LoaderCacheError", "MigConfigError", "MigDevice", "MigMonitorError", "MountError", "NvcError",
     "Outcome", "PermissionDenied", "Plan", "Request", "RequirementError", "Selection", "Size",

@@ -24,11 +24,11 @@ from nvc.discovery.nvml.asking import ask, check_version, start
 from nvc.discovery.nvml.wire import ProbeReply
 from nvc.discovery.outer import outer_slice
 from nvc.kernel.probe import Probe
-from nvc.model.facts import DeviceNode, HostFacts
+from nvc.model.facts import ControlNode, HostFacts
 from nvc.model.request import DriverOptions
 
 #: The fields of HostFacts that the kernel's side of the driver decides.
-_KERNELS = ("control", "uvm", "modeset", "mig_config", "mig_monitor", "imex_major", "gpus")
+_KERNELS = ("controls", "mig_config", "mig_monitor", "imex_major", "gpus")
 
 
 class Part(Value):
@@ -45,7 +45,7 @@ class Shown(Value):
     majors: dict[str, int]
     capabilities: MigCapabilities
     gpus: tuple[ProcGpu, ...] | None
-    control: tuple[DeviceNode | None, tuple[DeviceNode, ...], DeviceNode | None]
+    controls: tuple[ControlNode, ...]
 
 
 def find_facts(
@@ -81,7 +81,7 @@ def find_facts(
         reply = ask(probe, version)
         check_version(host, version, reply)
         if wsl is not None:
-            shown_by = (wsl, (), None, None, None, -1, wsl_gpus(wsl, reply))
+            shown_by = ((ControlNode(wsl),), None, None, -1, wsl_gpus(wsl, reply))
             files, kernel = Part(*wsl_files(host.driver, arch)), Part(dict(zip(_KERNELS, shown_by)))
         else:
             if files is None or not files.fields["libraries"]:
@@ -163,4 +163,4 @@ def _kernel(host: Host, reply: ProbeReply, shown: Shown) -> Part:
     gpus, warnings = find_gpus(host, reply, majors, capabilities, shown.gpus)
     rights = capabilities.of_global("config"), capabilities.of_global("monitor")
     imex_major = majors.get("nvidia-caps-imex-channels", -1)
-    return Part(dict(zip(_KERNELS, (*shown.control, *rights, imex_major, gpus))), warnings)
+    return Part(dict(zip(_KERNELS, (shown.controls, *rights, imex_major, gpus))), warnings)

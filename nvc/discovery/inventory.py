@@ -26,7 +26,7 @@ LIMIT = 8 << 20
 
 _HEADER = Struct("<8sIIQ8s")  # magic, format, Python, length and hash of what follows
 _MAGIC = b"NVCINVEN"
-_FORMAT = 4
+_FORMAT = 5
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 

@@ -12,7 +12,7 @@ import stat
 import nvc
 from nvc.base.files import closing
 from nvc.base.types import Any, Iterator
-from nvc.discovery.devices.nodes import CONTROL, MODESET, UVM, UVM_TOOLS
+from nvc.discovery.devices.nodes import CONTROL, CONTROLS
 from nvc.discovery.devices.proc import GPUS, PROC
 from nvc.discovery.host import SIMULATION, Host
 from nvc.discovery.hostroot import HostRoot
@@ -73,7 +73,7 @@ def _looks(host: Host, options: DriverOptions) -> Iterator[Look]:
     for name in _MODULES:  # a module that is loaded again gets another inode in sysfs
         yield "S", "n", f"/sys/module/{name}", answer(system, "n", f"/sys/module/{name}")
     yield "S", "m", "/proc/devices", answer(system, "m", "/proc/devices")
-    for path in (CONTROL, UVM, UVM_TOOLS, MODESET):
+    for path, *_ in CONTROLS:
         yield "V", "r", path, answer(host.devices, "r", path)
     yield "S", "l", GPUS, answer(system, "l", GPUS)
     yield from _mig_tree(system)

@@ -10,8 +10,8 @@ from nvc.model.facts import HostFacts, Ipc, ProcFile
 
 #: A value is a list: its place here, and its fields. A tuple of values is a list that begins with -1.
 _KINDS: tuple[type[Value], ...] = (
-    HostFacts, model.Gpu, model.MigDevice, model.DeviceNode, model.Identity, model.Library, model.Binary,
-    model.Firmware, model.Manifest, model.Module, model.OuterSlice,
+    HostFacts, model.Gpu, model.MigDevice, model.DeviceNode, model.ControlNode, model.Identity, model.Library,
+    model.Binary, model.Firmware, model.Manifest, model.Module, model.OuterSlice,
 )  # fmt: skip
 _TUPLE = -1
 

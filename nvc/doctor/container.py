@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from nvc.apply.cgroup.denied import judge
 from nvc.base.errors import MountError, NvcError, counted
 from nvc.discovery.containers.files import read_bytes, table, text
-from nvc.discovery.devices.nodes import CONTROL, UVM
+from nvc.discovery.devices.nodes import CONTROL, UVM_TOOLS
 from nvc.discovery.devices.proc import fields_of
 from nvc.doctor import AS_ROOT, FAILED, OK, UNKNOWN, WARNING, Blocked, Check, Fact, Row, first
 from nvc.doctor.context import Context
@@ -88,9 +88,8 @@ def _wanted(facts: HostFacts, inside: Inside) -> dict[str, tuple[int, int]]:
     """The nodes that it must have, with their numbers."""
     if not _asked(inside) and CONTROL not in inside.nodes():
         return {}
-    found = [facts.control] if facts.control is not None else []
-    if computes(inside):
-        found += [node for node in facts.uvm if node.path == UVM]
+    needed = {"", "compute"} if computes(inside) else {""}
+    found = [one.node for one in facts.controls if one.capability in needed and one.node.path != UVM_TOOLS]
     try:
         selection = select(facts, Request(devices=_asked(inside)))
     except NvcError:

@@ -53,9 +53,8 @@ class DebugLog:
         for kind, found in (("binary", facts.binaries), ("firmware", facts.firmwares), ("ipc", facts.ipcs)):
             for entry in found:
                 self._line("I", f"{kind} {entry.path}")
-        for node in (facts.control, *facts.uvm, facts.modeset):
-            if node is not None:
-                self._line("I", f"device node {node.path} {node.major}:{node.minor}")
+        for one in facts.controls:
+            self._line("I", f"device node {one.node.path} {one.node.major}:{one.node.minor}")
         for warning in facts.warnings:
             self._line("W", warning)
 

@@ -94,6 +94,13 @@ class DeviceNode(Value):
     minor: int
 
 
+class ControlNode(Value):
+    """A node of the driver that belongs to no GPU."""
+
+    node: DeviceNode
+    capability: str = ""  # that brings it into containers; "": all of them have it
+
+
 class MigDevice(Value):
     """One MIG compute instance, as NVML enumerates it on its GPU."""
 
@@ -165,9 +172,7 @@ class HostFacts(Value):
     binaries: tuple[Binary, ...]
     firmwares: tuple[Firmware, ...]
     ipcs: tuple[Ipc, ...]
-    control: DeviceNode | None  # /dev/nvidiactl
-    uvm: tuple[DeviceNode, ...]  # /dev/nvidia-uvm, /dev/nvidia-uvm-tools
-    modeset: DeviceNode | None  # /dev/nvidia-modeset
+    controls: tuple[ControlNode, ...]  # the nodes of no GPU that exist, such as /dev/nvidiactl
     mig_config: DeviceNode | None  # the nvidia-cap node of mig/config
     mig_monitor: DeviceNode | None
     imex_major: int  # -1 where the driver has no IMEX channels

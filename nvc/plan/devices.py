@@ -45,12 +45,9 @@ def device_ops(facts: HostFacts, selection: Selection, request: Request) -> list
         if request.cgroups:
             ops.append(AllowDevice(device.major, device.minor))
 
-    node(facts.control)
-    if "compute" in request.capabilities:
-        for device in facts.uvm:
-            node(device)
-    if "display" in request.capabilities:
-        node(facts.modeset)
+    for one in facts.controls:
+        if not one.capability or one.capability in request.capabilities:
+            node(one.node)
     for gpu in selection.gpus:
         node(gpu.node)
     if selection.mig_config or selection.mig_monitor:

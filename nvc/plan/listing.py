@@ -102,7 +102,7 @@ def entries(
     """What `list` prints, in the peers' order. `kinds`: devices, binaries, libraries, ipcs, firmwares."""
     found: list[Row] = []
     if "devices" in kinds:
-        found += _nodes("device", (facts.control, *facts.uvm, facts.modeset))
+        found += _nodes("device", (one.node for one in facts.controls))
         found += _nodes("device", (gpu.node for gpu in selection.gpus))
         if not selection.mig_config and not selection.mig_monitor:
             for _, mig in selection.mig:

@@ -25,7 +25,6 @@ from nvc.frontends.engines.hooksd import TEXT
 from nvc.frontends.runtime.give import HOOK_ENVIRONMENT
 from nvc.kubernetes.claims.claim import allocation_of
 from nvc.kubernetes.errors import ClaimError
-from nvc.model.facts import DeviceNode
 
 Hook = Callable[[str, str], "tuple[int, str]"]
 GO_PROGRAM = b"\xff Go buildinf:"
@@ -123,8 +122,8 @@ def test_cve_2026_24260_nothing_changes_between_look_and_use(rootfs: Any, outsid
 
 def test_cve_2026_24196_no_display_without_its_capability() -> None:
     """An out-of-bounds read in the display driver: a container for computing has no node of that driver."""
-    modeset = DeviceNode("/dev/nvidia-modeset", 195, 254)
-    host = facts(gpus=(gpu(0, UUID_0, dri_nodes=("/dev/dri/card1", "/dev/dri/renderD128")),), modeset=modeset)
+    host = facts(gpus=(gpu(0, UUID_0, dri_nodes=("/dev/dri/card1", "/dev/dri/renderD128")),))
+    modeset = host.controls[-1].node
     status = NodeStatus(226, 1, 0o660, 0, 44)
     nodes = dict.fromkeys(("/dev/dri/card1", "/dev/dri/renderD128", modeset.path), status)
 

@@ -68,9 +68,9 @@ def test_a_plain_root(root: str) -> None:
         "gsp_tu10x.bin",
     ]
     assert [ipc.service for ipc in facts.ipcs] == ["persistenced", "fabricmanager", "mps"]
-    assert facts.control is not None and facts.control.minor == 255
-    assert facts.modeset is not None and facts.modeset.minor == 254
-    assert [node.path for node in facts.uvm] == ["/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"]
+    assert [(one.node.path, one.node.minor) for one in facts.controls] == [
+        ("/dev/nvidiactl", 255), ("/dev/nvidia-uvm", 0), ("/dev/nvidia-uvm-tools", 1), ("/dev/nvidia-modeset", 254),
+    ]  # fmt: skip
     assert [file.name for file in facts.proc_files] == ["params", "version", "registry"]
 
 

@@ -12,7 +12,7 @@ from nvc.base.errors import DetectionError
 from nvc.discovery import discover
 from nvc.discovery.devices.nodes import control_nodes, dri_nodes, find_node, nvidia_major
 from nvc.kernel import LinuxKernel
-from nvc.model.facts import DeviceNode
+from nvc.model.facts import ControlNode, DeviceNode
 from nvc.model.request import DriverOptions
 
 __all__ = ["built", "nvml_tree"]
@@ -55,21 +55,20 @@ def test_what_is_not_the_drivers_node_is_refused_by_name(tree: DriverTree) -> No
 def test_control_nodes_have_the_numbers_of_proc_devices(tree: DriverTree) -> None:
     root = tree.root()
     majors = {"nvidia": 195, "nvidia-uvm": 507}
-    assert control_nodes(root, majors) == (None, (), None)
+    assert control_nodes(root, majors) == ()
     tree.node("/dev/nvidiactl", 195, 255)
     tree.node("/dev/nvidia-uvm", 507, 0)
     tree.node("/dev/nvidia-modeset", 195, 254)
-    control, uvm, modeset = control_nodes(root, majors)
-    assert control == DeviceNode("/dev/nvidiactl", 195, 255)
-    assert uvm == (DeviceNode("/dev/nvidia-uvm", 507, 0),)
-    assert modeset == DeviceNode("/dev/nvidia-modeset", 195, 254)
+    assert control_nodes(root, majors) == (
+        ControlNode(DeviceNode("/dev/nvidiactl", 195, 255)),
+        ControlNode(DeviceNode("/dev/nvidia-uvm", 507, 0), "compute"),
+        ControlNode(DeviceNode("/dev/nvidia-modeset", 195, 254), "display"),
+    )
     tree.node("/dev/nvidia-uvm-tools", 507, 1)
-    assert [node.path for node in control_nodes(root, majors)[1]] == [
-        "/dev/nvidia-uvm",
-        "/dev/nvidia-uvm-tools",
-    ]
+    paths = [one.node.path for one in control_nodes(root, majors)]
+    assert paths[1:3] == ["/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"]
     # The module is gone and its number given to another: the left-over node is nobody's.
-    assert control_nodes(root, {"nvidia": 195})[1] == ()
+    assert [one.node.minor for one in control_nodes(root, {"nvidia": 195})] == [255, 254]
     with pytest.raises(DetectionError, match="/dev/nvidia-uvm: is 507:0, the driver's is 508:0"):
         control_nodes(root, {"nvidia": 195, "nvidia-uvm": 508})
 

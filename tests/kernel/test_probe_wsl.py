@@ -12,7 +12,7 @@ from nvc.discovery.pack import pack, unpack
 from nvc.frontends.cdi.document import DocumentOptions
 from nvc.frontends.cdi.generate import document_of
 from nvc.kernel import LinuxKernel
-from nvc.model.facts import DeviceNode, HostFacts
+from nvc.model.facts import ControlNode, DeviceNode, HostFacts
 from nvc.model.request import DriverOptions, Request
 from nvc.testing.sim.elffile import shared_object
 
@@ -54,7 +54,7 @@ def find(tree: DriverTree) -> HostFacts:
 def test_everything_goes_through_one_node(tree: DriverTree) -> None:
     facts = find(tree)
     node = DeviceNode("/dev/dxg", 10, 125)
-    assert (facts.control, facts.uvm, facts.modeset, facts.imex_major) == (node, (), None, -1)
+    assert (facts.controls, facts.imex_major) == ((ControlNode(node),), -1)
     (gpu,) = facts.gpus
     assert (gpu.node, gpu.minor, gpu.proc_dir) == (node, 0, "")
     assert facts.warnings == ()

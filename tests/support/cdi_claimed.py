@@ -37,9 +37,10 @@ class Claimed:
         self.words = [
             ["slice-memory", *driver_arguments(self.options), f"--slice={written(part)}"] for part in parts
         ]
-        nodes = [self.facts.control, *self.facts.uvm, *(gpu.node for gpu in self.facts.gpus[:count])]
+        nodes = [one.node for one in self.facts.controls if one.capability != "display"]
+        nodes += [gpu.node for gpu in self.facts.gpus[:count]]
         self.devices = [
-            {"path": node.path, "type": "c", "major": node.major, "minor": node.minor} for node in nodes if node
+            {"path": node.path, "type": "c", "major": node.major, "minor": node.minor} for node in nodes
         ]
         (self.entry,) = (
             one for one in registry.sound_entries(registry.base_directory())

@@ -7,6 +7,7 @@ from typing import Any
 from nvc.discovery.driver.library_table import ROWS
 from nvc.model.facts import (
     Binary,
+    ControlNode,
     DeviceNode,
     Firmware,
     Gpu,
@@ -114,9 +115,12 @@ def facts(**changes: Any) -> HostFacts:
             Ipc("/run/nvidia-fabricmanager/socket", "fabricmanager", "utility"),
             Ipc("/tmp/nvidia-mps", "mps", "compute", True),
         ),
-        control=DeviceNode("/dev/nvidiactl", 195, 255),
-        uvm=(DeviceNode("/dev/nvidia-uvm", 510, 0), DeviceNode("/dev/nvidia-uvm-tools", 510, 1)),
-        modeset=DeviceNode("/dev/nvidia-modeset", 195, 254),
+        controls=(
+            ControlNode(DeviceNode("/dev/nvidiactl", 195, 255)),
+            ControlNode(DeviceNode("/dev/nvidia-uvm", 510, 0), "compute"),
+            ControlNode(DeviceNode("/dev/nvidia-uvm-tools", 510, 1), "compute"),
+            ControlNode(DeviceNode("/dev/nvidia-modeset", 195, 254), "display"),
+        ),
         mig_config=cap(1),
         mig_monitor=cap(2),
         imex_major=236,

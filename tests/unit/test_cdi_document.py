@@ -13,7 +13,7 @@ from nvc.base.errors import DeviceError, InternalError
 from nvc.frontends.cdi.document import NodeStatus, Sorted
 from nvc.frontends.cdi.stamp import Stamp, staleness, stamp_of_document, stamp_of_facts
 from nvc.frontends.cdi.validate import problems
-from nvc.model.facts import DeviceNode
+from nvc.model.facts import ControlNode, DeviceNode
 from nvc.plan.ops import BindDeviceDirectory, BindInside
 
 HOST = facts(driver_root="/", device_root="/")
@@ -141,7 +141,7 @@ def test_mig_devices_get_their_parent_and_two_capabilities() -> None:
 def test_a_node_that_all_share_is_every_devices() -> None:
     """As /dev/dxg under WSL."""
     node = DeviceNode("/dev/dxg", 10, 60)
-    host = facts(control=node, uvm=(), modeset=None, gpus=(gpu(0, UUID_0, node=node, proc_dir=""),))
+    host = facts(controls=(ControlNode(node),), gpus=(gpu(0, UUID_0, node=node, proc_dir=""),))
     made = document(host)
     assert problems(made) == [] and paths(device(made, "0")) == paths(device(made, "all")) == ["/dev/dxg"]
 

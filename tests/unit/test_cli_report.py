@@ -167,7 +167,7 @@ def test_filters(request_: Request, kinds: tuple[str, ...], lines: list[str]) ->
 
 
 def test_a_bare_host() -> None:
-    host = facts(control=None, uvm=(), modeset=None, gpus=(), mig_config=None, mig_monitor=None)
+    host = facts(controls=(), gpus=(), mig_config=None, mig_monitor=None)
     assert listed(Request(mig_config="all"), "devices", host=host) == []
 
 

@@ -16,6 +16,7 @@ from nvc.discovery.devices.nodes import CAPABILITIES as CAPABILITY_NODES
 from nvc.discovery.devices.nodes import (
     CONTROL,
     CONTROL_MINOR,
+    CONTROLS,
     MODESET,
     MODESET_MINOR,
     NVIDIA_MAJOR,
@@ -138,12 +139,11 @@ def control_nodes(host: Host) -> tuple[WantedNode, ...]:
     """
     majors = _majors(host)
     general = _attributes(host.system.read_optional(PROC + "/params", 65536), "ModifyDeviceFiles")
-    return (
-        WantedNode(CONTROL, nvidia_major(majors), CONTROL_MINOR, general),
-        WantedNode(MODESET, nvidia_major(majors), MODESET_MINOR, general),
-        WantedNode(UVM, majors["nvidia-uvm"], 0, Attributes()),
-        WantedNode(UVM_TOOLS, majors["nvidia-uvm"], 1, Attributes()),
-    )
+    return tuple(
+        WantedNode(path, majors[driver], minor, Attributes()) if driver
+        else WantedNode(path, nvidia_major(majors), minor, general)
+        for path, driver, minor, _ in CONTROLS
+    )  # fmt: skip
 
 
 def _majors(host: Host) -> dict[str, int]:

@@ -7,7 +7,7 @@ import stat
 
 from nvc.base.errors import DetectionError
 from nvc.discovery.hostroot import HostRoot
-from nvc.model.facts import DeviceNode
+from nvc.model.facts import ControlNode, DeviceNode
 
 #: The registered major of GPUs and control nodes (Documentation/admin-guide/devices.txt), for kernels whose
 #: /proc/devices is hidden.
@@ -22,6 +22,14 @@ UVM = "/dev/nvidia-uvm"
 UVM_TOOLS = "/dev/nvidia-uvm-tools"
 MODESET = "/dev/nvidia-modeset"
 CAPABILITIES = "/dev/nvidia-caps"
+#: The nodes that belong to no GPU, in the order of `list`: path, driver in /proc/devices ("": that of GPUs), minor,
+#: and the capability that brings it into containers ("": all have it).
+CONTROLS = (
+    (CONTROL, "", CONTROL_MINOR, ""),
+    (UVM, "nvidia-uvm", 0, "compute"),
+    (UVM_TOOLS, "nvidia-uvm", 1, "compute"),
+    (MODESET, "", MODESET_MINOR, "display"),
+)
 
 
 def has_nvidia_major(majors: dict[str, int]) -> bool:
@@ -61,21 +69,18 @@ def _remedy(path: str) -> str:
     return f"remove {path} and run nvidia-modprobe, or use --load-kmods"
 
 
-def control_nodes(
-    devices: HostRoot, majors: dict[str, int]
-) -> tuple[DeviceNode | None, tuple[DeviceNode, ...], DeviceNode | None]:
-    """nvidiactl, the UVM nodes and nvidia-modeset, those that exist.
+def control_nodes(devices: HostRoot, majors: dict[str, int]) -> tuple[ControlNode, ...]:
+    """The nodes of CONTROLS that exist.
 
     A node whose module is not loaded is ignored: its number belongs to no driver.
     """
-    major = nvidia_major(majors)
-    control = find_node(devices, CONTROL, major, CONTROL_MINOR)
-    modeset = find_node(devices, MODESET, major, MODESET_MINOR)
-    uvm: tuple[DeviceNode, ...] = ()
-    if "nvidia-uvm" in majors:
-        both = (find_node(devices, path, majors["nvidia-uvm"], n) for n, path in enumerate((UVM, UVM_TOOLS)))
-        uvm = tuple(node for node in both if node)
-    return control, uvm, modeset
+    found = []
+    for path, driver, minor, capability in CONTROLS:
+        major = majors.get(driver) if driver else nvidia_major(majors)
+        node = find_node(devices, path, major, minor) if major is not None else None
+        if node is not None:
+            found.append(ControlNode(node, capability))
+    return tuple(found)
 
 
 def majors_of_nodes(devices: HostRoot) -> dict[str, int]:

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Iterator
 
 from nvc.base.errors import DetectionError
-from nvc.discovery.devices.nodes import CAPABILITIES, CONTROL, CONTROL_MINOR, UVM, UVM_TOOLS, find_node
+from nvc.discovery.devices.nodes import CAPABILITIES, CONTROLS, find_node
 from nvc.discovery.devices.proc import PROC, fields_of
 from nvc.doctor import FAILED, OK, WARNING, Check, Fact, Row, aside
 from nvc.doctor.context import Context
@@ -28,11 +28,10 @@ def _node(context: Context, path: str, major: int, minor: int) -> Iterator[Fact]
 
 def _control(context: Context) -> Iterator[Fact]:
     context.module  # noqa: B018
-    yield from _node(context, CONTROL, context.major, CONTROL_MINOR)
-    uvm = context.majors.get("nvidia-uvm")
-    if uvm is not None:
-        yield from _node(context, UVM, uvm, 0)
-        yield from _node(context, UVM_TOOLS, uvm, 1)
+    for path, driver, minor, capability in CONTROLS:
+        major = context.majors.get(driver) if driver else context.major
+        if major is not None and capability != "display":  # who displays nothing lacks nothing
+            yield from _node(context, path, major, minor)
 
 
 def _gpus(context: Context) -> Iterator[Fact]:

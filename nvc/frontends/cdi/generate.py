@@ -103,9 +103,7 @@ def _node_status(kernel: Kernel, facts: HostFacts) -> Iterator[tuple[str, NodeSt
 
 
 def _node_paths(facts: HostFacts) -> Iterator[str]:
-    for node in (facts.control, *facts.uvm, facts.modeset):
-        if node is not None:
-            yield node.path
+    yield from (one.node.path for one in facts.controls)
     for gpu in facts.gpus:
         yield gpu.node.path
         yield from gpu.dri_nodes

@@ -52,8 +52,7 @@ def stamp_of_facts(facts: HostFacts) -> Stamp:
         tuple(firmware.path for firmware in facts.firmwares),
         tuple((manifest.path, manifest.library, manifest.target) for manifest in facts.manifests),
         tuple((module.path, module.target) for module in facts.modules),
-        _node(facts.control) + _node(facts.modeset),
-        tuple(tuple(node) for node in facts.uvm),
+        tuple(tuple(one.node) for one in facts.controls),
     )  # fmt: skip
     digest = hashlib.sha256(repr(relevant).encode("utf-8", "surrogateescape")).hexdigest()
     return Stamp(facts.driver_label, digest[:32], facts.driver_root)
