@@ -46,11 +46,6 @@ def test_the_chart_knows_every_policy() -> None:
         found = re.findall(r'"policy": \{\s*"enum": (\[[^]]*\])', file.read())
     claimed = [row.name for row in TABLE if not row.server]
     assert [json.loads(names) for names in found] == [claimed] * 2, "run packaging/tables.py"
-    with open(os.path.join(REPO, "docs/kubernetes.md"), encoding="utf-8") as file:
-        (row,) = [line for line in file if line.startswith("| `policy` | ")]
-    allowed, _, refused = row.partition("Default: ")
-    assert set(re.findall("`(.*?)`", allowed)) == {"policy", *claimed}
-    assert all(f"`{one.name}` is refused" in refused for one in TABLE if one.server)
 
 
 def test_what_each_policy_entitles_to() -> None:
