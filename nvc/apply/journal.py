@@ -92,12 +92,6 @@ def is_interrupted(key: str) -> bool:
         return False
 
 
-def kept(records: bytes) -> tuple[str, bool]:
-    """The rootfs of a journal that is kept, "" where none is named; and whether the run came to its end."""
-    place = records[1:].partition(_END)[0] if records[:1] == _PLACE else b""
-    return place.decode("utf-8", "surrogateescape"), records.endswith(_END + _KEPT + _END + _END)
-
-
 def _directory(key: str) -> str:
     return state_directory("containers") if key.endswith(HOST) else runtime_directory("containers")
 

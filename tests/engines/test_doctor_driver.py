@@ -71,9 +71,6 @@ CASES = (
          f"rm -r {GPUS}/0000:99:00.0"),
     Case("driver.firmware", aside(f"{DRIVER}/lib/firmware/nvidia/{VERSION}")[0], "there is no GSP firmware",
          aside(f"{DRIVER}/lib/firmware/nvidia/{VERSION}")[1]),
-    Case("driver.services", "mkdir /run/nvidia-persistenced; "
-         "python3 -c 'import socket; socket.socket(1).bind(\"/run/nvidia-persistenced/socket\")'",
-         "/run/nvidia-persistenced/socket is stale", "rm -r /run/nvidia-persistenced", "--root /", "warning"),
     Case("driver.xid", f"echo '{XID}' > /run/kmsg; mount --bind /run/kmsg /dev/kmsg",
          "reported Xid 79, 1 times: GPU has fallen", "umount /dev/kmsg"),
     Case("driver.xid", f"echo '{XID.replace(':01:', ':1b:')}' > /run/kmsg; mount --bind /run/kmsg /dev/kmsg",

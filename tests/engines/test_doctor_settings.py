@@ -62,8 +62,6 @@ CASES = (
          f"sed -i '1i accept-nvidia-visible-devices-envvar-when-unprivileged = false' {CONFIG}", status="warning",
          after=f"rm -r /var/lib/kubelet; {RESTORE}"),
     Case("inventory.directory", f"{INFO}; chmod 777 /run/nvc", "/run/nvc can be written by others (mode 0777)"),
-    Case("inventory.journals", "mkdir -p /run/nvc/containers; echo half > /run/nvc/containers/1-2-3",
-         "a run was killed while it changed a container: /run/nvc/containers/1-2-3 says", status="warning"),
     Case("cdi.specs", "mkdir -p /etc/cdi; echo '{' > /etc/cdi/bad.json", "/etc/cdi/bad.json: ",
          after="rm /etc/cdi/.bad.json.aside"),
     Case("cdi.specs", f"{SPEC}; chmod 777 /etc/cdi", "/etc/cdi is writable by others", after="rm /etc/cdi/*"),

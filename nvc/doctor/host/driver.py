@@ -12,7 +12,6 @@ from nvc.base.errors import counted
 from nvc.base.files import closing
 from nvc.discovery.containers.files import names_in
 from nvc.discovery.devices.proc import PROC, kernel_version
-from nvc.discovery.devices.sockets import SOCKETS
 from nvc.discovery.driver.firmware import find_firmwares, firmware_directories
 from nvc.discovery.driver.wsl import wsl_node
 from nvc.doctor import AS_ROOT, FAILED, OK, UNKNOWN, WARNING, Blocked, Check, Fact, Row
@@ -98,18 +97,12 @@ def _firmware(context: Context) -> Iterator[Fact]:
 
 
 def _services(context: Context) -> Iterator[Fact]:
-    """A simulated driver has sockets without services."""
-    switches = context.host.system.entries("/proc/driver/nvidia-nvswitch/devices")
-    for service, name in SOCKETS if not context.host.simulated else ():
-        path = context.path(f"/run/{name}")
-        needed = service == "fabricmanager" and switches and not os.path.lexists(path)
-        yield Fact(path=path, unit=f"nvidia-{service}", needed=needed, stale=_is_stale(path))
-
-
-def _is_stale(path: str) -> bool:
-    """Whether a socket is there, and nobody listens."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as asking:
-        return asking.connect_ex(path) == errno.ECONNREFUSED
+    """NVSwitches need their fabric manager, which listens at a socket."""
+    if context.host.system.entries("/proc/driver/nvidia-nvswitch/devices"):
+        path = context.path("/run/nvidia-fabricmanager/socket")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as asking:
+            if asking.connect_ex(path) in (errno.ENOENT, errno.ECONNREFUSED):
+                yield Fact(path=path)
 
 
 def _xid(context: Context) -> Iterator[Fact]:
@@ -214,11 +207,9 @@ ANSWERS = (
         Row(FAILED, "there is no GSP firmware of version {version}, which the open kernel modules need",
             advice="install the firmware package of driver {version} (nvidia-kernel-common, firmware-nvidia-gsp)"),
     )),
-    Check("driver.services", "sockets of nvidia-persistenced and nvidia-fabricmanager", _services, (
-        Row(WARNING, "{path} is stale: no service listens there", "stale",
-            run=("rm {path}", "systemctl restart {unit}")),
+    Check("driver.services", "whether the fabric manager of NVSwitches runs", _services, (
         Row(FAILED, "this machine has NVSwitches, but its fabric manager does not run: CUDA fails with error 802",
-            "needed", seen=("no {path}",), run=("systemctl enable --now nvidia-fabricmanager",)),
+            seen=("nobody listens at {path}",), run=("systemctl enable --now nvidia-fabricmanager",)),
     )),
     Check("driver.xid", "Xid errors in the kernel log", _xid, (
         Row(WARNING, "{report}", "program", advice="usually a bug of the program that the line names"),

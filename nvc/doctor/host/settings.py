@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import shlex
 import stat
 from collections.abc import Iterator
 
-from nvc.apply.journal import kept, read_journal
-from nvc.base.files import closing
-from nvc.base.rundir import STATE, SYSTEM
-from nvc.discovery.containers.files import names_in
-from nvc.doctor import AS_ROOT, FAILED, OK, UNKNOWN, WARNING, Check, Fact, Row, aside, first
+from nvc.base.rundir import SYSTEM
+from nvc.doctor import AS_ROOT, FAILED, OK, UNKNOWN, WARNING, Check, Fact, Row, aside
 from nvc.doctor.context import Context
 from nvc.request.config import PATHS, check_file
 
@@ -63,30 +58,6 @@ def _directory(context: Context) -> Iterator[Fact]:
         yield Fact(path=path, problem=f"can be written by others (mode {mode:04o})", run=[f"chmod 700 {path}"])
 
 
-def _journals(context: Context) -> Iterator[Fact]:
-    left = []
-    for base in (f"{context.runtime_directory}/containers", f"{STATE}/containers"):
-        for path in [f"{base}/{name}" for name in names_in(base) if not name.startswith(".")]:
-            records = _left(path)
-            rootfs, whole = kept(records)
-            if rootfs and not whole:
-                yield Fact(rootfs=rootfs, quoted=shlex.quote(rootfs))
-            elif records and not rootfs:
-                left.append(path)
-    if left:
-        yield Fact(journal=left[0], seen=first(left), run=[aside(path) for path in left])
-
-
-def _left(path: str) -> bytes:
-    """The records of a journal that nobody is at work on."""
-    try:
-        with closing(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)) as fd:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            return read_journal(fd)
-    except OSError:
-        return b""
-
-
 FILE = (
     Check("install.programs", "the programs of this installation", _programs, (
         Row(FAILED, "{missing} is not a program: the installation is incomplete", "missing", advice=REINSTALL),
@@ -117,11 +88,5 @@ KEPT = (
     Check("inventory.directory", "the runtime directory: private to root", _directory, (
         Row(UNKNOWN, "{path} is root's", "hidden", advice=AS_ROOT),
         Row(FAILED, "{path} {problem}: container starts refuse to use it"),
-    )),
-    Check("inventory.journals", "runs that were killed before they ended", _journals, (
-        Row(WARNING, "a run was killed while it changed {rootfs}", "rootfs",
-            run=("nvc-cli configure --undo {quoted}",)),
-        Row(WARNING, "a run was killed while it changed a container: {journal} says what it did",
-            advice="only if that container is gone; its next `nvc-cli configure` undoes it"),
     )),
 )  # fmt: skip
