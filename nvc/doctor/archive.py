@@ -6,6 +6,7 @@ no values of variables, of a container nothing but what the checks say.
 
 from __future__ import annotations
 
+import glob
 import io
 import json
 import os
@@ -14,23 +15,20 @@ import stat
 import sys
 import tarfile
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 import nvc
 from nvc.base.errors import NvcError
 from nvc.base.files import lines_of
-from nvc.discovery.containers.files import names_in
 from nvc.discovery.driver.places import DIRECTORIES
 from nvc.doctor import Result, document
 from nvc.doctor.context import Context, read_text
 from nvc.doctor.host.driver import kernel_log
-from nvc.doctor.host.registrations import kind_of
 from nvc.doctor.mask import GONE, Mask
 from nvc.frontends.cdi.store import read_directory
 from nvc.frontends.engines.registered import ENGINES, registered
 from nvc.plan.listing import info_document
-from nvc.request.config import PATHS
-from nvc.slices.make import shim
 from nvc.slices.show.document import document as slice_document
 
 ROOT = "nvc-doctor"
@@ -83,7 +81,7 @@ def _parts(context: Context, results: tuple[Result, ...], text: str) -> Iterator
     yield "report.json", document(results)
     yield "info.json", {"error": str(error)} if facts is None else info_document(facts)
     yield "configuration.json", _configuration(context)
-    yield "engines.json", {name: _engine(name) for name in ENGINES}
+    yield "engines.json", {name: asdict(registered(name)) for name in ENGINES}
     yield "versions.json", _versions(context)
     yield "driver-files.txt", "".join(_driver_files(context))
     yield "slices.json", {"slices": _slices(context)}
@@ -105,56 +103,29 @@ def _configuration(context: Context) -> dict[str, Any]:
         return {"error": str(context.config_error)}
     settings = dict(zip(context.config._fields, context.config))
     del settings["identity"]
-    return {"files": [path for path in PATHS if os.path.exists(path)], **settings}
-
-
-def _engine(name: str) -> dict[str, Any]:
-    found = registered(name)
-    return {
-        "default": found.default or None,
-        "runtimes": [{**vars(one), "of": kind_of(one.programs[0])} for one in found.runtimes],
-        "hookDirectories": found.hook_directories,
-        "problems": found.problems,
-    }
+    return settings
 
 
 def _versions(context: Context) -> dict[str, Any]:
-    try:
-        shim_directory = shim.installed().directory
-    except NvcError as error:
-        shim_directory = str(error)
-    lines = lines_of(read_text("/etc/os-release"))
-    release = [line for line in lines if line.startswith(("ID=", "VERSION_ID="))]
     return {
         "nvc": nvc.__version__,
         "python": sys.version,
         "kernel": " ".join((platform.system(), platform.release(), platform.machine())),
-        "distribution": release,
+        "distribution": [line for line in lines_of(read_text("/etc/os-release")) if "ID=" in line],
         "commandLine": [word for word in read_text("/proc/cmdline").split() if "nvidia" in word],
-        "shim": shim_directory,
         "programs": context.programs,
         "uid": os.geteuid(),
     }
 
 
 def _driver_files(context: Context) -> Iterator[str]:
-    places = [*DIRECTORIES.get(platform.machine(), ()), "/dev", "/dev/nvidia-caps", "/dev/char", "/usr/bin"]
-    for directory in map(context.path, dict.fromkeys(places)):
-        try:
-            names = names_in(directory)
-        except OSError as error:
-            yield f"{directory}: {error.strerror}\n"
-            continue
-        for name in [name for name in names if "nvidia" in name or "libcuda" in name]:
-            path = f"{directory}/{name}"
-            try:
+    for place in (*DIRECTORIES.get(platform.machine(), ()), "/dev", "/dev/nvidia-caps", "/usr/bin"):
+        for name in ("*nvidia*", "libcuda*"):
+            for path in sorted(glob.glob(f"{glob.escape(context.path(place))}/{name}")):
                 it = os.lstat(path)
+                size = f"{os.major(it.st_rdev)}:{os.minor(it.st_rdev)}" if it.st_rdev else it.st_size
                 target = f" -> {os.readlink(path)}" if stat.S_ISLNK(it.st_mode) else ""
-            except OSError:
-                continue
-            node = stat.S_ISCHR(it.st_mode)
-            size = f"{os.major(it.st_rdev)}:{os.minor(it.st_rdev)}" if node else it.st_size
-            yield f"{stat.filemode(it.st_mode)} {it.st_uid}:{it.st_gid} {path} {size}{target}\n"
+                yield f"{stat.filemode(it.st_mode)} {it.st_uid}:{it.st_gid} {path} {size}{target}\n"
 
 
 def _slices(context: Context) -> list[dict[str, Any]]:

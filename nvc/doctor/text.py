@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from textwrap import fill, wrap
 
 from nvc.base.columns import fitted
@@ -51,17 +52,10 @@ def _lines(name: str, finding: Finding, colour: bool, width: int) -> list[str]:
 
 def _folded(head: str, text: str, width: int) -> list[str]:
     """`text` behind `head` in lines of at most `width` columns; words stay whole."""
-    if not width or len(head) + len(text) <= width:
-        return [f"{head}{text}"]
-    indent = " " * len(head)
     return wrap(
-        text,
-        max(width, 40),
-        initial_indent=head,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+        text, max(width, 40) if width else sys.maxsize, initial_indent=head, subsequent_indent=" " * len(head),
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
 
 
 def table(results: tuple[Result, ...], width: int = 0) -> str:
