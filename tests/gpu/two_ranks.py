@@ -239,7 +239,7 @@ def sweep(group: Group) -> Round:
             ranks.recv(data, 0)
 
     def rate(call: Callable[[torch.Tensor], None], size: int, sent: float) -> float:
-        data, count = space[: size // 4], max(5, min(500, 16 * GIB // size)) if CUDA else 5
+        data, count = space[: size // 4], max(5, min(4000, 16 * GIB // size)) if CUDA else 5
         data.fill_(1.0 + (call is send and group.rank))
         call(data)
         if not bool((data == sent).all()):
