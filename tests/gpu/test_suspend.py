@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from threading import Thread
+from typing import NamedTuple
 
 import pytest
 from support import CLEAN_ENV, STAGE, gpus, run
@@ -26,8 +27,6 @@ Measured = Callable[[str, object], None]
 NVC = os.path.join(STAGE, "bin/nvc-cli")
 PROGRAM = os.path.join(os.path.dirname(__file__), "suspend_load.py")
 REQUESTS = os.path.join(os.path.dirname(__file__), "requests_load.py")
-SECONDS = 60  # of requests
-PAUSE = 6.0  # seconds between two, in the mean
 CYCLES = int(os.environ.get("NVC_CYCLES", "8"))
 BETWEEN = 2  # digests of a program between two cycles, at least
 MANY = 1_000_000  # steps
@@ -158,58 +157,78 @@ def test_what_it_takes(nvcd: object, measured: Measured) -> None:
     assert left <= LEFT and all(one <= 1.1 * own + 0.5 for one, own in zip(found, driver))
 
 
-def request(one: Program, rng: random.Random, until: float, found: list[float]) -> None:
-    """Asks at random moments, a tenth of the time at most, until then."""
-    while time.monotonic() < until:
-        time.sleep(rng.expovariate(1 / PAUSE))
+class Crowd(NamedTuple):
+    """Tenants that have more than there is room for."""
+
+    tenants: int
+    size: int  # MiB of each
+    room: int  # tenants
+    idle: str  # --idle-suspend
+    pause: float  # seconds between two requests to one, in the mean
+    work: float  # seconds that a request takes alone
+    seconds: int  # of requests
+
+    def __str__(self) -> str:
+        return f"{self.tenants} idle tenants of {self.size >> 10} GiB, room for {self.room}"
+
+
+CROWDS = [Crowd(3, 8 << 10, 2, "2s", 6, 0, 60), Crowd(10, 12 << 10, 3, "1h", 60, 6, 360)]
+
+
+def request(one: Program, rng: random.Random, crowd: Crowd, until: float, found: list[float]) -> None:
+    """Asks at random moments until then."""
+    while (now := time.monotonic()) < until:
+        time.sleep(min(rng.expovariate(1 / crowd.pause), until - now))
         one.send()
         took, value = one.line()
         assert value == "3"
         found.append(float(took))
 
 
-def ballast_for_two(size: int) -> list[str]:
-    """A program that leaves room for two tenants of so many MiB, and half of a third, of a GPU that nobody uses."""
+def ballast(size: int, room: int) -> list[str]:
+    """A program that leaves room for so many tenants of `size` MiB, and half of one, of a GPU that nobody uses."""
     query = "nvidia-smi", f"--id={gpus.uuid()}", "--query-gpu=memory.free", "--format=csv,noheader,nounits"
     free = int(run(*query, env=CLEAN_ENV).stdout)
-    return [sys.executable, "-c", HOLDER, "plain", str(free - 2 * (size + 1024) - size // 2)]
+    return [sys.executable, "-c", HOLDER, "plain", str(free - room * (size + 1024) - size // 2)]
 
 
-def test_idle_slices_make_room(nvcd: object, measured: Measured) -> None:
-    """Three tenants of 8 GiB and room for two: all are served, and none is lost."""
-    size, python = 8 << 10, shutil.which("python3") or "python3"
+@pytest.mark.parametrize("crowd", CROWDS, ids=str)
+def test_idle_slices_make_room(nvcd: object, measured: Measured, crowd: Crowd) -> None:
+    """All are served, and none is lost."""
+    python = shutil.which("python3") or "python3"
     settled()
-    ballast = ballast_for_two(size)
+    taken = ballast(crowd.size, crowd.room)
     policy = NVC, "vgpu", "policy", gpus.uuid()
-    found: list[list[float]] = [[], [], []]
+    found: list[list[float]] = [[] for _ in range(crowd.tenants)]
     with ExitStack() as stack:
-        tenants = []
-        run(*policy, "--idle-suspend=2s", env=CLEAN_ENV)
-        stack.callback(run, *policy, "--idle-suspend=off", env=CLEAN_ENV)
-        for number in range(3):
-            name = f"{NAME}-{number}"
-            tenants.append(stack.enter_context(Program([python, REQUESTS, str(size)], True, name)))
+        tenants: list[Program] = []
+        for number in range(crowd.tenants):
+            words = [python, REQUESTS, str(crowd.size), str(crowd.work)]
+            name = f"{NAME}-{number}" if number else NAME
+            tenants.append(stack.enter_context(Program(words, True, name)))
             assert tenants[-1].line()[0] == "ready"
             if not number:
-                stack.enter_context(Program(ballast, False)).line()
-            end = time.monotonic() + 30  # the next one needs its room
-            while state_of(name) != "suspended":
-                assert time.monotonic() < end, "an idle slice stays"
-                time.sleep(0.2)
+                exchange = vgpu("suspend") + vgpu("resume")
+                stack.enter_context(Program(taken, False)).line()
+                run(*policy, f"--idle-suspend={crowd.idle}", env=CLEAN_ENV)
+                stack.callback(run, *policy, "--idle-suspend=off", env=CLEAN_ENV)
+        end = time.monotonic() + crowd.seconds
         threads = [
-            Thread(target=request, args=(one, random.Random(place), time.monotonic() + SECONDS, found[place]))
+            Thread(target=request, args=(one, random.Random(place), crowd, end, found[place]))
             for place, one in enumerate(tenants)
         ]  # fmt: skip
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(SECONDS + 120)
+            thread.join(crowd.seconds + 120)
         assert not any(thread.is_alive() for thread in threads)
     whole = sorted(one for each in found for one in each)
-    measured("3 idle tenants of 8 GiB, room for 2: requests of each", ", ".join(str(len(one)) for one in found))
+    measured(f"{crowd}: requests of each", ", ".join(str(len(one)) for one in found))
     times = ", ".join(f"{whole[int(len(whole) * part)]:.2f}" for part in (0.5, 0.9, 0.999))
     measured("the same: seconds of a request, p50, p90, most", times)
-    assert all(found)
+    waited = (whole[-1] - crowd.work) / exchange
+    measured("the same: seconds of one out and one in; the longest wait, in these", f"{exchange:.2f}; {waited:.2f}")
+    assert all(found) and waited <= 2.5
 
 
 @pytest.mark.parametrize("allocator", ["backend:native", "backend:cudaMallocAsync", "expandable_segments:True"])
@@ -219,11 +238,11 @@ def test_allocation_makes_room(nvcd: object, measured: Measured, allocator: str)
     words = [python, REQUESTS, str(size)]
     policy = NVC, "vgpu", "policy", gpus.uuid()
     settled()
-    ballast = ballast_for_two(size)
+    taken = ballast(size, 2)
     with ExitStack() as stack:
         run(*policy, "--idle-suspend=1h", env=CLEAN_ENV)
         stack.callback(run, *policy, "--idle-suspend=off", env=CLEAN_ENV)
-        stack.enter_context(Program(ballast, False)).line()
+        stack.enter_context(Program(taken, False)).line()
         tenants = [stack.enter_context(Program(words, True, f"{NAME}-{number}")) for number in range(2)]
         for one in tenants:
             assert one.line()[0] == "ready"
