@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from textwrap import fill, wrap
 
 from nvc.base.columns import fitted
 from nvc.base.errors import counted, one_line
-from nvc.doctor import FAILED, OK, UNKNOWN, WARNING, Check, Finding, Result, worst
+from nvc.doctor import FAILED, OK, ORDER, UNKNOWN, WARNING, Check, Finding, Result, worst
 
 LABELS = {OK: "ok", WARNING: "warning", FAILED: "failed", UNKNOWN: "cannot tell"}
 PLAIN, BOLD = "\x1b[0m", "\x1b[1m"
 COLOURS = {FAILED: "\x1b[31m", UNKNOWN: "\x1b[35m", WARNING: "\x1b[33m", OK: "\x1b[32m"}
-#: Worst first, as it is read.
-_READING = (FAILED, UNKNOWN, WARNING, OK)
 
 
 def report(
@@ -69,8 +68,8 @@ def table(results: tuple[Result, ...], width: int = 0) -> str:
 
 def summary(results: tuple[Result, ...]) -> str:
     """How many checks there were, and how they ended."""
-    counts = {status: sum(result.status == status for result in results) for status in _READING}
-    ended = ", ".join(f"{counts[status]} {LABELS[status]}" for status in _READING if counts[status])
+    counts = Counter(result.status for result in results)
+    ended = ", ".join(f"{counts[status]} {LABELS[status]}" for status in reversed(ORDER) if counts[status])
     return f"{counted(len(results), 'check')}: {ended}"
 
 

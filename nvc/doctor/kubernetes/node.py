@@ -6,8 +6,7 @@ import os
 import shlex
 from collections.abc import Iterator
 
-import nvc
-from nvc.base.errors import InitializationError, InputError
+from nvc.base.errors import InputError
 from nvc.base.files import closing
 from nvc.doctor import FAILED, OK, UNKNOWN, WARNING, Check, Fact, Row, aside, first
 from nvc.doctor.context import Context
@@ -23,10 +22,8 @@ from nvc.kubernetes.plugin.settings import DEVICE_PLUGIN
 from nvc.kubernetes.plugin.sockets import is_served
 from nvc.model.slices import quota
 from nvc.model.slices.layout import NO_LIMIT
-from nvc.slices.client.nvcd import ask
 from nvc.slices.store import claims, registry
 
-PATIENCE = 3.0  # seconds
 RESOURCES = "/apis/resource.k8s.io/v1"
 _SHOWN = 6
 
@@ -51,18 +48,6 @@ def _registration(context: Context) -> Iterator[Fact]:
     if missing:
         yield Fact(resources=", ".join(first(missing, _SHOWN)),
                    seen=[f"the plugin looks for kubelet.sock in {one.device_plugin_dir}"])  # fmt: skip
-
-
-def _versions(context: Context) -> Iterator[Fact]:
-    plugin = node_of(context).record.version
-    found = {"this program": nvc.__version__}
-    try:
-        found["nvcd"] = str(ask("alive", PATIENCE).get("version", plugin))
-    except InitializationError:
-        pass  # vgpu.daemon says whether that matters
-    for name, version in found.items():
-        if version != plugin:
-            yield Fact(plugin=plugin, name=name, version=version)
 
 
 def _driver(context: Context) -> Iterator[Fact]:
@@ -102,7 +87,7 @@ def _devices(context: Context) -> Iterator[Fact]:
     here = {one.name: one.uuid for one in devices_of(context.facts, places(context.facts), {})}
     for name in sorted(here.keys() | published.keys()):
         if here.get(name) != published.get(name):
-            yield Fact(name=name, here=here.get(name), published=published.get(name))
+            yield Fact(name=name, here=here.get(name, "not here"), published=published.get(name, "nothing"))
     for one in node.devices:
         for taint in one.get("taints") or ():
             yield Fact(tainted=one.get("name"), key=taint.get("key"), value=taint.get("value", ""),
@@ -184,9 +169,6 @@ def _leftovers(context: Context) -> Iterator[Fact]:
     strays = (give.uids_there(node.outlet) | claims.held_uids()) - {one.uid for one in node.allocations}
     if strays and len(node.allocations) == len(node.prepared):  # else one of them may be of what cannot be read
         yield Fact(count=len(strays), seen=first((f"claim {uid}" for uid in sorted(strays)), _SHOWN))
-    for one in node.allocations:
-        if node.claim(one.namespace, one.name).get("metadata", {}).get("uid") != one.uid:
-            yield Fact(one=one)
 
 
 LOGS = "kubectl -n nvc logs -c plugin POD, of the DaemonSet's pod on this node, says why"
@@ -204,10 +186,6 @@ CHECKS = (
         Row(FAILED, "the kubelet has refused the driver {driver}: {refused}", "refused", advice=LOGS),
         Row(FAILED, "the kubelet has not registered the driver {driver}", "driver", advice=_KUBELET),
         Row(FAILED, "the kubelet has not registered {resources}", advice=_KUBELET),
-    )),
-    Check("kubernetes.versions", "versions of the plugin, of nvcd and of this program", _versions, (
-        Row(WARNING, "the plugin has version {plugin}, {name} {version}",
-            advice="run /opt/nvc/current/bin/nvc-cli; or the update of the DaemonSet has not reached this node"),
     )),
     Check("kubernetes.driver", "the driver where the plugin looks for it, and nvc's hook", _driver, (
         Row(FAILED, "the driver in {root} cannot be asked: {error}", "error",
@@ -227,8 +205,6 @@ CHECKS = (
         Row(WARNING, "{tainted} has the taint {key}={value}:{effect}", "tainted",
             advice="docs/kubernetes-operate.md, Health, says until when"),
         Row(OK, "published are {all}", "all"),
-        Row(FAILED, "{name} ({here}) is not published", lambda it: it.published is None),
-        Row(FAILED, "{name} is published, and the node has no such device", lambda it: it.here is None),
         Row(FAILED, "{name} is published as {published}, and is {here}"),
     ), LOGS),
     Check("kubernetes.features", "feature gates that slices need, as far as objects show them", _features, (
@@ -246,9 +222,7 @@ CHECKS = (
         Row(FAILED, "the slice of request {request} of claim {one.namespace}/{one.name} {problem}"),
     ), ANEW),
     Check("kubernetes.leftovers", "what is left of claims that are gone", _leftovers, (
-        Row(WARNING, "files or slices are left of claims that are not prepared: {count}", "count",
+        Row(WARNING, "files or slices are left of claims that are not prepared: {count}",
             advice="delete the DaemonSet's pod on this node: its successor removes them"),
-        Row(WARNING, "claim {one.namespace}/{one.name} is gone, and what was prepared for it is still here",
-            advice="the plugin removes it within ten minutes of its pod's end, and when it starts"),
     )),
 )  # fmt: skip
