@@ -118,12 +118,12 @@ class BindDevice(Value):
 
 
 class BindDeviceDirectory(Value):
-    """Bind a directory of device nodes (/dev/nvidia-caps)."""
+    """Bind a directory of device nodes (/dev/nvidia-caps), read-only."""
 
     source: str
     target: str
 
-    attributes = NODES
+    attributes = RDONLY | NODES
 
 
 class AllowDevice(Value):

@@ -154,6 +154,7 @@ def pad_cache(path: str) -> None:
 
 
 def test_mig_config_and_imex(runc_bundle: Any, debian: str, sim_root: Any, launcher: str) -> None:
+    """The directory of capabilities is the host's own: nothing is made, removed or opened to others there."""
     bundle = runc_bundle(debian)
     root = sim_root(gpus=1, mig=("7x1g.10gb",), imex_channels=(0, 3))
     as_hook(
@@ -163,7 +164,8 @@ def test_mig_config_and_imex(runc_bundle: Any, debian: str, sim_root: Any, launc
     )
     script = (
         "ls /proc/driver/nvidia/capabilities/mig; ls /dev/nvidia-caps | wc -l; "
-        "ls /dev/nvidia-caps-imex-channels"
+        "ls /dev/nvidia-caps-imex-channels; "
+        "! touch /dev/nvidia-caps/mine && ! chmod 666 /dev/nvidia-caps/nvidia-cap1"
     )
     lines = bundle.run("runc", script).stdout.split()
     assert lines[:2] == ["config", "monitor"] and int(lines[2]) > 7 and lines[3:] == ["channel3"]
