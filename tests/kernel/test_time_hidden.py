@@ -60,8 +60,9 @@ def test_it_is_killed_and_its_neighbour_goes_on(
     one.kill()
     assert place.daemon is not None
     *again, last = [each for each in place.daemon.said().splitlines() if "has hidden its channels" in each]
-    assert len(again) == BREAKS - 1 and all(f"process {pid} is looked for again" in each for each in again)
-    assert f"killed process {pid} of slice {key} (one): " in last
+    whose = f"process {pid} of slice {key} (one)"
+    assert len(again) == BREAKS - 1 and all(f"{whose} is looked for again" in each for each in again)
+    assert f"killed {whose}: " in last
     assert ask(place)["timekeeper"]["killed"] == 1 and two.process.poll() is None
 
 

@@ -18,6 +18,7 @@ from nvc.kernel.objects import KILLED, MEDDLED, NAMED, TIMESLICE, News
 BROKE = SECOND // 100  # that a process had the GPU while it was stopped: somebody has started its channels
 BREAKS = 3  # how often that is seen until the process is killed: it is stopped again each time
 SEEN = 2 * SECOND  # until the log has told all that came of a call which the tracer saw
+THEN = "it is killed the third time"
 WHY = "it started or stopped channels, as only nvcd may"
 
 
@@ -125,7 +126,8 @@ class Meddling:
             self._breaks[pid] = times = self._breaks.get(pid, 0) + 1
             text = f"it had the GPU for {more // 1_000_000} ms while it was stopped, so its channels were started"
             if times < BREAKS:
-                self._log(f"process {pid} is stopped again: {text}; it is killed the third time")
+                whose = f" of {self._whose(found.key)}" if found.key in self._slices() else ""
+                self._log(f"process {pid}{whose} is stopped again: {text}; {THEN}")
                 continue
             self._broke[pid] = NEVER
             key = self._owners((pid,)).get(pid, STRANGER)

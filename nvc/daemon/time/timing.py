@@ -25,7 +25,7 @@ from nvc.daemon.time.books import Books
 from nvc.daemon.time.client import Records, TimeClient
 from nvc.daemon.time.crowd import Crowd
 from nvc.daemon.time.hidden import Hidden
-from nvc.daemon.time.meddling import BREAKS, BROKE, Meddling, number_of
+from nvc.daemon.time.meddling import BREAKS, BROKE, THEN, Meddling, number_of
 from nvc.daemon.time.owners import STRANGER, Owners
 from nvc.kernel import Kernel
 from nvc.kernel.clocks import host_boottime, process_began
@@ -267,7 +267,7 @@ class Timing:
                 continue
             text = f"it had the GPU for {had // 1_000_000} ms, and has hidden its channels from nvcd"
             if times < BREAKS:
-                self.log(f"process {pid} is looked for again: {text}; it is killed the third time")
+                self.log(f"process {pid} of {self.slices.whose(key)} is looked for again: {text}; {THEN}")
                 self.table.load(tracer.objects())  # in case it was us who lost them
                 self.refresh(now)
                 continue
