@@ -15,6 +15,7 @@ from nvc.slices.client.presence import NOT_RUNNING, socket_path
 PATIENCE = 30.0  # seconds
 UNIT = "nvcd.service"
 STOP = "stop nvcd"
+BY_SYSTEMD = "`systemctl stop nvcd.socket nvcd`"
 
 
 def stop() -> int:
@@ -56,7 +57,7 @@ def _is_systemd(pid: int) -> bool:
 
 def _of_unit(path: str) -> InitializationError:
     cause = f"systemd runs it as {UNIT}, and would start it again"
-    return failed(STOP, path, cause, "`systemctl stop nvcd.socket nvcd`")
+    return failed(STOP, path, cause, BY_SYSTEMD)
 
 
 def _is_of_unit(pid: int) -> bool:

@@ -11,6 +11,7 @@ import pytest
 from support.prose import pages, read, reports, sentences
 
 from nvc.apply import executor
+from nvc.daemon import stop
 from nvc.daemon.audit import verify
 from nvc.daemon.keeper import plan
 from nvc.daemon.time import meddling
@@ -33,6 +34,7 @@ FIGURES = (
     ("docs/daemon.md", f"by more than {verify.TOLERANCE / MIB:g} MiB, or 1 % where that is more"),
     ("docs/daemon.md", f"whose ledger `nvcd` cannot read for {verify.UNREAD / SECOND:g} s."),
     ("docs/daemon.md", f"for {verify.PERSIST[verify.OVERCOUNT] / SECOND:g} s. `nvcd` removes it"),
+    *((f"docs/{page}.md", f"use {stop.BY_SYSTEMD}") for page in ("daemon", "sharing")),
     ("docs/security.md", f"by more than {verify.TOLERANCE / MIB:g} MiB, or 1 % where that is more, its kernels"),
     ("docs/security.md", f"had the GPU for {meddling.BROKE / MS:g} ms although it was stopped"),
     ("docs/sharing.md", f"{EQUAL_MS:g} ms, under `soft` {EQUAL_MS * policy_of(SOFT).quanta:g} ms"),
