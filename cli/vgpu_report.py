@@ -53,8 +53,8 @@ def report_command(
 ) -> None:
     """Measure the utilization of slices; without SLICE, of all slices.
 
-    Where the shim keeps time, utilization has the time in which kernels of others ran before a
-    slice's own, too: all together may be more than 100%.
+    Where the shim keeps time, utilization also counts the time in which kernels of others ran before
+    a slice's own: all together may be more than 100%.
 
     In the drawing, solid lines are utilization, and dashed lines the entitlement. Ctrl-C ends the measurement early
     and keeps its results. With --output, if nothing was measured, no file is written and the exit code

@@ -157,8 +157,8 @@ def top_command(
 
     USED of a device is what its slices use. PROMISED is the sum of their limits. CORES is the cap of a slice,
     and ENTITLED its entitlement. UTILIZED is its utilization since the previous table. WAITED is the part of
-    the time in which it was stopped, or its launches were held back. Where the shim keeps time, UTILIZED has
-    the time in which kernels of others ran before its own, too.
+    the time in which it was stopped, or its launches were held back. Where the shim keeps time, UTILIZED also
+    counts the time in which kernels of others ran before its own.
     """
     from nvc.slices.show.live import LiveView, document
     from nvc.slices.show.tables import plain_top

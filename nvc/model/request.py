@@ -121,7 +121,7 @@ SLICE_FIELDS = (
     Field("reserved", "size", "SIZE", "Reserve this much of each device; refuse if that is not free",
           ("run", "size"), "vgpu-memory-request", "request", "vgpu.md#reservations"),
     Field("cores", "cores", "PERCENT[,...]",
-          "Cap: the highest percentage of the device's time; one for all devices, or one for each; 100: none",
+          "Cap: the highest percentage of the device's time; one for all devices, or one for each; 100: no cap",
           _MOST, "vgpu-cores", "cores", "sharing.md", each=True),
     Field("period", "period", "TIME", "How often a cap begins anew, 20ms to 1s (default: 100ms)",
           (*_MOST, "claim"), "vgpu-period", "period", "sharing.md#what-a-cap-does", "period_us"),

@@ -8,6 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from nvc.model.slices.entry import RegistryError
+from nvc.model.slices.time_settings import TO_START
 from nvc.slices.client import suspend as client
 from nvc_cli import output, vgpu_control
 from nvc_cli.output import OutputError, one_of_many
@@ -80,6 +82,15 @@ def test_progress_of_a_suspension(monkeypatch: pytest.MonkeyPatch) -> None:
     with vgpu_control._telling("web") as tell:
         client.suspend("key", "web", 600, tell)
     assert len(said) == 4 and said[0].startswith("\rslice web is suspending: 2 s") and said[-1] == "\r\x1b[K"
+
+
+def test_nothing_is_on_its_way_that_nvcd_was_not_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client.nvcd, "socket_path", lambda: str(tmp_path / "none"))
+    with pytest.raises(RegistryError) as found:
+        client.suspend("key", "web", 600, lambda *_: None)
+    assert found.value.hint == TO_START
 
 
 def test_documents_that_follow_each_other() -> None:

@@ -161,7 +161,7 @@ def test_keys(text: str, wanted: dict[str, Any]) -> None:
         ('[[nvc.vgpu]]\nname = "a"\nmemory = "1g"\nrequest = 1', "vgpu: a: request: want a size"),
         (
             '[[nvc.vgpu]]\nname = "a"\nmemory = "1g"\nperiod = "50ms"',
-            "vgpu: a: period: 50ms: policy native of a has no periods",
+            "vgpu: a: period: 50ms: policy native of a has no periods; leave it out, or ask for a cap",
         ),
         (
             '[[nvc.vgpu]]\nname = "a"\nmemory = "1g"\ncores = 20\nperiod = "2s"',

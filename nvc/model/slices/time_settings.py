@@ -123,7 +123,8 @@ def check_timing(wanted: SliceRequest, cores: int, policy: int, where: str) -> N
     if period is not None and not has_periods(cores, policy):
         cause, hint = f"{where} has no cap", NO_CAP
         if not row.timed:
-            cause, hint = f"policy {row.name} of {where} has no periods", "leave it out"
+            cause = f"policy {row.name} of {where} has no periods"
+            hint = "leave it out" if wanted.policy is not None else "leave it out, or ask for a cap"
         raise InputError(period.name, period.text, cause, hint)
 
 

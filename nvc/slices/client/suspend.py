@@ -30,8 +30,8 @@ def resume(key: str, name: str, timeout: float, tell: Tell) -> None:
 
 def _wait(step: str, question: str, wanted: str, key: str, name: str, timeout: float, tell: Tell) -> None:
     begin = time.monotonic()
-    silent = RegistryError(step, name, hint=f"{TO_START}; it brings back what was on its way")
-    answer = nvcd.answer(silent, question, key=key)
+    answer = nvcd.answer(RegistryError(step, name, hint=TO_START), question, key=key)
+    silent = RegistryError(step, name, hint=f"{TO_START}; it brings the slice back")
     while answer.get("state") in (SUSPENDING, RESUMING):
         passed = time.monotonic() - begin
         tell(passed, str(answer["state"]))
