@@ -106,8 +106,6 @@ SHIMS = (
          f"mv /usr/local/lib/nvc/vgpu/away {SHIM}"),
     Case("vgpu.shim", f"mount --bind {LIBS}/libcuda.so.1 {SHIM}/libcuda.so",
          "it is libcuda.so.1, for version no of the quota", f"umount {SHIM}/libcuda.so"),
-    Case("vgpu.shim", f"mount --bind {SHIM}/libnvidia-ml.so {SHIM}/libcuda.so",
-         "it is libnvidia-ml.so.1, for version ", f"umount {SHIM}/libcuda.so"),
     Case("vgpu.shim", f"echo > /run/new.so; mount --bind /run/new.so {SHIM}/libcuda.so", "is not the shim of",
          f"umount {SHIM}/libcuda.so"),
 )  # fmt: skip

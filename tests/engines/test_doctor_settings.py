@@ -26,12 +26,6 @@ def hook(name: str, path: str) -> str:
     return f"mkdir -p {HOOKS_D}; printf '%s' '{HOOK % path}' > {HOOKS_D}/{name}"
 
 
-def gone(engine: str) -> tuple[str, str]:
-    """Shell lines that register a runtime with `engine` and take its program away, and what is said of that."""
-    lines = f"{OLD}; {CONFIGURE} {engine} --runtime-path /usr/local/old/nvc-runtime; rm /usr/local/old/nvc-runtime"
-    return lines, "is /usr/local/old/nvc-runtime, which does not exist"
-
-
 def two(engine: str, theirs: str) -> tuple[str, str]:
     """Shell lines that register nvc with `engine` beside NVIDIA's toolkit, and what is said of that."""
     return (
@@ -78,7 +72,8 @@ CASES = (
          "engines ignore a device that two files define", after="rm /etc/cdi/*"),
     Case("cdi.conflicts", f"{SPEC}; mkdir -p /var/run/cdi; cp /etc/cdi/nvidia.json /var/run/cdi",
          "define the same devices", status="warning", after="rm -f /etc/cdi/* /var/run/cdi/*"),
-    Case("engines.docker", *gone("docker")),
+    Case("engines.docker", f"{OLD}; {CONFIGURE} docker --runtime-path /usr/local/old/nvc-runtime; "
+         "rm /usr/local/old/nvc-runtime", "is /usr/local/old/nvc-runtime, which does not exist"),
     Case("engines.docker",
          "cp /etc/docker/daemon.json /run; echo '{\"default-runtime\": \"nvc\"}' > /etc/docker/daemon.json",
          "the default runtime nvc of /etc/docker/daemon.json is not registered",
@@ -91,23 +86,14 @@ CASES = (
     Case("engines.docker", "ln -s /gone /usr/local/sbin/nvidia-container-runtime-hook",
          "/usr/local/sbin/nvidia-container-runtime-hook leads to /gone",
          "rm /usr/local/sbin/nvidia-container-runtime-hook"),
-    Case("engines.docker", "mv /usr/local/bin/nvc-hook /run; mkdir -p /etc/alternatives; "
-         "ln -s /usr/local/bin/nvc-hook /etc/alternatives/nvidia-hook; "
-         "ln -s /etc/alternatives/nvidia-hook /usr/local/sbin/nvidia-container-runtime-hook",
-         "/usr/local/sbin/nvidia-container-runtime-hook leads to /usr/local/bin/nvc-hook, which",
-         "mv /run/nvc-hook /usr/local/bin",
-         after="rm /usr/local/sbin/nvidia-container-runtime-hook /etc/alternatives/nvidia-hook"),
-    Case("engines.containerd", *gone("containerd")),
     Case("engines.containerd", *two("containerd", "cp /etc/containerd/config.toml /run; printf '%s\\n' "
          f"'[{CRI}.nvidia]' 'runtime_type = \"io.containerd.runc.v2\"' '[{CRI}.nvidia.options]' "
          "'BinaryName = \"/usr/local/bin/nvidia-container-runtime\"' >> /etc/containerd/config.toml"),
          status="warning", after="mv /run/config.toml /etc/containerd; rm /usr/local/bin/nvidia-*"),
-    Case("engines.crio", *gone("crio")),
     Case("engines.crio", *two("crio", "mkdir -p /etc/crio/crio.conf.d; "
          "printf '%s\\n' '[crio.runtime.runtimes.nvidia]' "
          "'runtime_path = \"/usr/local/bin/nvidia-container-runtime\"' > /etc/crio/crio.conf.d/50-theirs.conf"),
          status="warning", after="rm -r /etc/crio /usr/local/bin/nvidia-*"),
-    Case("engines.podman", *gone("podman")),
     Case("engines.podman", *two("podman", "mkdir -p /etc/containers/containers.conf.d; printf '%s\\n' "
          "'[engine.runtimes]' 'nvidia = [\"/usr/local/bin/nvidia-container-runtime\"]' "
          "> /etc/containers/containers.conf.d/10-theirs.conf"),
@@ -118,8 +104,6 @@ CASES = (
          after="rm /usr/local/bin/nvidia-*"),
     Case("engines.hooks", hook("broken.json", "/gone/nvc-hook"), "calls /gone/nvc-hook",
          f"rm -r {HOOKS_D}"),
-    Case("engines.hooks", f"mv /usr/local/bin/nvc-hook /run; {hook('nvc.json', '/usr/local/bin/nvc-hook')}",
-         "calls /usr/local/bin/nvc-hook", "mv /run/nvc-hook /usr/local/bin", after=f"rm -r {HOOKS_D}"),
     Case("engines.hooks", f"mkdir -p {HOOKS_D}; echo '[' > {HOOKS_D}/bad.json", "bad.json calls no program",
          f"rm -r {HOOKS_D}"),
     Case("engines.hooks", f"{hook('nvc.json', '/usr/local/bin/nvc-hook')}; "

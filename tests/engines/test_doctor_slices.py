@@ -80,13 +80,6 @@ def test_a_slice_that_needs_nvcd(box: Box) -> None:
     well(box, "vgpu.daemon")
 
 
-def test_a_slice_whose_cap_the_shim_keeps(box: Box) -> None:
-    """It needs no nvcd."""
-    with sliced(box, NVC_VGPU_CORES="50"):
-        text = examine(box.host, "", "vgpu.daemon").stdout
-        assert text.startswith("ok           vgpu.daemon: nvcd does not run; no slice needs it"), text
-
-
 def test_slices_that_are_left_over(box: Box) -> None:
     with box.bundle(NVIDIA_VISIBLE_DEVICES="0", NVC_VGPU_MEMORY="1g").created("runc"):
         pass
@@ -106,13 +99,6 @@ def test_a_quota_is_broken(box: Box) -> None:
         assert box.named(container, "container.quota", "its slice is broken")
         box.host.sh("\n".join(said.commands))
     well(box, "vgpu")
-
-
-def test_an_entry_is_broken(box: Box) -> None:
-    box.host.sh("mkdir -p /run/nvc/vgpu/1-2-3-4; echo 'pid x' > /run/nvc/vgpu/1-2-3-4/about")
-    said = named(box, "vgpu.quotas", "the slice in /run/nvc/vgpu/1-2-3-4 is broken")
-    box.host.sh("\n".join(said.commands))
-    well(box, "vgpu.quotas")
 
 
 def test_a_ledger_was_written_to(box: Box) -> None:
