@@ -12,6 +12,7 @@ from click.core import ParameterSource
 from nvc.base.files import closing
 from nvc.model.request import fields_by
 from nvc.model.slices.policy import POLICIES, policy_of
+from nvc.slices.policy import policies
 from nvc.slices.store.status import SliceStatus
 from nvc_cli import arguments, completion, output
 from nvc_cli.main import flag, program_of, value, values
@@ -142,6 +143,13 @@ _pausing("pause", "Stop a slice's kernels. Where the shim keeps time, only new l
 _pausing("resume", "Let a slice go on that is paused or suspended.")
 
 
+def _settings(function: Callable[..., None]) -> Callable[..., None]:
+    """The options for numbers of a device policy."""
+    for row in reversed(policies.SETTINGS):
+        function = value(row.option, row.field, row.metavar, row.text, default=None)(function)
+    return function
+
+
 @command(
     "policy",
     "nvc-cli vgpu policy",
@@ -157,52 +165,29 @@ _pausing("resume", "Let a slice go on that is paused or suspended.")
     required=False,
     shell_complete=completion.one_of(*POLICIES, "none"),
 )
-@value("--max-instances", "N", "Maximum number of slices; 0: unlimited.", default=None)
-@value("--total-weight", "N", "Maximum sum of weights; 0: unlimited.", default=None)
-@value("--quantum", "TIME",
-       "Timeslice of equal slices, 1ms to 1s; not under first. Default: 4ms, under soft 16ms.", default=None)
-@value("--floor", "TIME",
-       "Under first: timeslice of slices that are not first, 100us to 20ms. Default: 100us.", default=None)
-@value("--idle-suspend", "idle", "TIME",
-       "Suspend slices that are idle for TIME, 1s to 168h, until they are used; off: none.", default=None)
-@value("--oversubscribe", "N%",
-       "Limits of memory may add up to N% of the GPU's, 100% to 1000%; off: to any sum.", default=None)
+@_settings
 @flag("--reset", "Remove the device policy; slices use their own.")
 @FORMAT
 @click.pass_context
 def policy_command(
-    ctx: click.Context, gpu: str, name: str | None, max_instances: str | None, total_weight: str | None,
-    quantum: str | None, floor: str | None, idle: str | None, oversubscribe: str | None, reset: bool, form: str,
-) -> None:  # fmt: skip
+    ctx: click.Context, /, gpu: str, name: str | None, reset: bool, form: str, **given: str | None
+) -> None:
     """Show or set a GPU's policy, for running and future slices.
 
     GPU is anything that `configure --device` accepts, also a MIG device. A device policy overrides the policies of
     slices; `none` leaves the choice to them. The setting lasts until the host restarts.
     """
     from nvc.discovery import discover
-    from nvc.model.slices.hook import OFF
-    from nvc.model.slices.sizes import parse_number
-    from nvc.model.slices.time_settings import idle_seconds, parse_duration, parse_idle, parse_policy
+    from nvc.model.slices.time_settings import parse_policy
     from nvc.slices.admin.device_policy import devices_named, set_device_policy, shared_devices
     from nvc.slices.client.mps import SHARING, check_program
-    from nvc.slices.policy import policies
 
     changes: dict[str, int] = {}
     if name is not None:
         changes["policy"] = policies.NONE if name == "none" else parse_policy("NAME", name).value
-    if max_instances is not None:
-        changes["max_instances"] = parse_number("--max-instances", max_instances, 0, policies.INSTANCES_MAX)
-    if total_weight is not None:
-        changes["total_weight"] = parse_number("--total-weight", total_weight, 0, policies.TOTAL_WEIGHT_MAX)
-    if quantum is not None:
-        changes["quantum_us"] = parse_duration("--quantum", quantum, *policies.QUANTUM_US)
-    if floor is not None:
-        changes["floor_us"] = parse_duration("--floor", floor, *policies.FLOOR_US)
-    if idle is not None:
-        changes["idle_s"] = idle_seconds(parse_idle("--idle-suspend", idle))
-    if oversubscribe is not None:
-        off, bounds = oversubscribe == OFF, policies.OVERSUBSCRIBE
-        changes["oversubscribe"] = 0 if off else parse_number("--oversubscribe", oversubscribe, *bounds, "%")
+    for row in policies.SETTINGS:
+        if (text := given[row.field]) is not None:
+            changes[row.field] = row.parse(row.option, text)
     if reset and changes:
         raise click.UsageError("want either --reset or something to set")
     if (reset or changes) and ctx.get_parameter_source("form") is ParameterSource.COMMANDLINE:

@@ -20,7 +20,7 @@ from nvc.model.slices.sizes import size_text
 from nvc.model.slices.slice import SliceDevice, resolve
 from nvc.slices.client.nvcd import not_kept
 from nvc.slices.policy import policies
-from nvc.slices.policy.policies import DevicePolicy
+from nvc.slices.policy.policies import SETTINGS, DevicePolicy
 from nvc.slices.store import registry
 from nvc.slices.store.admission import Sharer, check_server, given, sharers
 from nvc.slices.store.limits import edit
@@ -68,16 +68,11 @@ class SharedDevice(Value):
             "name": self.name,
             "policy": None if own.policy == policies.NONE else POLICIES[own.policy],
             "instances": len(self.sharers),
-            "maxInstances": own.max_instances or None,
             "weight": self.weight,
-            "totalWeight": own.total_weight or None,
             "freeWeight": self.free_weight,
             "limits": self.limits,
             "maxLimits": self.most or None,
-            "oversubscribePercent": own.oversubscribe or None,
-            "quantumUs": own.quantum_us or None,
-            "floorUs": own.floor_us or None,
-            "idleSuspendSeconds": own.idle_s or None,
+            **{row.key: getattr(own, row.field) or None for row in SETTINGS},
         }
 
 

@@ -1,6 +1,6 @@
 """Device policies: an operator's settings for a device and all its slices.
 
-They are a policy, and the numbers of _NUMBERS.
+They are a policy, and the numbers of SETTINGS.
 
     /run/nvc/vgpu-policy/<UUID of the GPU or MIG device>    lines of `name value`
 
@@ -15,12 +15,14 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 from nvc.base.errors import InputError, NvcError
 from nvc.base.files import closing, lines_of
 from nvc.base.rundir import needed_directory
+from nvc.base.types import Callable
 from nvc.base.value import Value
 from nvc.model.slices.entry import open_own
+from nvc.model.slices.hook import OFF
 from nvc.model.slices.policy import POLICIES
 from nvc.model.slices.sizes import parse_number
 from nvc.model.slices.slice import SliceDevice
-from nvc.model.slices.time_settings import IDLE_US, parse_policy
+from nvc.model.slices.time_settings import IDLE_US, idle_seconds, parse_duration, parse_idle, parse_policy
 
 NONE = -1
 INSTANCES_MAX = 64
@@ -31,15 +33,6 @@ FLOOR_US = (100, 20_000)  # likewise
 IDLE_S = (IDLE_US[0] // 1_000_000, IDLE_US[1] // 1_000_000)  # likewise, seconds
 FILE_MAX = 4096
 UUID_MAX = 80
-#: By their names in the file: where they are in a DevicePolicy, the least and the most.
-_NUMBERS = {
-    "max-instances": ("max_instances", 1, INSTANCES_MAX),
-    "total-weight": ("total_weight", 1, TOTAL_WEIGHT_MAX),
-    "oversubscribe": ("oversubscribe", *OVERSUBSCRIBE),
-    "quantum-us": ("quantum_us", *QUANTUM_US),
-    "floor-us": ("floor_us", *FLOOR_US),
-    "idle-suspend-s": ("idle_s", *IDLE_S),
-}
 _UUID = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-")
 
 
@@ -48,6 +41,43 @@ class PolicyError(
     hint="`nvc-cli vgpu policy GPU --reset` removes it",
 ):  # fmt: skip
     """A device policy cannot be read or changed."""
+
+
+class Setting(Value):
+    """A number of a device policy; 0: it has none."""
+
+    field: str  # of DevicePolicy
+    name: str  # in the file
+    bounds: tuple[int, int]  # the least and the most there
+    option: str  # of `vgpu policy`
+    metavar: str
+    text: str  # the option's help
+    parse: Callable[[str, str], int]  # takes the option, for messages, and its value. Raises InputError
+    key: str  # in JSON
+
+
+SETTINGS = (
+    Setting("max_instances", "max-instances", (1, INSTANCES_MAX), "--max-instances", "N",
+            "Maximum number of slices; 0: unlimited.",
+            lambda name, text: parse_number(name, text, 0, INSTANCES_MAX), "maxInstances"),
+    Setting("total_weight", "total-weight", (1, TOTAL_WEIGHT_MAX), "--total-weight", "N",
+            "Maximum sum of weights; 0: unlimited.",
+            lambda name, text: parse_number(name, text, 0, TOTAL_WEIGHT_MAX), "totalWeight"),
+    Setting("quantum_us", "quantum-us", QUANTUM_US, "--quantum", "TIME",
+            "Timeslice of equal slices, 1ms to 1s; not under first. Default: 4ms, under soft 16ms.",
+            lambda name, text: parse_duration(name, text, *QUANTUM_US), "quantumUs"),
+    Setting("floor_us", "floor-us", FLOOR_US, "--floor", "TIME",
+            "Under first: timeslice of slices that are not first, 100us to 20ms. Default: 100us.",
+            lambda name, text: parse_duration(name, text, *FLOOR_US), "floorUs"),
+    Setting("idle_s", "idle-suspend-s", IDLE_S, "--idle-suspend", "TIME",
+            "Suspend slices that are idle for TIME, 1s to 168h, until they are used; off: none.",
+            lambda name, text: idle_seconds(parse_idle(name, text)), "idleSuspendSeconds"),
+    Setting("oversubscribe", "oversubscribe", OVERSUBSCRIBE, "--oversubscribe", "N%",
+            "Limits of memory may add up to N% of the GPU's, 100% to 1000%; off: to any sum.",
+            lambda name, text: 0 if text == OFF else parse_number(name, text, *OVERSUBSCRIBE, "%"),
+            "oversubscribePercent"),
+)  # fmt: skip
+_BY_NAME = {row.name: row for row in SETTINGS}
 
 
 class DevicePolicy(Value):
@@ -73,7 +103,7 @@ class DevicePolicy(Value):
     def text(self) -> str:
         """The content of the file."""
         lines = [f"policy {POLICIES[self.policy]}"] if self.policy != NONE else []
-        numbers = ((name, getattr(self, field)) for name, (field, _, _) in _NUMBERS.items())
+        numbers = ((row.name, getattr(self, row.field)) for row in SETTINGS)
         lines += [f"{name} {number}" for name, number in numbers if number]
         return "".join(f"{line}\n" for line in lines)
 
@@ -90,11 +120,11 @@ def parse(text: str) -> DevicePolicy:
         name, _, value = line.partition(" ")
         if name == "policy":
             found = found.replace(policy=parse_policy(name, value).value)
-        elif name in _NUMBERS:
-            field, least, most = _NUMBERS[name]
-            found = found.replace(**{field: parse_number(name, value, least, most)})
+        elif name in _BY_NAME:
+            row = _BY_NAME[name]
+            found = found.replace(**{row.field: parse_number(name, value, *row.bounds)})
         else:
-            raise InputError(name[:UUID_MAX], "", "no such setting", f"known are policy, {', '.join(_NUMBERS)}")
+            raise InputError(name[:UUID_MAX], "", "no such setting", f"known are policy, {', '.join(_BY_NAME)}")
     return found
 
 
