@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 
-from nvc.base.errors import NvcError, counted
-from nvc.base.files import closing
+from nvc.base.errors import counted
 from nvc.discovery.devices.nodes import CONTROL
 from nvc.discovery.devices.proc import is_version
 from nvc.discovery.driver.compat import DIRECTORY as COMPAT
@@ -16,7 +14,7 @@ from nvc.doctor import FAILED, OK, WARNING, Blocked, Check, Fact, Row
 from nvc.doctor.container import AGAIN, computes
 from nvc.doctor.context import Context
 from nvc.doctor.host.slices import SILENT, UNCOVERED, uncovered
-from nvc.doctor.inside import DIRECTORIES, File, Inside
+from nvc.doctor.inside import DIRECTORIES
 from nvc.kernel.processes import namespace_number
 from nvc.model.slices.variables import MEMORY, NVIDIA_LIMIT, NVIDIA_REQUEST
 from nvc.request.environment import CAPABILITIES
@@ -27,8 +25,6 @@ LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
 #: in the container, such as HAMi's library.
 _MEMORY = (MEMORY, NVIDIA_LIMIT, NVIDIA_REQUEST)
 _NEARLY = 64 << 20  # bytes that are left of a slice that is full
-_LIBRARY_MAX = 16 << 20  # bytes
-_GLIBC = re.compile(rb"\0GLIBC_([0-9]{1,3})\.([0-9]{1,3})(?:\.[0-9]{1,3})?(?=\0)")
 
 
 def _libraries(context: Context) -> Iterator[Fact]:
@@ -78,28 +74,7 @@ def _shim(context: Context) -> Iterator[Fact]:
         file, how = inside.loaded(soname)
         if file is None or file.elf is None or not file.elf.layouts:
             yield Fact(soname=soname, name=one.name, file=file.path if file else "not found", seen=[how])
-        elif soname == LIBRARIES[0]:
-            yield from _too_new(inside, file, soname)
     yield from (fact for fact in uncovered(context, one) if fact.process)
-
-
-def _too_new(inside: Inside, shim: File, soname: str) -> Iterator[Fact]:
-    """Whether the shim needs a newer glibc than the image has."""
-    libc, _ = inside.loaded("libc.so.6")
-    needs = _glibc(inside, f"{os.path.dirname(shim.path)}/{soname}")
-    has = _glibc(inside, libc.path) if libc is not None else (0, 0)
-    if (0, 0) < has < needs:
-        yield Fact(needs=".".join(map(str, needs)), has=".".join(map(str, has)))
-
-
-def _glibc(inside: Inside, path: str) -> tuple[int, int]:
-    """The newest version of glibc that a library names; (0, 0) where it cannot be read."""
-    try:
-        with closing(inside.root.open_regular(path)[0]) as fd:
-            named = _GLIBC.findall(os.pread(fd, _LIBRARY_MAX, 0))
-    except (OSError, NvcError):
-        return 0, 0
-    return max(((int(major), int(minor)) for major, minor in named), default=(0, 0))
 
 
 def _quota(context: Context) -> Iterator[Fact]:
@@ -139,8 +114,6 @@ CHECKS = (
             advice=f"nvc-hook or nvc-runtime must give it its GPUs; {AGAIN}"),
         Row(FAILED, "{soname} of slice {name} is not the shim: {file}", "soname",
             run=("nvc-cli vgpu check {name}",), advice=f"its memory is not limited: {AGAIN}"),
-        Row(FAILED, "the shim needs glibc {needs}, the image has {has}", "needs",
-            advice="use a newer image, or build the shim for an older glibc (docs/vgpu.md)"),
         SILENT,
         UNCOVERED,
     )),

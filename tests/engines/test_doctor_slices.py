@@ -144,18 +144,6 @@ def test_a_loader_that_finds_no_shim(box: Box) -> None:
     box.host.sh("nvc-cli vgpu rm --gone")
 
 
-def test_an_image_that_is_too_old_for_the_shim(box: Box) -> None:
-    with sliced(box) as container:
-        place = f"/lib/{os.uname().machine}-linux-gnu/libc.so.6"
-        with open(f"{container.bundle.rootfs}{place}", "rb") as file:
-            data = file.read()
-        old = os.path.join(box.host.directory, "old.so")
-        with open(old, "wb") as file:
-            file.write(data.replace(b"\0GLIBC_2.", b"\0GLIBC_0."))
-        os.replace(old, f"{container.bundle.rootfs}{place}")
-        assert box.named(container, "container.shim", "the shim needs glibc 2.")
-
-
 def test_a_slice_that_was_not_given(box: Box) -> None:
     """Another toolkit gave the container whole GPUs."""
     with box.bundle(hook=False, NVIDIA_VISIBLE_DEVICES="0", NVC_VGPU_MEMORY="1g").created(

@@ -16,16 +16,14 @@ from nvc.kubernetes.errors import ClaimError
 def _wanted(context: Context) -> Allocation:
     """What the claim is to have here. Raises Blocked, ClaimError."""
     node, facts = node_of(context), context.facts
-    claim = node.claim(node.namespace, node.name)
     known = {one.name: one for one in devices_of(facts, places(facts), {})}
-    return allocation_of(claim, claim.get("metadata", {}).get("uid", ""), node.record.driver, known)
+    return allocation_of(node.claim, node.claim.get("metadata", {}).get("uid", ""), node.record.driver, known)
 
 
 def _allocation(context: Context) -> Iterator[Fact]:
     node = node_of(context)
-    claim, own = node.claim(node.namespace, node.name), node.record
-    allocated = claim.get("status", {}).get("allocation")
-    fact = Fact(node=node, own=own, there=claim, allocated=allocated)
+    own, allocated = node.record, node.claim.get("status", {}).get("allocation")
+    fact = Fact(node=node, own=own, there=node.claim, allocated=allocated)
     results = (allocated or {}).get("devices", {}).get("results") or ()
     ours = [one for one in results if one.get("driver") == own.driver]
     fact.elsewhere = next((one for one in ours if one.get("pool") != own.node), None)

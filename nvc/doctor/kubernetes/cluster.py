@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 from nvc.base.errors import InputError
@@ -43,7 +43,6 @@ class Node:
         except CheckpointError as error:
             self.error = error
         self.api = Api(self._server, AGENT, PATIENCE)
-        self.answered = cache(self.api.get)  # an object of the API server. Raises ApiError, InputError
 
     def _server(self) -> Server:
         path = self.kubeconfig or (self.found.kubeconfig if self.found else "")
@@ -66,15 +65,14 @@ class Node:
         """Whether it prepares claims."""
         return DRA in self.record.modes
 
-    def claim(self, namespace: str, name: str) -> dict[str, Any]:
-        """A claim as the API server has it, {} where there is none. Raises Blocked."""
+    @cached_property
+    def claim(self) -> dict[str, Any]:
+        """The claim as the API server has it, {} where there is none. Raises Blocked."""
         try:
-            return self.answered(CLAIMS.format(namespace, name))
-        except ApiError as error:
-            if error.status == 404:
+            return self.api.get(CLAIMS.format(self.namespace, self.name))
+        except (ApiError, InputError) as error:
+            if isinstance(error, ApiError) and error.status == 404:
                 return {}
-            raise Blocked("kubernetes.api") from None
-        except InputError:
             raise Blocked("kubernetes.api") from None
 
     @cached_property

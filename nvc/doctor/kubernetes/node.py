@@ -62,7 +62,7 @@ def _driver(context: Context) -> Iterator[Fact]:
 def _api(context: Context) -> Iterator[Fact]:
     node = node_of(context)
     try:
-        node.answered(RESOURCES)
+        node.api.get(RESOURCES)
     except InputError as error:
         yield Fact(unknown=error.cause)
     except ApiError as error:
