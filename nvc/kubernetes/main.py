@@ -31,6 +31,7 @@ from nvc.kubernetes.health import nvml
 from nvc.kubernetes.health.board import Board
 from nvc.kubernetes.health.health import Monitor
 from nvc.kubernetes.health.metrics import Collector, Counts
+from nvc.kubernetes.names import CLAIM_API
 from nvc.kubernetes.plugin.deviceplugin import DevicePlugin, Offer
 from nvc.kubernetes.plugin.dra import Driver
 from nvc.kubernetes.plugin.lead import lead
@@ -48,7 +49,7 @@ from nvc.slices.policy import policies
 
 #: Seconds between two looks at the node's devices, and at claims that nobody will unprepare.
 LOOK, COLLECT = 60.0, 600.0
-RESOURCES = "/apis/resource.k8s.io/v1"
+RESOURCES = f"/apis/{CLAIM_API}"
 
 
 def _line(error: NvcError | OSError) -> str:
@@ -122,7 +123,10 @@ class Plugin:
             settings.driver_name, settings.node_name, self.preparer, self.board, self.devices, self.counts, log,
             self._registered,
         )  # fmt: skip
-        self.events = Events(self.api, settings.node_name, "nvc-kubelet-plugin", self.preparer.prepared)
+        self.events = Events(
+            self.api, settings.driver_name, settings.node_name, "nvc-kubelet-plugin", self.preparer.prepared,
+            self.preparer.claim, log,
+        )  # fmt: skip
         self.recorder = Recorder(settings, self.options.root, self.outlet.hook_path, log)
 
     def _gpus(self) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ MEMORY, CORES = "memory", "cores"
 #: CDI devices of claims, and of what the device plugin allocates.
 CDI_GPU_CLASS, CDI_SIZE_CLASS = "gpu", "vgpu"
 CDI_VENDOR, CDI_CLASS, CDI_SLICE_CLASS = "k8s.gpu.nvc.dev", "claim", "slice"
-#: Paths of the API server: of a claim, by namespace and name, and of events.
+#: Paths of the API server: of events, and of a claim, by namespace and name.
 EVENTS = "/api/v1/namespaces/{}/events"
-CLAIMS = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims/{}"
+CLAIM_API = "resource.k8s.io/v1"
+CLAIMS = f"/apis/{CLAIM_API}/namespaces/{{}}/resourceclaims/{{}}"

@@ -24,7 +24,7 @@ from nvc.kernel import LinuxKernel
 from nvc.model.slices import quota
 from nvc.slices.client.presence import socket_path
 from nvc.slices.policy.policies import DevicePolicy, write
-from nvc.slices.store import registry
+from nvc.slices.store import claims, registry
 from nvc.slices.store.status import SliceStatus, statuses
 from nvc.testing.sim.report import report
 
@@ -275,12 +275,15 @@ def test_without_the_right_to_mount_one_container_at_a_time(
     plugin.start()
     plugin.said("only one container at a time")
     kubelet.register()
-    (name,) = prepared(plugin, claim("part", [result("gpu", "gpu-0", "1Gi")]))
+    made = claim("part", [result("gpu", "gpu-0", "1Gi")])
+    (name,) = prepared(plugin, made)
     assert slices() == [] and ledgers() == []
     one, other = edit(plugin, runc_bundle(), name), edit(plugin, runc_bundle(), name)
     with one.created("runc"):
         (own,) = slices()
         assert limits(own) == [GIB] and not own.entry.claim
+        # Its pod is told of it all the same.
+        assert claims.holds_by_slice()[own.entry.key] == [f"{made['metadata']['uid']}-0"]
         done = other.run("runc", "true", check=False)
         assert done.returncode != 0 and "another container has a part of this one's claims" in done.stderr
     until(lambda: not any(one.alive for one in slices()))

@@ -35,10 +35,12 @@ class ApiServer:
         self.watch_seconds = -1.0  # what a watch lasts, in place of what the client asks for
         self.watches = 0  # that go on now
         self.agents: set[str] = set()
+        self.keeps_devices = True  # DRAResourceClaimDeviceStatus
         self.version = 0  # of the last change
         self._oldest = 0  # version after which changes are still known
         self._events: list[tuple[int, str, dict[str, Any] | None, bytes]] = []  # version, path, object, line
         self._specs: dict[str, str] = {}
+        self._applied: dict[tuple[str, str], set[tuple[Any, ...]]] = {}  # by object and manager: entries
         self._epoch = 0  # of watches: those of an older one end
         self._made_up: list[tuple[re.Pattern[str], int]] = []
         self._failing: tuple[re.Pattern[str], int] | None = None
@@ -233,6 +235,8 @@ current-context: here
             value = json.loads(body)
             path = f"{path}/{value['metadata']['name']}"
             return (409, {"message": "exists"}) if path in self.objects else (201, self.put(path, value))
+        if method == "PATCH":
+            return self._apply(path.removesuffix("/status"), query, json.loads(body))
         old = self.objects.get(path)
         if old is None:
             return 404, {"kind": "Status", "message": f"{path} not found"}
@@ -245,6 +249,31 @@ current-context: here
         if method == "DELETE":
             self.remove(path)
         return 200, old
+
+    def _apply(self, path: str, query: str, value: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        """Server-side apply of a claim's `status.devices`."""
+        old = self.objects.get(path)
+        if old is None:
+            return 404, {"kind": "Status", "message": f"{path} not found"}
+        if value["metadata"]["uid"] != old["metadata"]["uid"]:
+            return 409, {"kind": "Status", "message": "another object by now"}
+        new = json.loads(json.dumps(old))
+        results = new["status"].get("allocation", {}).get("devices", {}).get("results", [])
+        mine = {_key(one): one for one in value["status"]["devices"]}
+        if not set(map(_key, results)).issuperset(mine):
+            return 422, {"kind": "Status", "message": "must be an allocated device in the claim"}
+        if self.keeps_devices:
+            place = path, urllib.parse.parse_qs(query)["fieldManager"][0]
+            there = {_key(one): one for one in new["status"].get("devices", [])}
+            for gone in self._applied.get(place, set()) - mine.keys():
+                there.pop(gone, None)
+            self._applied[place] = set(mine)
+            for key, one in mine.items():
+                types = {each["type"] for each in one["conditions"]}
+                kept = [each for each in there.get(key, {}).get("conditions", []) if each["type"] not in types]
+                there[key] = {**there.get(key, {}), **one, "conditions": kept + one["conditions"]}
+            new["status"]["devices"] = list(there.values())
+        return 200, self.put(path, new)
 
     def _handler(self) -> type[http.server.BaseHTTPRequestHandler]:
         server = self
@@ -279,12 +308,16 @@ current-context: here
                 self.end_headers()
                 self.wfile.write(data)
 
-            do_GET = do_POST = do_PUT = do_DELETE = _serve
+            do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve
 
             def log_message(self, *_: object) -> None:
                 """Nobody reads it."""
 
         return Handler
+
+
+def _key(entry: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(entry.get(name) for name in ("driver", "pool", "device", "shareID"))
 
 
 def _selected(query: str, value: dict[str, Any]) -> bool:

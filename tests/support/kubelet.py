@@ -356,7 +356,7 @@ def api(scratch: str) -> Iterator[ApiServer]:
 
 def granted() -> set[tuple[str, str, str]]:
     """The rights that the chart gives the plugin."""
-    rule = r'apiGroups: \["?([\w.]*)"?\]\n +resources: \[(\w+)\]\n +verbs: \[(.*)\]'
+    rule = r'apiGroups: \["?([\w.]*)"?\]\n +resources: \[([\w/]+)\]\n +verbs: \[(.*)\]'
     found = re.findall(rule, read("packaging/kubernetes/chart/templates/rbac.yaml"))
     return {(group, resource, verb) for group, resource, verbs in found for verb in verbs.split(", ")}
 
@@ -373,9 +373,10 @@ def right_of(request: str) -> tuple[str, str, str] | None:
         "WATCH": "watch",
         "POST": "create",
         "PUT": "update",
+        "PATCH": "patch",
         "DELETE": "delete",
     }[method]
-    return (group, rest[0], verb) if rest else None
+    return (group, "/".join(rest[::2]), verb) if rest else None
 
 
 @pytest.fixture

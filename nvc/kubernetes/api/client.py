@@ -106,7 +106,8 @@ class Api:
         """Status and body. A kept connection that the server has closed meanwhile is replaced, once."""
         headers = self._headers()
         if data is not None:
-            headers["Content-Type"] = "application/json"
+            applied = "apply-patch+yaml" if method == "PATCH" else "json"
+            headers["Content-Type"] = f"application/{applied}"
         with self._lock:
             kept = self._idle.pop() if self._idle else None
         if kept is not None:

@@ -9,8 +9,8 @@ from typing import Any
 
 from nvc.base.value import Value
 from nvc.kubernetes.claims.devices import Device, document
+from nvc.kubernetes.names import CLAIM_API
 
-API_VERSION = "resource.k8s.io/v1"
 #: Devices of one object: the API server takes fewer where any of them has a taint.
 MOST, MOST_WITH_TAINTS = 128, 64
 NAME_MAX = 253
@@ -126,7 +126,7 @@ def _object(
     digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:32]
     reference = {"apiVersion": "v1", "kind": "Node", "name": owner.node, "uid": owner.uid, "controller": True}
     return {
-        "apiVersion": API_VERSION,
+        "apiVersion": CLAIM_API,
         "kind": "ResourceSlice",
         "metadata": {"name": name, "annotations": {DIGEST: digest}, "ownerReferences": [reference]},
         "spec": spec,

@@ -72,7 +72,7 @@ def allocation_of(claim: dict[str, Any], uid: str, driver: str, devices: dict[st
         )
     status = _table(claim.get("status"))
     allocated = _table(_table(status.get("allocation")).get("devices"))
-    results = [one for one in _list(allocated.get("results")) if one.get("driver") == driver]
+    results = [one for one in tables(allocated.get("results")) if one.get("driver") == driver]
     if not results:
         raise ClaimError(STEP, path, f"no device of {driver} is allocated to it")
     if len(results) > RESULTS_MAX:
@@ -93,7 +93,7 @@ def consumers_of(claim: dict[str, Any]) -> tuple[Consumer, ...]:
     """The pods that a claim is reserved for."""
     return tuple(
         Consumer(str(one.get("name", "")), str(one.get("uid", "")))
-        for one in _list(_table(claim.get("status")).get("reservedFor"))
+        for one in tables(_table(claim.get("status")).get("reservedFor"))
         if one.get("resource") == "pods"
     )
 
@@ -183,10 +183,10 @@ def _check_isolation(device: Device, isolation: str) -> None:
 def _requests(claim: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """The requests of a claim, and subrequests as MAIN/SUB, each with what it asks for."""
     found: dict[str, dict[str, Any]] = {}
-    for request in _list(_table(_table(claim.get("spec")).get("devices")).get("requests")):
+    for request in tables(_table(_table(claim.get("spec")).get("devices")).get("requests")):
         name = str(request.get("name", ""))
         found[name] = _table(request.get("exactly"))
-        for sub in _list(request.get("firstAvailable")):
+        for sub in tables(request.get("firstAvailable")):
             found[f"{name}/{sub.get('name', '')}"] = sub
     return found
 
@@ -194,7 +194,7 @@ def _requests(claim: dict[str, Any]) -> dict[str, dict[str, Any]]:
 def _configs(allocated: dict[str, Any], driver: str) -> list[tuple[str, list[str], object]]:
     """Parameters for this driver: where they stand, the requests they are for, the object; the class's first."""
     found = []
-    for place, config in enumerate(_list(allocated.get("config"))[:CONFIGS_MAX]):
+    for place, config in enumerate(tables(allocated.get("config"))[:CONFIGS_MAX]):
         opaque = _table(config.get("opaque"))
         if opaque.get("driver") == driver:
             names = config.get("requests")
@@ -210,5 +210,6 @@ def cause_of(error: NvcError) -> str:
     return ": ".join(str(part) for part in (error.step, error.path, error.cause) if part != "")
 
 
-def _list(value: object) -> list[dict[str, Any]]:
+def tables(value: object) -> list[dict[str, Any]]:
+    """The objects in a list of JSON; none where it is no list."""
     return [one for one in value if type(one) is dict] if type(value) is list else []

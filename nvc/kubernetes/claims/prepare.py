@@ -184,7 +184,7 @@ class Preparer:
         left = [one for one in others if one is not None]
         while found := lacking(devices, held_of(allocation), [one for own in left for one in held_of(own)], []):
             owners = [one for one in left if found[0] in {held.uuid for held in held_of(one)}]
-            unused = [one for one in owners if self._claim(one) is None and not self._is_used(one)]
+            unused = [one for one in owners if self.claim(one) is None and not self._is_used(one)]
             if not unused:
                 name = next(given.device for given in allocation.given if given.uuid == found[0])
                 names = ", ".join(f"{one.namespace}/{one.name}" for one in owners)
@@ -304,7 +304,7 @@ class Preparer:
         for found in list(self.checkpoint.all()):
             if isinstance(found, CheckpointError):
                 continue  # `adopt` has said so; it goes when kubelet unprepares the claim
-            claim = self._claim(found)
+            claim = self.claim(found)
             if claim is not None:
                 self._keep_pods(found, consumers_of(claim))
             elif not self._is_used(found):
@@ -312,7 +312,7 @@ class Preparer:
                 gone.append(found.uid)
         return gone
 
-    def _claim(self, allocation: Allocation) -> dict[str, Any] | None:
+    def claim(self, allocation: Allocation) -> dict[str, Any] | None:
         """A prepared claim as the API server has it now; None: it has it no longer. Raises ApiError."""
         try:
             claim = self.api.get(CLAIMS.format(allocation.namespace, allocation.name))

@@ -97,18 +97,21 @@ def in_use(kernel: Kernel, uid: str) -> bool:
 
 
 def held_uids() -> set[str]:
-    """UIDs of the claims that have slices. Raises InitializationError, RegistryError."""
-    return set().union(*uids_by_slice().values())
+    """UIDs of the claims that slices were made for. Raises InitializationError, RegistryError."""
+    return {one.rpartition("-")[0] for entry in _listed() if entry.claim for one in entry.holds.split()}
 
 
-def uids_by_slice() -> dict[str, set[str]]:
-    """UIDs of the claims of each slice that was made for some. Raises InitializationError, RegistryError."""
+def holds_by_slice() -> dict[str, list[str]]:
+    """What each slice has of claims: UID-PLACE. Raises InitializationError, RegistryError."""
+    return {entry.key: entry.holds.split() for entry in _listed() if entry.holds}
+
+
+def _listed() -> list[Entry]:
     base = registry.base_directory()
     try:
-        found = _readable(base)
+        return _readable(base)
     except OSError as error:
         raise RegistryError.of("list slices", base, error) from None
-    return {entry.key: {one.rpartition("-")[0] for one in entry.holds.split()} for entry in found if entry.claim}
 
 
 def _readable(base: str) -> list[Entry]:
