@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 
+from nvc.doctor.context import read_text
+
 #: Values that follow a name that sounds like a secret, up to a blank or a quote.
 _SECRET = re.compile(
     r"""(?ix)
@@ -65,14 +67,6 @@ class Mask:
 
 def _host_names() -> tuple[str, ...]:
     """The names of this host, longest first. `localhost` names none."""
-    names = {os.uname().nodename}
-    for path in ("/etc/hostname", "/proc/sys/kernel/hostname"):
-        try:
-            with open(path, encoding="utf-8", errors="replace") as file:
-                names.add(file.read(256).strip())
-        except OSError:
-            continue
+    names = {os.uname().nodename, read_text("/etc/hostname", 256)}
     names |= {name.partition(".")[0] for name in names}
-    return tuple(
-        sorted((name for name in names if len(name) > 1 and name != "localhost"), key=len, reverse=True)
-    )
+    return tuple(sorted((name for name in names - {"localhost"} if len(name) > 1), key=len, reverse=True))

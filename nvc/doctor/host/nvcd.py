@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator
 
 from nvc.base.errors import NvcError, counted
-from nvc.base.files import lines_of
 from nvc.discovery.containers.files import names_in
 from nvc.doctor import FAILED, OK, WARNING, Check, Fact, Row, first, with_systemd
 from nvc.doctor.context import Context, read_text
@@ -76,22 +75,12 @@ def _suspension(context: Context) -> Iterator[Fact]:
     for device in state["devices"]:
         if device["uuid"] in idle and device["time"] != "by the driver":
             yield Fact(uuid=device["uuid"], kept=device["time"])
-    here = [device for one in living if one.suspension is None for device in one.devices]
-    used, free = sum(device.used for device in here if device.uuid in idle), _available() - suspension.HOST_SPARE
-    if used > free:
-        yield Fact(used=used >> 20, free=max(0, free) >> 20)
     yield Fact(suspended=counted(len(away), "suspended slice"))
 
 
 def _idle(base: str) -> set[str]:
     """UUIDs of the devices whose policy has idle-suspend. Raises PolicyError."""
     return {uuid for uuid in names_in(base) if not uuid.startswith(".") and policies.read(uuid).idle_s}
-
-
-def _available() -> int:
-    """Free memory of the host, bytes."""
-    lines = (line.split() for line in lines_of(read_text("/proc/meminfo")))
-    return next((int(words[1]) << 10 for words in lines if words[0] == "MemAvailable:"), 0)
 
 
 WITHOUT = "without nvcd, only memory limits and caps hold"
@@ -114,8 +103,6 @@ CHECKS = (
             advice="boot with another value of kernel.yama.ptrace_scope"),
         Row(WARNING, NOTHING + " on {uuid}: its time is kept {kept}", "kept", run=("nvcd --state",),
             advice="docs/time.md says what that needs"),
-        Row(WARNING, "not all slices can be suspended: they use {used} MiB, the host has {free} MiB for that",
-            "used", advice="give the host more memory, or turn idle-suspend off for some GPUs"),
         Row(OK, "{suspended}"),
     )),
 )  # fmt: skip
