@@ -88,7 +88,7 @@ def test_the_daemon(host: Host) -> None:
     (named,) = problems(examine(host, "", "vgpu.daemon").stdout)
     assert "warning      vgpu.daemon: nvcd cannot be reached: /run/nvc/nvcd/nvcd.sock: timed out" in named.line
     assert list(named.commands) == ["nvcd --stop", "nvcd &"]
-    host.sh(f"kill -9 {pid}; while [ -e /proc/{pid}/exe ]; do :; done; mkdir -p /run/systemd/system")
+    host.sh(f"kill -9 {pid}; while [ -e /proc/{pid}/fd/2 ]; do :; done; mkdir -p /run/systemd/system")
     (named,) = problems(examine(host, "", "vgpu.daemon").stdout)
     assert "nvcd cannot be reached: /run/nvc/nvcd/nvcd.sock: nvcd is not running" in named.line
     assert named.commands[0] == "systemctl restart nvcd"
