@@ -187,7 +187,7 @@ def test_where_it_is(place: Place) -> None:
     done = run(*place.enter(*place.program, "--web=nowhere"), check=False)
     assert done.returncode == 1 and "want address:port" in done.stderr
     done = run(*place.enter(*place.program, "--web=192.0.2.1:9395"), check=False)
-    assert done.returncode == 1 and "see --web, or [nvcd] web in config.toml" in done.stderr
+    assert done.returncode == 1 and "see --web, or [nvcd] web in config.toml [NVC-1201]" in done.stderr
     port = free_port()
     path = os.path.join(place.scratch, "config.toml")
     with open(path, "w", encoding="ascii") as out:

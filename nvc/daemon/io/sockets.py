@@ -118,7 +118,9 @@ def listen_at(text: str, where: str) -> socket.socket | None:
         made.close()
         if error.errno == errno.EADDRINUSE:
             return None
-        raise InitializationError.of("listen", text, error, f"see {where}") from None
+        problem = InitializationError.of("listen", text, error, f"see {where}")
+        problem.doctor = ""  # no check looks at addresses
+        raise problem from None
     return made
 
 
