@@ -71,6 +71,7 @@ def read_state(fd: int = 0) -> ContainerState:
     if not isinstance(bundle, str) or not _is_path(bundle) or not bundle.startswith("/"):
         raise ContainerError(step, "bundle", "missing or not an absolute path", HINT)
     pid = document.get("pid", 0)
+    pid = 0 if pid == -1 else pid  # gVisor's createContainer hooks: it knows none yet
     if type(pid) is not int or not 0 <= pid <= _PID_MAX:
         raise ContainerError(step, "pid", "not a process id", HINT)
     id = document.get("id")

@@ -163,16 +163,22 @@ def test_gvisor_has_no_slices(edited: Edited, mode: str, limited: tuple[str, dic
     edited(f"{VISIBLE}=0", variable, mode=mode, **fields)
 
 
-def test_gvisor_gets_no_device_whose_specification_has_hooks(edited: Edited, scratch: str) -> None:
+def test_gvisor_has_no_slices_of_specifications(edited: Edited, scratch: str) -> None:
     edits: dict[str, Any] = {"deviceNodes": [{"path": "/dev/null"}]}
-    hooked = {**edits, "hooks": [{"hookName": "createContainer", "path": "/bin/true"}]}
-    devices = [{"name": "plain", "containerEdits": edits}, {"name": "hooked", "containerEdits": hooked}]
+    sliced = {"hookName": "createContainer", "path": "/x", "args": ["nvc-cdi-hook", "slice-memory", "--slice=a"]}
+    devices = [{"name": "whole", "containerEdits": edits},
+               {"name": "part", "containerEdits": {**edits, "hooks": [sliced]}}]  # fmt: skip
     with open(f"{scratch}/other.json", "w", encoding="ascii") as out:
         json.dump({"cdiVersion": "0.5.0", "kind": "example.org/gpu", "devices": devices}, out)
     how = {"mode": "auto", "runtime": GVISOR, "cdi_spec_dirs": (scratch,)}
-    assert "/dev/null" in nodes(edited(f"{VISIBLE}=example.org/gpu=plain", **how))
-    with pytest.raises(InputError, match="example.org/gpu=hooked: its specification has hooks"):
-        edited(f"{VISIBLE}=example.org/gpu=hooked", **how)
+    assert "/dev/null" in nodes(edited(f"{VISIBLE}=example.org/gpu=whole", **how))
+    with pytest.raises(InputError, match="example.org/gpu=part: gVisor runs no hook"):
+        edited(f"{VISIBLE}=example.org/gpu=part", **how)
+
+
+def test_gvisor_makes_its_nodes_itself(edited: Edited) -> None:
+    """Those of the hook: newer ones do not start where the configuration has them, too."""
+    assert nodes(edited(f"{VISIBLE}=0", mode="auto", runtime=GVISOR)) == set()
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,8 @@ def test_old_name_of_the_bundle(tmp_path: Any) -> None:
 
 
 def test_createcontainer_states(tmp_path: Any) -> None:
-    """crun gives pid 0, poststop in runc none at all."""
+    """crun gives pid 0, gVisor -1, poststop in runc none at all."""
+    assert state_of(b'{"pid": -1, "bundle": "/b"}', tmp_path).pid == 0
     assert state_of(b'{"pid": 0, "bundle": "/b"}', tmp_path).pid == 0
     assert state_of(b'{"bundle": "/b"}', tmp_path).pid == 0
 
@@ -83,7 +84,7 @@ def test_createcontainer_states(tmp_path: Any) -> None:
         (b'{"pid": 1, "bundle": "/b\\u0000c"}', "not an absolute path"),
         (b'{"pid": 1, "bundle": "/\\ud800"}', "not an absolute path"),
         (b'{"pid": "1", "bundle": "/b"}', "pid: not a process id"),
-        (b'{"pid": -1, "bundle": "/b"}', "not a process id"),
+        (b'{"pid": -2, "bundle": "/b"}', "not a process id"),
         (b'{"pid": true, "bundle": "/b"}', "not a process id"),
         (b'{"pid": 1e3, "bundle": "/b"}', "not a process id"),
         (b'{"pid": 99999999, "bundle": "/b"}', "not a process id"),

@@ -39,6 +39,8 @@ _HOOKS = {
     "hook_path": ("nvidia-container-runtime-hook", "nvc-hook", "nvidia-container-runtime-hook"),
     "cdi_hook_path": ("nvidia-ctk", "nvc-cdi-hook", "nvidia-cdi-hook"),
 }
+#: With what a hook limits a container to a part of a device; OPTION in nvc/frontends/cdi/hookspec.py.
+SLICE = "--slice="
 HOOK_ENVIRONMENT = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
 
 
@@ -64,7 +66,8 @@ def give(
         groups = not (config.no_additional_gids or spec.user_namespace or in_user_namespace())
         if choice.mode == "hook":
             _by_hook(spec, _program(config, "hook_path", programs))
-            _add_nodes(spec, facts, selection, request, groups)
+            if not gvisor:  # its own call of `configure` makes them
+                _add_nodes(spec, facts, selection, request, groups)
         else:
             _check_expressible(request)
             spec.remove_givers()
@@ -102,13 +105,11 @@ def _check_expressible(request: Request) -> None:
 
 
 def _check_gvisor(request: Request | None, names: tuple[str, ...], edits: Edits) -> None:
-    """Raise InputError for what hooks would do: gVisor runs none of CDI's, and calls `configure` for nvc-hook."""
-    if request is not None and request.vgpu is not None:
-        raise InputError("slice", cause="gVisor runs no hook that would keep its limits",
+    """Raise InputError for slices: gVisor calls `configure` in the place of nvc-hook, and old ones run no other."""
+    words = (str(word) for part in edits for hook in part.get("hooks") or () for word in hook.get("args") or ())
+    if (request is not None and request.vgpu is not None) or any(word.startswith(SLICE) for word in words):
+        raise InputError(names[0] if names else "slice", cause="gVisor runs no hook that would keep its limits",
                          hint="give the container whole GPUs, or take runc or crun")  # fmt: skip
-    if any(part.get("hooks") for part in edits):
-        raise InputError(names[0], cause="its specification has hooks, and gVisor runs none",
-                         hint="generate it with --disable-hook all")  # fmt: skip
 
 
 def _program(config: Config, field: str, programs: str) -> str:
