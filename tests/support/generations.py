@@ -39,6 +39,10 @@ GO = {
     "dockerd": (
         MOBY, "v2.0.0-beta.24", "cmd/dockerd", False, f"-X {MOBY}/dockerversion.Version=29.8.1", "",
     ),
+    "runsc": (
+        "gvisor.dev/gvisor", "v0.0.0-20260905035102-160fafc42237", "runsc", False,
+        "-X gvisor.dev/gvisor/runsc/version.version=release-20260905.0", "",
+    ),
     "crio": (
         "github.com/cri-o/cri-o", "v1.36.3", "cmd/crio", True, "",
         "containers_image_openpgp exclude_graphdriver_btrfs",
