@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 
 import pytest
 
 from nvc.base.errors import InitializationError
-from nvc.daemon.io.sockets import listen
+from nvc.daemon.io.sockets import listen, listen_at
 
 KINDS = (socket.SOCK_STREAM, socket.SOCK_SEQPACKET, socket.SOCK_DGRAM)
 
@@ -40,3 +41,13 @@ def test_anything_else_stays_where_it_is(scratch: str, kind: str) -> None:
     with pytest.raises(InitializationError):
         listen(path, socket.SOCK_STREAM, 0o600)
     assert os.path.lexists(path) and not os.path.exists(f"{scratch}/target")
+
+
+def test_a_crowd_at_a_port_keeps_nobody_waiting() -> None:
+    """Whom the kernel has no place for tries again after a second: by then there was another crowd."""
+    with contextlib.ExitStack() as stack:
+        listener = listen_at("127.0.0.1:0", "metrics")
+        assert listener is not None
+        stack.callback(listener.close)
+        for _ in range(256):
+            stack.enter_context(socket.create_connection(listener.getsockname(), timeout=0.9))

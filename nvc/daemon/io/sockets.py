@@ -113,7 +113,7 @@ def listen_at(text: str, where: str) -> socket.socket | None:
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((address, int(port)))
-        made.listen(16)
+        made.listen(BACKLOG)
     except OSError as error:
         made.close()
         if error.errno == errno.EADDRINUSE:
