@@ -107,8 +107,9 @@ class Inside(Closable):
         """The nodes of NVIDIA below its /dev, by path."""
         found: dict[str, Node] = {}
         for directory in ("/dev", CAPABILITIES):
-            for path in [f"{directory}/{name}" for name, _ in self.root.entries(directory) if name[:6] == "nvidia"]:
-                status = self.root.character(path)
+            for name, _ in self.root.entries(directory):
+                path = f"{directory}/{name}"
+                status = self.root.character(path) if name.startswith("nvidia") else None
                 if status is not None:
                     found[path] = Node(path, os.major(status.st_rdev), os.minor(status.st_rdev), status)
         return found
