@@ -199,16 +199,6 @@ def test_an_image_with_musl(box: Box) -> None:
         assert box.named(container, "container.libraries", "the image has musl, not glibc")
 
 
-def test_names_that_are_no_container(box: Box) -> None:
-    for name in ("nothing-of-this-name", "../../etc", "", "a" * 300, "4194303", "\x1b[31m"):
-        done = run(*box.host.namespace, "nvc-cli", "doctor", f"--container={name}", check=False)
-        if name:
-            assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
-            assert done.stderr.startswith("nvc-cli: input error: find container: ")
-    text = box.doctor(os.getpid(), "container.process")
-    assert "is in no container" in text or "has the host's mounts" in text or "ok" in text
-
-
 def test_a_container_that_ends_meanwhile(box: Box) -> None:
     with box.bundle(**{VISIBLE: "0"}).created("runc", "exit 0") as container:
         pid = container.pid
