@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import urllib.error
@@ -16,6 +17,7 @@ from support.kubelet import DRIVER, NODE, Kubelet, Plugin, add, forget
 from support.vgpu import ensure_shim
 
 from nvc.kernel import LinuxKernel
+from nvc.kubernetes.plugin.web import CONNECTIONS
 from nvc.kubernetes.protocol import health_pb2
 from nvc.slices.store.status import statuses
 
@@ -51,6 +53,16 @@ def scraped(address: str) -> Series:
         for sample in family.samples:
             found.setdefault(sample.name, []).append((sample.labels, sample.value))
     return found
+
+
+def test_those_who_ask_nothing_keep_no_scraper_waiting(measured_plugin: Plugin, address: str) -> None:
+    """Each has a thread, and a process has not any number of those."""
+    host, _, port = address.partition(":")
+    with contextlib.ExitStack() as stack:
+        for _ in range(8 * CONNECTIONS):
+            stack.enter_context(socket.create_connection((host, int(port)), timeout=0.9)).send(b"GET /met")
+        assert scraped(address)["nvc_plugin_prepared_claims"] == [({}, 0.0)]
+        until(lambda: len(measured_plugin.threads(measured_plugin.worker())) < 4 * CONNECTIONS)
 
 
 def test_claims_and_what_was_done(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.server
 import socket
 import threading
+from contextlib import suppress
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -14,6 +16,8 @@ from nvc.kubernetes.health.metrics import Collector
 
 #: Seconds that a client may take to say what it wants.
 PATIENCE = 10
+#: Connections, each of which has a thread.
+CONNECTIONS = 32
 
 
 class Web:
@@ -46,6 +50,22 @@ class Web:
         class Server(http.server.ThreadingHTTPServer):
             daemon_threads = True
             address_family = socket.AF_INET6 if address.startswith("[") else socket.AF_INET
+            request_queue_size = 1024
+            connections: dict[Any, None] = {}
+
+            def process_request(self, request: Any, client_address: Any) -> None:
+                """The oldest is closed for one more: who says nothing keeps no place from the others."""
+                if len(self.connections) >= CONNECTIONS:
+                    with suppress(OSError, IndexError):  # it has ended meanwhile
+                        oldest = [*self.connections][0]
+                        self.connections.pop(oldest, None)
+                        oldest.shutdown(socket.SHUT_RDWR)
+                self.connections[request] = None
+                super().process_request(request, client_address)
+
+            def shutdown_request(self, request: Any) -> None:
+                self.connections.pop(request, None)
+                super().shutdown_request(request)
 
         host, _, port = address.rpartition(":")
         try:
