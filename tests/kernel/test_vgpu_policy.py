@@ -238,7 +238,6 @@ def test_a_cap_that_does_not_hold_is_said(policy: Any, driver: str, launcher: st
     ("words", "cause"),
     [
         (("0", "best"), "NAME: best: no such policy; the policies are fair (0)"),
-        (("0", "99"), "NAME: 99: no such policy"),
         (("0", "--max-instances=-1"), "--max-instances: -1: want a whole number from 0 to 64"),
         (("0", "--total-weight=1k"), "--total-weight: 1k: want a whole number from 0 to"),
         (("0", "--oversubscribe=99%"), "--oversubscribe: 99%: want a whole number from 100 to 1000"),
@@ -248,7 +247,6 @@ def test_a_cap_that_does_not_hold_is_said(policy: Any, driver: str, launcher: st
         (("0", "fair", "--reset"), "either --reset or something"),
         (("0", "fair", "--format=json"), "either --format or something"),
         (("", "fair"), "GPU: names no device"),
-        ((",", "fair"), "GPU: names no device"),
         (("",), "GPU: names no device"),
     ],
 )
@@ -265,11 +263,6 @@ def test_a_gpu_in_mig_mode_is_governed_by_its_parts(launcher: str, sim_root: Cal
     assert [device["uuid"] for device in json.loads(shown)["devices"]] == parts
     shown = run(launcher, f"--root={root}", "vgpu", "policy", "1:1", "--format=json").stdout
     assert [device["uuid"] for device in json.loads(shown)["devices"]] == parts[1:]
-
-
-def test_only_root(policy: Any) -> None:
-    done = policy(check=False, user=65534, group=65534)
-    assert done.returncode == 1 and "only root can" in done.stderr
 
 
 def test_a_spoilt_file_is_an_error_and_never_no_policy(policy: Any, tenants: Programs, driver: str) -> None:

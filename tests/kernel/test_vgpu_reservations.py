@@ -141,7 +141,6 @@ def test_a_slice_that_cannot_be_read_denies_reservations(programs: Programs) -> 
     [
         (("--memory=1g", "--memory-request=2g"), "--memory-request: 2g: more than the limit of "),
         (("--memory-request=1g",), "--memory-request: only with --memory"),
-        (("--cores=50", "--memory-request=1g"), "--memory-request: only with --memory"),
         (("--memory=1g", "--memory-request="), "--memory-request: empty"),
     ],
 )
