@@ -65,7 +65,6 @@ def cuda_bundle(runc_bundle: Any, driver: str) -> Bundle:
         ("580.200.01", None, False),
         ("470.10.01", None, False),
         ("590.10.01", {"Format": 1, "CUDA Version": "13.1", "Driver": [535, 580]}, True),
-        ("590.10.01", {"Format": 1, "CUDA Version": "13.1", "Driver": ["535", "580"]}, True),
         ("580.200.01", {"Format": 1, "Driver": [580]}, True),
         ("580.1.01", {"Format": 1, "Driver": [580]}, False),
         ("590.10.01", {"Format": 1, "Driver": [535]}, False),
