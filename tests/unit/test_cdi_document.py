@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.cdi import CAPABILITIES, HOOK, device, document, schema_problems
-from support.facts import IDENTITY, LIBS, MIG_UUID_0, UUID_0, VERSION, cap, facts, gpu
+from support.facts import IDENTITY, LIBS, UUID_0, VERSION, facts, gpu
 
 from nvc.base.errors import DeviceError, InternalError
 from nvc.frontends.cdi.document import NodeStatus, Sorted
@@ -63,22 +63,6 @@ def test_the_lowest_version_that_fits(wanted: Any, options: dict[str, Any], vers
     assert made["cdiVersion"] == version and problems(made) == []
 
 
-def test_capabilities_filter_files_and_nodes() -> None:
-    common = document(capabilities=("utility",))["containerEdits"]
-    assert paths(common) == ["/dev/nvidiactl"]
-    mounted = {mount["containerPath"] for mount in common["mounts"]}
-    assert f"{LIBS}/libnvidia-ml.so.{VERSION}" in mounted and "/run/nvidia-persistenced/socket" in mounted
-    assert f"{LIBS}/libcuda.so.{VERSION}" not in mounted and "/tmp/nvidia-mps" not in mounted
-    assert "enable-cuda-compat" not in json.dumps(common)
-    everything = document(capabilities=CAPABILITIES)["containerEdits"]
-    assert paths(everything) == [
-        "/dev/nvidiactl",
-        "/dev/nvidia-uvm",
-        "/dev/nvidia-uvm-tools",
-        "/dev/nvidia-modeset",
-    ]
-
-
 def test_libraries_stay_where_the_host_has_them() -> None:
     """Also 32-bit ones, and those in a directory of their own; the loader is told of each directory."""
     common = document(capabilities=("compute", "compat32"))["containerEdits"]
@@ -127,15 +111,6 @@ def test_additional_gids_only_when_asked_for() -> None:
     made = document(nodes=nodes, additional_gids=True)
     assert device(made, "0")["additionalGids"] == [44] and "additionalGids" not in made["containerEdits"]
     assert made["cdiVersion"] == "0.7.0" and problems(made) == []
-
-
-def test_mig_devices_get_their_parent_and_two_capabilities() -> None:
-    made = document()
-    assert paths(device(made, "1:0")) == ["/dev/nvidia2", cap(100).path, cap(101).path]
-    assert device(made, MIG_UUID_0) == device(made, "1:0")
-    assert paths(device(made, "all")) == [
-        "/dev/nvidia1", "/dev/nvidia2", cap(100).path, cap(101).path, cap(110).path, cap(111).path,
-    ]  # fmt: skip
 
 
 def test_a_node_that_all_share_is_every_devices() -> None:

@@ -104,18 +104,6 @@ def test_unescape_inverts_the_kernel(path: str) -> None:
     assert unescape(raw) == path
 
 
-@pytest.mark.parametrize(
-    ("root", "path", "expected"),
-    [
-        ("/", "/", ""), ("/", "/a/b", "a/b"), ("/a", "/a", ""), ("/a", "/a/b", "b"), ("/a", "/ab", None),
-        ("/a/b", "/a", None), ("/", "/../x", None), ("/", "/a/../../x", None), ("/..", "/../x", "x"),
-        ("/../..", "/../x", None), ("/..", "/x", None), ("/..", "/../../x", None),
-    ],
-)  # fmt: skip
-def test_below(root: str, path: str, expected: str | None) -> None:
-    assert below(root, path) == expected
-
-
 @given(st.lists(st.sampled_from(["a", "b", "..", "."]), max_size=5), st.lists(st.sampled_from(["a", ".."])))
 def test_below_never_leaves_the_mount(root: list[str], path: list[str]) -> None:
     found = below("/" + "/".join(root), "/" + "/".join(path))

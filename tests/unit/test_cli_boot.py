@@ -204,19 +204,6 @@ def test_help_of_a_command_names_every_option(call: Call, command: str) -> None:
         assert shown in out
 
 
-def test_the_examples_of_the_help_parse() -> None:
-    import shlex
-
-    from nvc_cli.helptext import EXAMPLES
-    from nvc_cli.main import LAZY
-
-    for example in sum(EXAMPLES.values(), ()):
-        line = parse_line(shlex.split(example)[1:])
-        assert line.command in (*HOT, *LAZY)
-        if line.command in HOT:
-            assert len(line.words.rest) == len(HOT[line.command][1].split())
-
-
 @pytest.mark.parametrize(
     ("words", "everything"),
     [

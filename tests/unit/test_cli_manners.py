@@ -19,7 +19,6 @@ from support import run
 from nvc.doctor import FAILED, OK, Check, Finding, Result, text
 from nvc_cli import boot, output
 from nvc_cli.main import CONTEXT, tree
-from nvc_cli.options import HOT
 from nvc_cli.suggest import COMMANDS, ELSEWHERE, OPTIONS, SLICES
 
 Call = Callable[..., tuple[int, str, str]]
@@ -154,18 +153,6 @@ def test_what_is_done_elsewhere(call: Call, group: str, word: str) -> None:
     assert f"unknown command: {group}{word}; {ELSEWHERE[word]} [" in err
 
 
-def test_a_foreign_option(call: Call) -> None:
-    for command, word, ours in flat(OPTIONS):
-        code, out, err = call(f"{command} {word}")
-        assert (code, out) == (1, ""), (command, word)
-        assert f"option {'-- ' if word[1] != '-' and command in ('', *HOT) else ''}'" in err, (command, word)
-        assert f"; did you mean `{ours}`? [" in err, (command, word)
-        if ours.startswith("nvc-cli "):
-            assert not isinstance(resolved(ours.split()[1:]), click.Group)
-        else:
-            resolved([*command.split(), ours.partition(" ")[0]])
-
-
 @pytest.mark.parametrize(
     ("words", "offer"),
     [
@@ -179,14 +166,6 @@ def test_a_foreign_option(call: Call) -> None:
 def test_a_slip(call: Call, words: str, offer: str) -> None:
     code, out, err = call(words)
     assert (code, out) == (1, "") and f"did you mean `{offer}`? [" in err
-
-
-@pytest.mark.parametrize(
-    "words", ["frobnicate", "vgpu frobnicate", "info --frobnicate", "sim show --frobnicate", "info -Q"]
-)
-def test_nothing_is_suggested_that_is_far_away(call: Call, words: str) -> None:
-    code, out, err = call(words)
-    assert (code, out) == (1, "") and "did you mean" not in err
 
 
 def test_no_table_has_a_word_of_ours() -> None:

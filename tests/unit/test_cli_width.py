@@ -268,16 +268,6 @@ def test_a_program_gets_whole_tables(capfd: pytest.CaptureFixture[str]) -> None:
     assert LONG not in tables.slices((one,), 1e9) and one.name in tables.slices((one,), 1e9)
 
 
-@pytest.mark.parametrize("width", [24, 30, 40, 50, 60])
-def test_a_narrow_terminal_leaves_out_what_it_would_cut(width: int) -> None:
-    """A part of a number is another number."""
-    other = tenants()[1]
-    for shown in (tables.slices((other,), 1e9, width), tables.plain_top((other,), 1e9, {}, width)):
-        table = shown.partition("\n\n")[2] or shown
-        rows = [line for line in table.splitlines() if line.startswith(("SLICE", "train"))]
-        assert rows and not [line for line in rows if line.endswith("…")], shown
-
-
 @pytest.mark.parametrize("path", EVERY, ids=" ".join)
 def test_every_command_that_prints_something_has_a_form_for_programs(path: tuple[str, ...]) -> None:
     """--format and -o are one option, and take json and yaml."""

@@ -11,7 +11,7 @@ import pytest
 from support import REPO
 
 from nvc.request import config as module
-from nvc.request.config import Config, ConfigError, driver_options, load
+from nvc.request.config import Config, ConfigError, load
 from nvc.request.config.file import parse
 from nvc.request.config.keys import KEYS
 
@@ -213,17 +213,6 @@ def test_a_wrong_value_of_nvidia_concerns_who_uses_it() -> None:
     assert mended.mode == "cdi" and dict(mended.refused).keys() == dict(config.refused).keys() - {"mode"}
     with pytest.raises(AttributeError):
         getattr(config, "modes")  # noqa: B009
-
-
-def test_a_wrong_value_is_kept_as_one(file: Callable[[str], str], tmp_path: Any) -> None:
-    """In the parsed form, too."""
-    run = str(tmp_path / "run")
-    file(WRONG)
-    for _ in range(2):
-        with pytest.raises(ConfigError, match="want one of auto"):
-            load(directory=run).mode  # noqa: B018
-        with pytest.raises(ConfigError, match="no such user"):
-            driver_options(load(directory=run))
 
 
 def test_unknown_keys_of_nvidia_are_warnings() -> None:

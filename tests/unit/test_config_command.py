@@ -99,19 +99,6 @@ def test_show_json(config: Any, file: str) -> None:
     }
 
 
-def test_set_keeps_the_rest(config: Any, file: str) -> None:
-    config("set", "--file", file, "nvc.timeout", "20")
-    config("set", "--file", file, "nvidia-container-runtime.runtimes", '["crun"]')
-    config("set", "--file", file, "nvc.vgpu-memory", "10GiB")
-    text = read(file)
-    assert text.startswith('# of the operator\n[nvc]\ntimeout = 20 # seconds\nvgpu-memory = "10GiB"\n')
-    parsed = parse(text.encode(), file)
-    assert (parsed.timeout, parsed.runtimes, parsed.vgpu_memory) == (20.0, ("crun",), "10GiB")
-    assert stat.S_IMODE(os.stat(file).st_mode) == 0o640
-    assert config("unset", "--file", file, "nvc.timeout").stdout.endswith(f"\nwrote {file}\n")
-    assert parse(read(file).encode(), file).timeout == 10.0
-
-
 def test_dry_run_changes_nothing(config: Any, file: str) -> None:
     """The diff is the same; the line after it says which of the two it was."""
     before = read(file)

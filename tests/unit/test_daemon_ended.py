@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -176,17 +175,3 @@ def test_a_file_that_cannot_be_told_hides_no_node_behind_it(monkeypatch: pytest.
             finally:
                 process.kill()
     assert said == [f"process {process.pid} has a file whose status cannot be read: Input/output error"]
-
-
-def test_looks_for_two_slices_go_on_where_they_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nvc.daemon.audit.holders.LOOK_TIME", 0)
-    holders = finder(monkeypatch, LinuxKernel(), [])
-    begun: list[str] = []
-
-    def processes(key: str) -> Iterator[tuple[int, int] | None]:
-        begun.append(key)
-        yield from (None, None, (7, 7))
-
-    monkeypatch.setattr(holders, "_processes", processes)
-    found = [holders.find(key, frozenset()) for key in "ABABAB"]
-    assert found == [None, None, None, None, (7, 7), (7, 7)] and begun == ["A", "B"]

@@ -23,7 +23,6 @@ from nvc.daemon.audit.verify import (
     AGAIN,
     BYPASS,
     EXCESS,
-    OVERCOUNT,
     PERSIST,
     TOLERANCE,
     UNREAD,
@@ -109,17 +108,6 @@ def test_too_much_memory_is_denied_with_the_answer_that_shows_it() -> None:
     assert world.said[1] == f"excess: slice {KEY} ({NAME}) on {UUID} is within its limits again; no longer denied"
     assert not world.verifier.ongoing and world.verifier.counts[EXCESS] == 1
     assert world.shows(LIMIT + GIB) and world.verifier.counts[EXCESS] == 2
-
-
-def test_what_is_only_reported_is_told_until_it_is_over() -> None:
-    world = World(excess="report")
-    assert not world.shows(LIMIT + GIB)
-    (one,) = world.verifier.ongoing.values()
-    assert (one.kind, one.action) == (EXCESS, "report") and not world.verifier.denied
-    world.now += HALF
-    world.shows(LIMIT)
-    assert world.said[1] == f"excess: slice {KEY} ({NAME}) on {UUID} is within its limits again; over"
-    assert not world.verifier.ongoing
 
 
 def test_a_slice_that_is_gone_ends_what_was_found_of_it() -> None:
@@ -210,24 +198,6 @@ def look(world: World, truth: int = GIB) -> int:
     world.accountant.ledgers.accounts = {KEY: accounts}
     world.shows(truth, model=ledger.totals(accounts, 1)[0])
     return int(ledger.totals(books_of(world), 1)[0])
-
-
-def test_books_of_the_dead_are_corrected(books: World) -> None:
-    while not books.verifier.stale.found:  # a part of all processes is looked at each time
-        look(books)
-        books.now += HALF
-    began = books.now - HALF
-    while look(books) == 4 * GIB:
-        books.now += HALF
-    assert books.now - began == PERSIST[OVERCOUNT]
-    assert books.said == [
-        f"overcount: slice {KEY} ({NAME}) on {UUID} has 3 GiB of processes that have ended in its ledger: "
-        "77 (python); corrected"
-    ]
-    assert books.verifier.counts[OVERCOUNT] == len(books.verifier.ongoing) == 1
-    books.now += HALF
-    assert look(books) == GIB and not books.verifier.ongoing
-    assert books.said[1].endswith("is within its limits again; over")
 
 
 def test_a_line_of_many_dead_is_short() -> None:

@@ -7,13 +7,13 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.facts import IDENTITY, LIBS, PLAN, UUID_0, UUID_1
+from support.facts import LIBS, PLAN, UUID_0, UUID_1
 
 from nvc.base.errors import InternalError
 from nvc.base.value import Value
 from nvc.plan import ops
 from nvc.plan.describe import describe, document
-from nvc.plan.ops import BindDevice, BindFile, Ledger, LoaderEntry, Plan, Tmpfs
+from nvc.plan.ops import BindDevice, Ledger, LoaderEntry, Plan, Tmpfs
 
 TEXT = f"""\
 driver   580.159.04  root /run/driver
@@ -70,18 +70,6 @@ def test_text() -> None:
 
 def test_no_device_and_no_operation() -> None:
     assert describe(Plan("/", "/", "/", "1.2-sim", (), ())) == "driver   1.2-sim  root /\ngpu      none\n"
-
-
-def test_long_paths_keep_options_readable() -> None:
-    long = "/usr/lib/x86_64-linux-gnu/" + "x" * 60
-    plan = PLAN.replace(
-        ops=(BindFile(long, long, IDENTITY), BindDevice("/dev/a", "/dev/a", 195, 255)), slice=None
-    )
-    lines = describe(plan).splitlines()[3:]
-    assert lines[0] == f"bind     {long}"
-    assert lines[1].strip() == "ro,nosuid,nodev"
-    assert len(lines[2]) == 80
-    assert lines[2].endswith("c 195:255   ro,nosuid,noexec")
 
 
 def test_names_cannot_forge_lines() -> None:

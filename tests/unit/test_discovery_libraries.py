@@ -75,18 +75,6 @@ def test_each_row_of_the_table_is_found_and_says_whether_it_is_counted(
     assert not row.counted or row.kind in ("utility", "compute")
 
 
-def test_the_soname_is_the_files_own(tree: DriverTree) -> None:
-    tree.library("libnvidia-nvvm", soname="libnvidia-nvvm.so.4")
-    tree.library("libnvidia-glcore", soname=f"libnvidia-glcore.so.{VERSION}")
-    tree.library("libcuda")
-    tree.cache()
-    assert {library.soname for library in find(tree).libraries} == {
-        "libcuda.so.1",
-        "libnvidia-nvvm.so.4",
-        f"libnvidia-glcore.so.{VERSION}",
-    }
-
-
 def test_a_library_of_another_version_is_not_the_drivers(tree: DriverTree) -> None:
     tree.library("libnvidia-ml")
     tree.library("libcuda", directory="/usr/local/cuda/compat", version="535.1.1")
@@ -142,16 +130,6 @@ def test_platforms_of_egl_have_versions_of_their_own(tree: DriverTree, listed: b
     ]  # fmt: skip
 
 
-def test_a_stale_entry_is_a_warning(tree: DriverTree) -> None:
-    tree.library("libcuda")
-    tree.listed.append(("libnvidia-ml.so.1", "/gone/libnvidia-ml.so.1", ARCH))
-    tree.library("libnvidia-ml")
-    tree.cache()
-    found = find(tree)
-    assert paths(found) == [f"{LIBS}/libnvidia-ml.so.{VERSION}", f"{LIBS}/libcuda.so.{VERSION}"]
-    assert found.warnings == ("stale entry in the loader cache: /gone/libnvidia-ml.so.1",)
-
-
 def test_a_file_that_is_no_library_is_a_warning(tree: DriverTree) -> None:
     tree.library("libcuda")
     path = tree.library("libnvidia-cfg")
@@ -176,45 +154,6 @@ def test_a_pipe_in_a_librarys_place_does_not_block(tree: DriverTree) -> None:
     assert "not a regular file" in found.warnings[0]
 
 
-def test_of_two_copies_the_one_beside_the_loaders_libcuda_is_taken(tree: DriverTree) -> None:
-    copy = "/usr/local/nvidia/lib64"
-    # Of equal names the loader takes the first; here the copies of libcuda and the others disagree.
-    for name, places in (("libcuda", (copy, LIBS)), ("libnvidia-ml", (LIBS, copy))):
-        for directory in places:
-            tree.library(name, directory=directory)
-    tree.library("libnvidia-cfg")  # has no copy
-    tree.cache()
-    assert paths(find(tree)) == [
-        f"{copy}/libnvidia-ml.so.{VERSION}",
-        f"{LIBS}/libnvidia-cfg.so.{VERSION}",
-        f"{copy}/libcuda.so.{VERSION}",
-    ]
-
-
-def test_two_names_of_one_directory_are_one_copy(tree: DriverTree) -> None:
-    tree.library("libcuda")
-    tree.link(os.path.basename(LIBS), os.path.dirname(LIBS) + "/same")
-    tree.listed.insert(0, ("libcuda.so.1", os.path.dirname(LIBS) + "/same/libcuda.so.1", ARCH))
-    tree.cache()
-    assert paths(find(tree)) == [f"{LIBS}/libcuda.so.{VERSION}"]
-
-
-@pytest.mark.parametrize(
-    "directory",
-    [LIBS, "/usr/lib64", "/usr/lib64/nvidia", "/usr/local/nvidia/lib64", "/run/opengl-driver/lib", "/usr/lib"],
-)  # fmt: skip
-def test_without_a_cache_the_well_known_directories_are_searched(tree: DriverTree, directory: str) -> None:
-    for name in ("libcuda", "libnvidia-ml", "libnvcuvid"):
-        tree.library(name, directory=directory)
-    found = find(tree)
-    assert paths(found) == [
-        f"{directory}/libnvidia-ml.so.{VERSION}",
-        f"{directory}/libcuda.so.{VERSION}",
-        f"{directory}/libnvcuvid.so.{VERSION}",
-    ]
-    assert found.directory == directory
-
-
 def test_links_into_a_store_are_followed_inside_the_root(tree: DriverTree) -> None:
     store = "/nix/store/abc-nvidia-x11/lib"
     for name in ("libcuda", "libnvidia-ml"):
@@ -225,29 +164,6 @@ def test_links_into_a_store_are_followed_inside_the_root(tree: DriverTree) -> No
     assert found.directory == store
     assert f"{store}/libnvidia-ptxjitcompiler.so.{VERSION}" in paths(found)
     assert len(found.libraries) == 3
-
-
-def test_what_the_cache_does_not_know_is_found_beside_libcuda(tree: DriverTree) -> None:
-    tree.library("libcuda")
-    tree.cache()
-    tree.library("libvdpau_nvidia", directory=f"{LIBS}/vdpau", listed=False)
-    tree.library("libnvidia-tileiras", listed=False)
-    tree.file(f"{LIBS}/libnvidia-nvvm70.so.4", shared_object("libnvidia-nvvm70.so.4", ARCH))
-    tree.library("libnvidia-opencl", directory="/elsewhere", listed=False)
-    assert paths(find(tree)) == [
-        f"{LIBS}/libcuda.so.{VERSION}",
-        f"{LIBS}/libnvidia-nvvm70.so.4",
-        f"{LIBS}/libnvidia-tileiras.so.{VERSION}",
-        f"{LIBS}/vdpau/libvdpau_nvidia.so.{VERSION}",
-    ]
-
-
-def test_an_unversioned_library_elsewhere_is_not_the_drivers(tree: DriverTree) -> None:
-    tree.library("libcuda")
-    tree.file("/usr/local/cuda/lib/libnvidia-nvvm70.so.4", shared_object("libnvidia-nvvm70.so.4", ARCH))
-    tree.listed.append(("libnvidia-nvvm70.so.4", "/usr/local/cuda/lib/libnvidia-nvvm70.so.4", ARCH))
-    tree.cache()
-    assert paths(find(tree)) == [f"{LIBS}/libcuda.so.{VERSION}"]
 
 
 def test_the_other_architecture_is_kept_apart(tree: DriverTree) -> None:

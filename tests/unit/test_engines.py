@@ -100,14 +100,6 @@ def test_docker_29_has_a_second_way(etc: str, path: str) -> None:
     assert "--gpus" not in advice(etc, 29, 8, 1)
 
 
-def test_docker_knows_the_link_of_the_package(etc: str, path: str) -> None:
-    """A Debian alternative: a link to a link to nvc-hook. It is used, but not removed: it is the package's."""
-    os.symlink("/usr/bin/nvc-hook", f"{etc}/alternative")
-    os.symlink("../alternative", path)
-    assert "--hook-link" not in advice(etc)
-    assert link.state(path, HOOK) == "ours" and not link.remove(path, HOOK) and os.path.islink(path)
-
-
 @pytest.mark.parametrize("target", ["/usr/bin/nvidia-ctk", "bin/nvidia-container-runtime-hook", ""])
 def test_docker_names_a_hook_that_is_not_ours(etc: str, path: str, target: str) -> None:
     """Also a link that leads to itself, and a file."""

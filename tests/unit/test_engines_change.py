@@ -62,28 +62,6 @@ def test_there_and_back(path: str) -> None:
     assert read(path) == ORIGINAL and files(path) == ["daemon.json"]
 
 
-def test_again_changes_nothing(path: str) -> None:
-    write(path, ORIGINAL)
-    configure(path, *KEYS)
-    before = {name: os.stat(os.path.join(os.path.dirname(path), name)).st_ino for name in files(path)}
-    again = configure(path, *KEYS)
-    assert change.diff(again) == ""
-    assert before == {
-        name: os.stat(os.path.join(os.path.dirname(path), name)).st_ino for name in files(path)
-    }
-
-
-def test_in_two_steps(path: str) -> None:
-    """The backup is of before the first; the way back is one step."""
-    write(path, ORIGINAL)
-    configure(path, KEYS[0])
-    configure(path, KEYS[1])
-    configure(path, Key(("runtimes", "nvc"), {"path": "/other"}))
-    assert read(path + ".nvc-backup") == ORIGINAL
-    take_out(path)
-    assert read(path) == ORIGINAL
-
-
 def test_a_file_and_directories_that_were_not_there(path: str) -> None:
     configure(path, *KEYS)
     assert files(path) == ["daemon.json", "daemon.json.nvc-undo"]
@@ -117,23 +95,6 @@ def test_a_change_between_two_of_ours(path: str) -> None:
     configure(path, KEYS[1])
     take_out(path)
     assert read(path) == ORIGINAL.replace("true", "false")
-
-
-def test_a_value_that_others_have_set_stays(path: str) -> None:
-    write(path, ORIGINAL)
-    configure(path, *KEYS)
-    write(path, read(path).replace('"default-runtime": "nvc"', '"default-runtime": "kata"'))
-    made = take_out(path)
-    assert '"kata"' in read(path) and "runtimes" not in read(path)
-    assert "default-runtime was changed since nvc wrote it" in made.notes[0]
-
-
-def test_a_file_that_others_have_removed(path: str) -> None:
-    write(path, ORIGINAL)
-    configure(path, *KEYS)
-    os.unlink(path)
-    take_out(path)
-    assert files(path) == []
 
 
 def test_a_link_is_followed(path: str) -> None:
@@ -236,16 +197,6 @@ def test_a_user_who_is_not_root() -> None:
         assert sorted(os.listdir(f"{base}/home")) == ["daemon.json", "real.json"]
 
 
-def test_records_of_a_drop_in_are_above_it(path: str) -> None:
-    """CRI-O reads every file of the directory, whatever its name."""
-    drop_in = os.path.join(os.path.dirname(path), "crio.conf.d/99-nvc.conf")
-    write(drop_in, "# before\n")
-    configure(drop_in, Key(("crio", "runtime", "default_runtime"), "nvc"), form="toml")
-    assert files(drop_in) == ["99-nvc.conf"]
-    take_out(drop_in, "toml")
-    assert read(drop_in) == "# before\n" and files(path) == ["crio.conf.d"]
-
-
 def test_a_file_of_ours_alone(path: str) -> None:
     configure(path, content="{}\n")
     configure(path, content='{"new": 1}\n')
@@ -262,19 +213,6 @@ def test_a_file_of_ours_that_others_have_changed(path: str) -> None:
     write(path, "{ }\n")
     with pytest.raises(EngineError, match="was changed since nvc wrote it"):
         change.remove(path, "json")
-
-
-@pytest.mark.parametrize("record", ["", "[]", "{}", '{"version": 2}', "[" * 5000])
-def test_a_record_of_something_else(path: str, record: str) -> None:
-    write(path, ORIGINAL)
-    write(undo.record_of(path), record)
-    for call in (
-        lambda: change.remove(path, "json"),
-        lambda: change.configure(FileEdit(path, "json", KEYS)),
-    ):
-        with pytest.raises(EngineError, match="not written by this program"):
-            call()
-    assert read(path) == ORIGINAL
 
 
 def test_files_that_cannot_be_read(path: str) -> None:

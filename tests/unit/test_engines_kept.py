@@ -68,15 +68,6 @@ def files(path: str) -> list[str]:
     return sorted(os.listdir(os.path.dirname(path)))
 
 
-def test_without_its_backup_a_file_is_kept(path: str) -> None:
-    """Somebody has cleaned up: what can no more be restored byte for byte is not removed either."""
-    write(path, ORIGINAL)
-    configure(path)
-    os.unlink(undo.backup_of(path))
-    take_out(path)
-    assert json.loads(read(path)) == json.loads(ORIGINAL) and files(path) == ["daemon.json"]
-
-
 def test_a_backup_of_a_change_that_was_cut_short(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk was full behind the backup. What others then wrote is what comes back."""
 

@@ -257,15 +257,6 @@ def test_a_part_of_a_gpu_is_not_turned_into_a_whole_one(name: str) -> None:
     assert request({name: ""}).devices == ("all",)
 
 
-def test_a_slice_is_asked_for_by_variables() -> None:
-    found = request({"NVC_VGPU_MEMORY": "4g", "LD_LIBRARY_PATH": "/opt/a:relative;/opt/b"}).vgpu
-    assert found is not None and found.memory[0].bytes == 4 << 30 and not found.uncounted
-    assert found.library_path == ("/opt/a", "/opt/b")
-    assert request({"NVC_VGPU_MEMORY": "4g"}, Config(vgpu_uncounted=True)).vgpu.uncounted  # type: ignore[union-attr]
-    assert request({"NVC_VGPU_LOG": "1"}).vgpu is None
-    assert request({"NVC_VGPU_LOG": "1"}, Config(vgpu_variables="refuse")).vgpu is None
-
-
 def test_the_operator_has_the_last_word_on_slices() -> None:
     """A default for those that ask for nothing, a bound for those that ask."""
     for config, size in (
@@ -296,15 +287,6 @@ def test_the_operator_has_the_last_word_on_time() -> None:
     assert [share.text for share in heavy.cores] == ["25"]
     both = request({"NVC_VGPU_CORES": "40"}, Config(vgpu_memory="2GiB")).vgpu
     assert both is not None and both.memory[0].bytes == 2 << 30
-
-
-def test_the_operator_says_the_period_of_caps_that_name_none() -> None:
-    config = Config(vgpu_period="50ms")
-    assert request({}, config).vgpu is None
-    found = request({"NVC_VGPU_CORES": "40"}, config).vgpu
-    assert found is not None and (found.period, found.usual_period) == (None, 50_000)
-    own = request({"NVC_VGPU_CORES": "40", "NVC_VGPU_PERIOD": "20ms"}, config).vgpu
-    assert own is not None and own.period is not None and own.period.value == 20_000
 
 
 def test_the_operator_isolates_every_slice_that_has_a_size() -> None:

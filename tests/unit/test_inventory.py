@@ -23,16 +23,6 @@ def directory(scratch: str) -> str:
     return path
 
 
-def test_keeps_and_returns_a_value(directory: str) -> None:
-    assert inventory.load("a", directory) is None
-    assert inventory.store("a", VALUE, directory)
-    assert inventory.load("a", directory) == VALUE
-    assert inventory.store("a", ("other",), directory)
-    assert inventory.load("a", directory) == ("other",)
-    assert inventory.load("b", directory) is None
-    assert os.listdir(directory) == ["a"]
-
-
 def test_the_file_is_for_its_owner_alone_whatever_the_umask(directory: str) -> None:
     for umask in (0o000, 0o777):
         before = os.umask(umask)

@@ -125,14 +125,6 @@ def test_a_whole_configuration() -> None:
     assert container.annotations == {"key": "value"}
 
 
-def test_what_may_be_absent_or_null() -> None:
-    nulls = {"mounts": None, "linux": None, "annotations": None}
-    for more in ({}, nulls, {"linux": {}}):
-        container = container_of({**MINIMAL, "process": {"env": None, "capabilities": None}, **more}, "/b")
-        assert (container.environment, container.mounts) == ({}, ())
-        assert not container.privileged
-
-
 @pytest.mark.parametrize(("path", "rootfs"), [("/abs/r", "/abs/r"), ("r", "/b/r"), ("../r", "/b/../r")])
 def test_rootfs_is_relative_to_the_bundle(path: str, rootfs: str) -> None:
     assert container_of({**MINIMAL, "root": {"path": path}}, "/b").rootfs == rootfs

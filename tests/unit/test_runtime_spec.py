@@ -85,16 +85,6 @@ def test_a_rule_comes_after_the_denial() -> None:
 
 
 @pytest.mark.parametrize(
-    "linux", [{}, {"resources": {}}, {"resources": {"devices": None}}, {"resources": {"devices": []}}]
-)
-def test_without_rules_there_is_none_to_add(linux: dict[str, Any]) -> None:
-    """A single rule would deny everything else in some runtimes."""
-    made = spec(linux=linux)
-    made.allow(195, 0)
-    assert not plain(made)["linux"]["resources"]["devices"]
-
-
-@pytest.mark.parametrize(
     ("hooks", "expected"),
     [
         ({}, False),

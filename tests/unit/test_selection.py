@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.facts import MIG_UUID_0, MIG_UUID_1, UUID_0, UUID_1, facts, gpu, gpus, mig_device
+from support.facts import MIG_UUID_0, MIG_UUID_1, UUID_0, UUID_1, facts, gpu, gpus
 
 from nvc.base.errors import DeviceError, MigConfigError, MigMonitorError
 from nvc.model.request import Request
@@ -101,18 +101,6 @@ def test_the_error_counts_gpus(count: int, said: str) -> None:
 def test_an_error_before_all_counts() -> None:
     with pytest.raises(DeviceError):
         chosen("7", "all")
-
-
-def test_a_bus_id_is_read_before_a_mig_index() -> None:
-    """`0:1:0` has three fields, so it is a PCI address; `0:1` has two."""
-    mig = (mig_device(1, 1, MIG_UUID_1),)
-    first, second = (
-        gpu(0, UUID_0, mig=mig, bus_id="00000000:05:00.0"),
-        gpu(1, UUID_1, bus_id="00000000:01:00.0"),
-    )
-    host = facts(gpus=(first, second))
-    assert select(host, Request(devices=("0:1:0",))).gpus == (second,)
-    assert select(host, Request(devices=("0:1",))).mig == ((first, mig[0]),)
 
 
 def test_an_index_is_nvml_s_and_not_a_place_in_a_list() -> None:

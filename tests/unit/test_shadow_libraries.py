@@ -57,18 +57,6 @@ def test_nothing(image: Image) -> None:
     assert image.found() == ImageLibraries((), (), ())
 
 
-def test_names_and_sonames(image: Image) -> None:
-    image.write(*(f"{LIBS}/{name}" for name in ("libcuda.so.1.2", "libcuda.so", "libnvidia-ml.so.1", "libcuda.sox",
-                                                "libcudart.so", "xlibcuda.so")))  # fmt: skip
-    image.write(f"{LIBS}/libcuda.so.9", content=b"GROUP ( libcuda.so.1 )")
-    found = image.found()
-    assert [(one.path.rpartition("/")[2], one.soname) for one in found.shadows] == [
-        ("libcuda.so", "libcuda.so.1"), ("libcuda.so.1.2", "libcuda.so.1"),
-        ("libnvidia-ml.so.1", "libnvidia-ml.so.1"),
-    ]  # fmt: skip
-    assert found.links == (LIBS,)
-
-
 @pytest.mark.parametrize(
     ("item", "seen"),
     [
@@ -198,27 +186,6 @@ def test_more_directories_below_another_than_anybody_has(image: Image) -> None:
         image.found("/opt/a")
 
 
-def test_one_file_and_one_directory_count_once(image: Image) -> None:
-    image.write("/opt/a/libcuda.so.1.2")
-    image.link("libcuda.so.1.2", "/opt/a/libcuda.so.1")
-    image.link("../a/libcuda.so.1", "/opt/b/libcuda.so")
-    image.link("a", "/opt/c")
-    found = image.found("/opt/a", "/opt/c", "/opt/b")
-    assert [shadow.path for shadow in found.shadows] == ["/opt/a/libcuda.so.1"]
-    assert found.links == ("/opt/a", "/opt/b")
-
-
-def test_each_name_of_a_file_is_covered(image: Image) -> None:
-    """A mount on one hard link leaves the others as they are."""
-    image.write("/opt/a/libcuda.so.1.2")
-    image.link("libcuda.so.1.2", "/opt/a/libcuda.so.1")
-    for path in ("/opt/a/libcuda.so", "/opt/b/libcuda.so.1"):
-        os.makedirs(os.path.dirname(image.directory + path), exist_ok=True)
-        os.link(f"{image.directory}/opt/a/libcuda.so.1.2", image.directory + path)
-    found = [shadow.path for shadow in image.found("/opt/a", "/opt/b").shadows]
-    assert found == ["/opt/a/libcuda.so", "/opt/a/libcuda.so.1", "/opt/b/libcuda.so.1"]
-
-
 def test_links_stay_in_the_image(image: Image) -> None:
     image.link("../../../../../../../../etc/libcuda.so.1", f"{LIBS}/libcuda.so.1")
     assert image.paths() == []
@@ -230,25 +197,6 @@ def test_a_shim_is_no_copy_but_has_a_place(image: Image) -> None:
     image.write("/opt/a/libcuda.so.1")
     found = image.found("/opt/a", known=(image.identity("/opt/a/libcuda.so.1"),))
     assert found.shadows == () and found.links == ("/opt/a",)
-
-
-def test_compat_libraries(image: Image) -> None:
-    image.write(f"{COMPAT}/libcuda.so.1", "/usr/local/cuda-12/compat/lib/libcuda.so", "/usr/local/cuda-11/compat/x")
-    image.link("cuda-12", "/usr/local/cuda-13")
-    found = image.found(COMPAT, "/usr/local/cuda-12/compat/lib")
-    assert found.hidden == ("/usr/local/cuda/compat", "/usr/local/cuda-12/compat")
-    assert found.shadows == ()
-    used = image.found(compat=COMPAT)
-    assert used.hidden == ("/usr/local/cuda-12/compat",)
-    assert [shadow.path for shadow in used.shadows] == [f"{COMPAT}/libcuda.so.1"] and used.links == (COMPAT,)
-
-
-def test_compat_libraries_below_those_that_are_hidden(image: Image) -> None:
-    """A directory that has them for some processors alone is hidden, too."""
-    image.write(f"{COMPAT}/glibc-hwcaps/x86-64-v2/libcuda.so.1", "/opt/a/libcuda.so.1")
-    image.link("/opt/a", f"{COMPAT}/tls")
-    found = image.found(COMPAT, "/opt/a")
-    assert found.hidden == (COMPAT,) and [one.path for one in found.shadows] == ["/opt/a/libcuda.so.1"]
 
 
 @pytest.mark.parametrize("below", ["lib", "lib.real"])

@@ -127,15 +127,6 @@ def test_other_files(tmp_path: os.PathLike[str]) -> None:
     assert stat.S_IMODE(os.stat(os.path.join(root, STATE)).st_mode) == 0o666
 
 
-def test_what_is_left_out(tmp_path: os.PathLike[str]) -> None:
-    root = made(tmp_path, cache="none", persistenced=False, compat32=False, model="t4")
-    assert not os.path.exists(os.path.join(root, "etc/ld.so.cache"))
-    assert not os.path.exists(os.path.join(root, "run/nvidia-persistenced"))
-    assert not os.path.exists(os.path.join(root, "usr/lib/i386-linux-gnu"))
-    assert not os.path.exists(os.path.join(root, "proc/driver/nvidia-caps"))
-    assert os.listdir(os.path.join(root, "dev")) == []
-
-
 def test_odd_installations(tmp_path: os.PathLike[str]) -> None:
     root = made(tmp_path, libdir="/opt/driver/lib", second_copy=True, stale_entry=True, smi_wrapper=True)
     assert os.path.exists(os.path.join(root, f"opt/driver/lib/libcuda.so.{VERSION}"))
@@ -169,14 +160,6 @@ def test_the_umask_does_not_matter(tmp_path: os.PathLike[str]) -> None:
         os.umask(old)
 
 
-def test_half_made_roots_are_made_whole(tmp_path: os.PathLike[str]) -> None:
-    root = made(tmp_path)
-    os.unlink(os.path.join(root, STATE))
-    os.unlink(os.path.join(root, "etc/ld.so.cache"))
-    made(tmp_path)
-    assert os.path.exists(os.path.join(root, STATE))
-
-
 def test_directories_of_others_are_left_alone(tmp_path: os.PathLike[str]) -> None:
     mine = os.path.join(tmp_path, "mine")
     os.makedirs(os.path.join(mine, "proc"))
@@ -188,14 +171,6 @@ def test_directories_of_others_are_left_alone(tmp_path: os.PathLike[str]) -> Non
     with pytest.raises(InputError, match="not the root of a simulated driver"):
         report(mine)
     assert not is_root(mine)
-
-
-def test_bad_wishes_destroy_nothing(tmp_path: os.PathLike[str]) -> None:
-    root = made(tmp_path)
-    before = tree(root)
-    with pytest.raises(InputError):
-        create(root, SimSpec(gpus=99))
-    assert tree(root) == before
 
 
 def refuse(call: str) -> Callable[..., None]:

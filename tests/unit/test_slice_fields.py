@@ -6,14 +6,11 @@ import json
 from typing import Any
 
 import pytest
-from support.apiserver import parameters
 from support.prose import read
 
 from nvc.frontends.cdi.sliced import SliceSize, parsed, sizes_of, written
 from nvc.frontends.nri.annotations import NAMES
 from nvc.kubernetes.claims.claim import Given
-from nvc.kubernetes.claims.parameters import merged
-from nvc.kubernetes.names import SLICE_PARAMETERS
 from nvc.model.request import SLICE_FIELDS, Field, Part, Portion, SliceRequest, Timing, fields_by
 from nvc.model.slices.layout import QUOTA_FIELDS
 from nvc.model.slices.quota import QuotaDevice, pack, unpack
@@ -79,14 +76,6 @@ def test_sizes(row: Field) -> None:
     ((_, _, given),) = config.vgpu_devices
     assert dict(given)[row.name] == SAMPLES[row.kind] and len(sizes_of(config)) == 1
     assert row.key in SCHEMA["sizes"]["items"]["properties"]
-
-
-@pytest.mark.parametrize("row", fields_by("claim"), ids=ids)
-def test_claims(row: Field) -> None:
-    value: Any = {"flag": True, "weight": 3}.get(row.kind, SAMPLES.get(row.kind))
-    found, _ = merged(SLICE_PARAMETERS, (("claim", parameters(**{row.key: value})["opaque"]["parameters"]),))
-    assert said(found, row) == str(value)
-    assert row.key in SCHEMA["deviceClasses"]["properties"]["sliceParameters"]["properties"]
 
 
 def test_every_form_of_a_slice_has_its_fields() -> None:

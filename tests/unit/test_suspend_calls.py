@@ -104,14 +104,6 @@ def test_whatever_was_left_comes_back(states: tuple[int, ...]) -> None:
     assert set(driver.states.values()) == {RUNNING}
 
 
-@pytest.mark.parametrize("step", ["lock", "checkpoint", "state", "restore", "unlock"])
-def test_one_that_has_ended_holds_nobody_up(step: str) -> None:
-    driver = Fake({(step, 11): 304})
-    assert away(driver, PIDS, nothing, alive, lambda pid: pid != 11).state == IS_SUSPENDED
-    assert back(driver, PIDS, nothing, lambda pid: pid != 11).state == IS_RUNNING
-    assert {driver.states[10], driver.states[12]} == {RUNNING}
-
-
 class Reused(Fake):
     """Process 11 ends at a step of process `at`, and its number is given to one of another tenant."""
 

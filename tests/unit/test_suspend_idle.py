@@ -146,18 +146,6 @@ def test_all_that_always_work_take_turns() -> None:
     assert moves > 20
 
 
-def test_an_allocation_moves_who_did_nothing_for_longest() -> None:
-    idle = Idle()
-    for now in range(0, 9 * SECOND, HALF):
-        idle.plan((tenant(), tenant("b", min(now, 3 * SECOND)), tenant("c", min(now, 2 * SECOND))), now)
-    others = tenant("b", 3 * SECOND), tenant("c", 2 * SECOND)
-    assert idle.plan((asking(5), *others), 9 * SECOND) == (("c", LEAVES),)
-    assert not idle.plan((asking(5), others[0], tenant("c", moves=True)), 9 * SECOND + HALF)
-    gone = tenant("c", suspended=True)
-    assert idle.plan((asking(0), others[0], gone), 10 * SECOND) == (("a", ANSWERED),)
-    assert not idle.plan((tenant(), tenant("b", 4 * SECOND), gone), 11 * SECOND), "its work begins with the answer"
-
-
 def test_an_allocation_that_fits_nowhere_is_answered_at_once() -> None:
     idle = Idle()
     others = tenant("b"), tenant("c", devices=("GPU-2",)), tenant("d", suspended=True), tenant("e", held=())
@@ -176,23 +164,6 @@ def test_who_works_stays_for_a_while_whatever_is_asked() -> None:
     idle = Idle()
     found = [(now, idle.plan((asking(1), tenant("b", now)), now)) for now in range(0, 9 * SECOND, HALF)]
     assert next(step for step in found if step[1]) == (STAY_LEAST, (("b", LEAVES),))
-
-
-def test_one_allocation_may_need_several() -> None:
-    idle = Idle()
-    there = {"b", "c", "d"}
-    found = []
-    for now in range(0, 6 * SECOND, HALF):
-        lacks = max(0, 2 * HELD - (3 - len(there)) * HELD)
-        known = asking(lacks), *(tenant(key, suspended=key not in there, idle_ns=1 << 62) for key in "bcd")
-        for key, step in idle.plan(known, now):
-            found.append((now, key, step))
-            there.discard(key)
-        if found and found[-1][2] == ANSWERED:
-            break
-    assert found == [
-        (REST, "d", LEAVES), (REST + HALF, "c", LEAVES), (REST + 2 * HALF, "a", ANSWERED),
-    ]  # fmt: skip
 
 
 def test_one_slice_has_others_moved_now_and_then() -> None:
@@ -217,11 +188,3 @@ def test_of_two_that_wait_for_each_other_one_leaves() -> None:
     assert idle.plan((asking(0), away), 3 * SECOND) == (("a", ANSWERED),)
     found = [now for now in range(4 * SECOND, 99 * SECOND, HALF) if idle.plan((tenant("a", now), away), now)]
     assert found[0] == STAY * SECOND, "ten times as long as moving took; then it has its turn"
-
-
-def test_who_waits_for_longer_by_its_weight_is_served_first() -> None:
-    idle = Idle()
-    wanted = tenant("w", suspended=True, wanted=True, room=False, weight=1)
-    idle.plan((wanted, tenant("b", 0)), SECOND)
-    assert not idle.plan((asking(0), wanted, tenant("b", 1)), SECOND + HALF)
-    assert idle.plan((asking(0, weight=9), wanted, tenant("b", 2)), 2 * SECOND) == (("a", ANSWERED),)

@@ -4,35 +4,7 @@ from __future__ import annotations
 
 import random
 
-from nvc.daemon.keeper.caps import DEBT, MS, NEVER, Cap
-
-
-def test_one_look_at_the_end_of_a_quota_when_it_is_alone() -> None:
-    cap = Cap(10 * MS, 100 * MS, 10 * MS, 0, 0)
-    cap.had(0, 0, True)
-    assert 9 * MS < cap.look_at < 10 * MS and not cap.ends(0)
-    cap.had(9_600_000, 9_600_000, True)
-    assert cap.ends(9_600_000)
-    cap.stopped(10_100_000, True, 0)
-    assert not cap.runs and cap.due <= 12 * MS, "what the stop took is looked at, at first"
-    cap.had(400_000, 11_100_000, False)
-    assert cap.due == 100 * MS and cap.look_at == NEVER and not cap.begins(50 * MS)
-    cap.renew(100 * MS)
-    assert cap.begins(100 * MS)
-
-
-def test_what_it_had_above_is_owed_and_beyond_a_second_forgiven() -> None:
-    cap = Cap(10 * MS, 100 * MS, 10 * MS, 0, 0)
-    cap.had(35 * MS, 50 * MS, True)
-    cap.stopped(50 * MS, True, 0)
-    for period in (1, 2):
-        cap.renew(period * 100 * MS)
-        assert not cap.begins(period * 100 * MS)
-    cap.renew(300 * MS)
-    assert cap.begins(300 * MS)
-    cap.started(300 * MS, True)
-    cap.had(10_000 * MS, 20_000 * MS, True)
-    assert cap.left == -DEBT * 10 * MS
+from nvc.daemon.keeper.caps import MS, Cap
 
 
 def test_unused_quota_is_kept_up_to_the_burst() -> None:

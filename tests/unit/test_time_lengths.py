@@ -24,20 +24,6 @@ def test_a_timeslice_that_a_process_sets_unseen_is_set_again_and_told_of() -> No
     assert [one.retimed for one in device(host).slices] == [0, 1]
 
 
-def test_a_timeslice_that_the_tracer_saw_later_is_not_told_of() -> None:
-    host = Host(demand("a", "weight"), demand("b", "weight"))
-    host.tenant("a", 1, always())
-    work = host.tenant("b", 2, always())
-    host.run(2 * SECOND)
-    work.length = SECOND
-    looks = host.gpu.calls["read"]
-    while host.gpu.calls["read"] < looks + 2:
-        host.run(10 * MS)
-    work.touched += 1
-    host.run(4 * SECOND)
-    assert work.length < SECOND and [one.retimed for one in device(host).slices] == [0, 0]
-
-
 def test_few_timeslices_are_read_back_and_each_in_its_turn() -> None:
     host = Host(*(demand(str(place), "weight") for place in range(16)))
     made = [host.tenant(str(place), place + 1, steps(MS, 30 * MS)) for place in range(16)]

@@ -152,15 +152,6 @@ def percent(plan: DevicePlan) -> list[int]:
     return [one.quota_ns * 100 // one.period_ns for one in plan.slices]
 
 
-def test_jobs_on_several_devices_have_quotas_while_all_of_them_always_work() -> None:
-    busy, both = {1: LATELY // 2, 2: LATELY // 2}, frozenset("ab")
-    assert turns(busy, both) == turns(busy, frozenset("a")) == [50, 50]
-    assert turns(busy, frozenset()) == [0, 0], "on one device turns need no agreement"
-    assert turns({1: LATELY * 9 // 10, 2: LATELY // 10}, both) == [0, 0], "what one leaves the other has"
-    assert turns({1: LATELY // 10, 2: LATELY // 10}, both) == [0, 0]
-    assert turns(busy, both, True, DevicePolicy(policy=FIRST)) == [0, 0], "who is first waits for nobody"
-
-
 @pytest.mark.parametrize(
     ("had", "wanted"),
     [
@@ -179,16 +170,6 @@ def test_quotas_of_jobs_on_several_devices_share_what_others_leave(had: tuple[in
     found = plan(UUID, force, groups, activity, frozenset("ab"))
     assert percent(found) == [*wanted[:3], 30]
     assert {one.period_ns for one in found.slices} == {TURNS}, "they begin one behind the other"
-
-
-def test_who_has_stopped_working_has_no_quota() -> None:
-    """What it had lately still shows the job before."""
-    force = in_force(DevicePolicy(), (demand("a", "weight"), demand("b", "weight")))
-    groups = {"a": (group(1),), "b": (group(2),)}
-    activity = {1: LATELY // 2, 2: LATELY // 2}
-    for resting, wanted in ((frozenset(), 50), (frozenset({1}), 0)):
-        found = plan(UUID, force, groups, activity, frozenset("ab"), resting)
-        assert percent(found) == [wanted] * 2 and [one.in_turn for one in found.slices] == [bool(wanted)] * 2
 
 
 def test_turns_lie_one_behind_the_other_whatever_caps_there_are() -> None:

@@ -73,17 +73,6 @@ def test_they_have_what_caps_leave() -> None:
     assert abs(found["a"] - 30) < 0.5 and found[STRANGERS] > 68, found
 
 
-@pytest.mark.parametrize("policy", ["native", "concurrent"])
-def test_what_the_driver_divides_it_divides(policy: str) -> None:
-    host = Host(demand("a", policy), on_stranger=SLICE)
-    host.tenant("a", 1, always())
-    host.tenant(STRANGERS, 100, always())
-    (device,) = host.plan().devices
-    lengths = {one.key: one.timeslice_us or NATIVE_US for one in device.slices}
-    assert lengths == {"a": NATIVE_US, STRANGERS: NATIVE_US}
-    assert not any(one.stopped or one.quota_ns for one in device.slices)
-
-
 def test_when_no_slice_is_left_they_have_the_driver_s_timeslice_again() -> None:
     host = Host(demand("a", "first", first=True), on_stranger=SLICE)
     host.tenant("a", 1, always())

@@ -105,17 +105,6 @@ def test_freed_objects_take_what_is_below_them_along() -> None:
     assert table.groups() == {}
 
 
-def test_a_handle_that_is_used_again_is_another_object() -> None:
-    table, make = Table(), Maker()
-    table.take(make.program())
-    before = table.groups()[0][0]
-    table.take([News(FREED, 7, C, 0x21), make.new(CHANNEL, 0x21, 0x20, engine=GRAPHICS)])
-    again = table.groups()[0][0]
-    assert again.channels == before.channels and again.serial > before.serial
-    table.take([make.new(GROUP, 0x20, 0x10, engine=GRAPHICS)])  # that it was freed was not seen
-    assert handles(table) == [(0x20, ())]
-
-
 def test_a_timeslice_that_a_process_sets_is_counted() -> None:
     table, make = Table(), Maker()
     table.take(make.program())

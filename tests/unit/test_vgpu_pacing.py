@@ -117,14 +117,6 @@ def test_what_one_leaves_goes_to_the_others() -> None:
     assert pace(force(3, 1), ALWAYS, Use(0.2)) == [100, 100]
 
 
-def test_a_cap_and_a_weight_hold_together() -> None:
-    """A part of the multiprocessors that is less than the weight's part leaves the rest to the others."""
-    assert pace(force(3, 1, cores=(30, 0)), ALWAYS, ALWAYS) == [100, 100]
-    assert pace(force(3, 1, cores=(0, 10)), ALWAYS, ALWAYS) == [100, 100]
-    assert pace(force(3, 1, cores=(0, 50)), ALWAYS, ALWAYS) == [100, 50]
-    assert entitlements(force(3, 1, cores=(30, 0))) == {"a": 0.3, "b": approx(0.7)}
-
-
 def test_what_a_tenant_says_is_bounded() -> None:
     """Its programs write the figures: what they say is no more than the time that passed, and no less than none."""
     first = read(None, Budget(charged=5), 0)

@@ -51,17 +51,6 @@ def lines(shown: Picture, view: View | None = None, width: int = 80, height: int
     return [text_of(line) for line in frame(shown, view or View(), width, height)]
 
 
-def test_what_slices_have_reserved() -> None:
-    """The sum, beside the GPU; nothing where no slice has any."""
-    plain = [tenant(1), tenant(2)]
-    assert not [line for line in lines(picture(*plain)) if "reserved" in line]
-    some = [one.replace(devices=(one.devices[0].replace(reserved=3 * GIB),)) for one in plain]
-    for width in (80, 200):
-        (line,) = [line for line in lines(picture(*some), width=width) if "reserved" in line]
-        assert line.startswith("GPU 0") and f"2 slices, {short_size(6 * GIB)} reserved" in line, line
-        assert len(line) <= width
-
-
 def order(shown: Picture, view: View) -> list[str]:
     """The slices by number, as they are shown."""
     first = [line.split(" ")[0] for line in lines(shown, view, 100, 60)]
@@ -149,16 +138,6 @@ def test_what_80_columns_show() -> None:
     assert text[6].split()[2:4] == ["##..........", "3.0G/16.0G"]
     assert text[9].split() == ["7", "0", "1.0G", "f0000001", "python1"]
     assert all(line == "" for line in text[11:-1]) and text[-1].startswith("q quit")
-
-
-def test_wider_terminals_show_more() -> None:
-    shown = picture(tenant(1), received=(0.25,))
-    titles = [
-        next(line for line in lines(shown, width=width) if "STATE" in line) for width in (45, 100, 160)
-    ]
-    assert "UTILIZED" not in titles[0] and "USED/LIMIT" in titles[0]
-    assert "CORES" in titles[1] and "CONTAINER" not in titles[1]
-    assert "POLICY" in titles[2] and "CONTAINER" in titles[2]
 
 
 def test_gpus_take_no_more_than_half_the_lines() -> None:

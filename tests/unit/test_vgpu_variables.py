@@ -52,18 +52,6 @@ def test_each_system_is_understood() -> None:
     assert (part.part, part.whole) == (3, 15)
 
 
-def test_the_first_system_wins_and_an_index_wins_over_none() -> None:
-    everything = {"NVC_VGPU_MEMORY": "1g", "CUDA_DEVICE_MEMORY_LIMIT": "2g", **CGPU}
-    assert memory(**everything) == [GIB]
-    assert memory(**{**everything, "NVC_VGPU_MEMORY": ""}) == [2 * GIB]
-    found = asked(NVC_VGPU_MEMORY="1g", NVC_VGPU_MEMORY_3="4g", NVC_VGPU_MEMORY_0="50%")
-    assert [(place, size.bytes, size.part) for place, size in found.memory_at] == [
-        (0, 0, 50),
-        (3, 4 * GIB, 0),
-    ]
-    assert asked(CUDA_DEVICE_MEMORY_LIMIT_1="1g").memory == ()
-
-
 @pytest.mark.parametrize(
     "other",
     [
@@ -116,17 +104,6 @@ def test_shares_of_time_need_no_memory() -> None:
     assert shares(CUDA_DEVICE_SM_LIMIT="30", CUDA_DEVICE_SM_LIMIT_2="0") == ([30], {2: 0}, None, None)
     assert shares(ALIYUN_COM_GPU_SCHD_WEIGHT="4") == ([], {}, 4, None)
     assert asked(NVC_VGPU_CORES="50").memory == ()
-
-
-def test_each_kind_has_its_own_first_system() -> None:
-    found = {
-        "CUDA_DEVICE_MEMORY_LIMIT": "2g",
-        "CUDA_DEVICE_SM_LIMIT": "30",
-        "ALIYUN_COM_GPU_SCHD_WEIGHT": "3",
-    }
-    assert memory(NVC_VGPU_MEMORY="1g", **found) == [GIB]
-    assert shares(NVC_VGPU_MEMORY="1g", **found) == ([30], {}, 3, None)
-    assert shares(NVC_VGPU_CORES_0="40", NVC_VGPU_WEIGHT="2", **found) == ([], {0: 40}, 2, None)
 
 
 def test_hami_can_say_that_its_caps_do_not_count() -> None:

@@ -98,14 +98,6 @@ def test_a_sound_answer() -> None:
     assert reply.warnings == ()
 
 
-def test_the_names_of_gpus_tell_a_simulated_driver() -> None:
-    one = gpu_record(name=b"NVIDIA H100 (simulated)")
-    other = gpu_record(index=1, minor=1, bus=0x2B, uuid=UUIDS[1].encode())
-    assert parse_reply(frame(one)).simulated
-    assert not parse_reply(frame(one, other)).simulated
-    assert not parse_reply(frame()).simulated
-
-
 def test_versions() -> None:
     reply = parse_reply(frame(cuda=12080))
     assert (reply.driver_version, reply.simulated, reply.cuda_version) == ("580.159.04", False, "12.8")
