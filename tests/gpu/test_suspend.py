@@ -77,8 +77,10 @@ def used() -> int:
 
 
 def listed() -> str:
-    """Processes that NVML lists."""
-    return run("nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader", env=CLEAN_ENV).stdout
+    """Processes that NVML lists for the GPU; nvidia-smi ignores --id here."""
+    query = "nvidia-smi", "--query-compute-apps=gpu_uuid,pid,used_memory", "--format=csv,noheader"
+    lines = run(*query, env=CLEAN_ENV).stdout.splitlines()
+    return "\n".join(line for line in lines if line.startswith(gpus.uuid()))
 
 
 def vgpu(word: str) -> float:
