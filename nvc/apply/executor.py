@@ -7,7 +7,15 @@ from nvc.apply.journal import HOST, is_interrupted, open_journal, read_journal
 from nvc.apply.program import build_program, repair_program
 from nvc.apply.sources import Sources
 from nvc.base.deadline import clear_deadline
-from nvc.base.errors import ContainerError, InternalError, LoaderCacheError, MountError, NvcError, remedy
+from nvc.base.errors import (
+    ContainerError,
+    InternalError,
+    LoaderCacheError,
+    MountError,
+    NvcError,
+    SourceChanged,
+    remedy,
+)
 from nvc.base.value import Value
 from nvc.kernel import ApplyTarget, lib, strerror
 from nvc.plan.ops import AllowDevice, UpdateLoaderCache
@@ -56,8 +64,11 @@ def apply_plan(
                 clear_deadline()
             try:
                 outcome = _change(kernel, plan, target, program, journal, timeout, done)
-            except BaseException:
+            except BaseException as error:
                 held.release()
+                # The kernel mounts no removed file.
+                if isinstance(error, MountError) and not journal.keep and sources.are_gone():
+                    raise SourceChanged("mount driver file", error.path, "removed since it was found") from None
                 raise
     held.forget(last)
     warnings = (*plan.warnings, *sources.warnings, *outcome.warnings)

@@ -114,6 +114,10 @@ class Sources(Closable):
         """A directory of device nodes."""
         return self._driver_file("device", op.source, directory=True, follow=False)[0]
 
+    def are_gone(self) -> bool:
+        """Whether one of them was removed since it was opened. It may have other names."""
+        return any(os.readlink(f"/proc/self/fd/{fd}").endswith(" (deleted)") for fd in self.opened)
+
     def close(self) -> None:
         """Close everything: the container's mounts keep what they need."""
         for fd in self.opened:

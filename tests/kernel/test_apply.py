@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
-from support.plans import LIBS, apply, identity, mount_at, mounts, plan_of
+from support.plans import LIBS, apply, identity, mount_at, mounts, plan_of, snapshot
 from support.prestart import at_prestart
 
+from nvc.apply.executor import apply_plan
+from nvc.apply.target import open_target
+from nvc.base.errors import SourceChanged
+from nvc.kernel import LinuxKernel
 from nvc.plan.ops import BindFile
 
 SHOW = (
@@ -72,3 +77,20 @@ def test_a_second_run_does_not_take_a_mount_with_fewer_options(runc_bundle: Any,
         assert apply(plan.replace(ops=(wanted,)), container.pid, bundle.rootfs).changes == 1
         now = [line for line in mounts(container.pid) if line.split()[2].endswith(target)][-1]
         assert "nosymfollow" in now
+
+
+def test_a_file_of_the_driver_that_is_removed_meanwhile(runc_bundle: Any, scratch: str) -> None:
+    """The plan is stale, and nothing is wrong with the image."""
+    bundle, kernel, plan = runc_bundle(), LinuxKernel(), plan_of(f"{scratch}/driver")
+    library = f"{scratch}/driver/lib/libt7.so.1.0"
+    with bundle.created("runc") as container, open_target(kernel, container.pid, bundle.rootfs) as target:
+        before = mounts(container.pid), snapshot(bundle.rootfs)
+
+        def remove(stage: str) -> None:
+            if stage == "open sources":
+                os.link(library, f"{library}-old")
+                os.unlink(library)
+
+        with pytest.raises(SourceChanged, match=f"{LIBS}/libt7.so.1.0: removed since"):
+            apply_plan(kernel, plan, target, done=remove)
+        assert (mounts(container.pid), snapshot(bundle.rootfs)) == before
