@@ -199,6 +199,12 @@ def test_an_image_with_musl(box: Box) -> None:
         assert box.named(container, "container.libraries", "the image has musl, not glibc")
 
 
+def test_a_process_with_the_mounts_of_the_host(box: Box) -> None:
+    pid = box.host.sh("sleep inf >/dev/null & echo $!").stdout.strip()
+    assert "has the host's mounts" in box.doctor(int(pid), "container.process")
+    box.host.sh(f"kill {pid}")
+
+
 def test_a_container_that_ends_meanwhile(box: Box) -> None:
     with box.bundle(**{VISIBLE: "0"}).created("runc", "exit 0") as container:
         pid = container.pid

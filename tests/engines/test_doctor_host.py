@@ -8,7 +8,7 @@ import statistics
 import time
 
 import pytest
-from support import run
+from support import run, until
 from support.doctor import Case, check, examine, problems
 from support.engines import DRIVER, Host
 
@@ -88,6 +88,10 @@ def test_the_daemon(host: Host) -> None:
     (named,) = problems(examine(host, "", "vgpu.daemon").stdout)
     assert "warning      vgpu.daemon: nvcd cannot be reached: /run/nvc/nvcd/nvcd.sock: timed out" in named.line
     assert list(named.commands) == ["nvcd --stop", "nvcd &"]
+    host.sh("mv /run/nvc/nvcd /run/nvc/away")
+    line = f"failed       vgpu.daemon: process {pid} is an nvcd that nobody reaches"
+    until(lambda: line in examine(host, "", "vgpu.daemon").stdout)
+    host.sh("mv /run/nvc/away /run/nvc/nvcd")
     host.sh(f"kill -9 {pid}; while [ -e /proc/{pid}/fd/2 ]; do :; done; mkdir -p /run/systemd/system")
     (named,) = problems(examine(host, "", "vgpu.daemon").stdout)
     assert "nvcd cannot be reached: /run/nvc/nvcd/nvcd.sock: nvcd is not running" in named.line

@@ -11,6 +11,7 @@ from support.configure import Configure
 from support.held import APART, Hold
 
 from nvc.discovery.containers.running import mount_namespace, resolve
+from nvc.doctor.host.nvcd import unreached
 from nvc.kernel import LinuxKernel, processes
 from nvc.slices.admin import check, coverage
 from nvc.slices.store.status import SliceStatus
@@ -52,6 +53,12 @@ def test_its_container_is_found(scratch: str, hold: Hold) -> None:
     one = hold(f"{scratch}/file", *APART)
     assert resolve(str(one.pid)).pid == one.pid
     assert mount_namespace(one.pid) not in (0, mount_namespace(os.getpid()))
+
+
+def test_one_that_is_called_nvcd(scratch: str, hold: Hold) -> None:
+    one = hold(f"{scratch}/file", *APART, name="nvcd")
+    (found,) = [fact for fact in unreached(LinuxKernel()) if fact.mute == one.pid]
+    assert "no answer" in found.seen[0] and not found.hidden
 
 
 def test_configure(scratch: str, hold: Hold, sim_root: Callable[..., str], launcher: str) -> None:

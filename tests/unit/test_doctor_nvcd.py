@@ -19,18 +19,20 @@ UUID = "GPU-5c1e0000-0000-0000-0000-00000000000a"
 
 def slice_(name: str, state: str = "") -> Any:
     away = Suspension("key", state, 0, (), "the driver does not answer") if state else None
-    device = SimpleNamespace(uuid=UUID)
+    device = SimpleNamespace(uuid=UUID, used=4 << 30)
     entry = SimpleNamespace(idle_suspend="")
     return SimpleNamespace(name=name, suspension=away, state=state or "running", devices=(device,), entry=entry)
 
 
 @pytest.fixture
 def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Asks the check of these slices; `time`: who keeps it, `idle`: seconds of the policy."""
+    """Asks the check of these slices; `time`: who keeps it, `idle`: seconds of the policy, `free`: GiB there."""
     (tmp_path / "vgpu-policy").mkdir()
     (tmp_path / "vgpu-policy" / UUID).touch()
 
-    def examine(*slices: Any, time: str = "by the driver", idle: int = 0, scope: str = "1") -> list[str]:
+    def examine(
+        *slices: Any, time: str = "by the driver", idle: int = 0, scope: str = "1", free: int = 64
+    ) -> list[str]:
         def ask(*_: Any) -> dict[str, Any]:
             if not time:
                 raise InitializationError("ask nvcd", "", "it does not run")
@@ -38,7 +40,8 @@ def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
         monkeypatch.setattr(nvcd, "ask", ask)
         monkeypatch.setattr(nvcd.policies, "read", lambda _: DevicePolicy(idle_s=idle))
-        monkeypatch.setattr(nvcd, "read_text", {nvcd.PTRACE: scope}.get)
+        said = {nvcd.PTRACE: scope, "/proc/meminfo": f"MemTotal: 1 kB\nMemAvailable: {free << 20} kB"}
+        monkeypatch.setattr(nvcd, "read_text", said.get)
         context: Any = SimpleNamespace(living=lambda: slices, runtime_directory=str(tmp_path))
         return [f"{found.status} {found.text}" for found in CHECK.run(context)]
 
@@ -66,3 +69,10 @@ def test_idle_suspend_that_does_nothing(said: Any) -> None:
     assert "warning idle-suspend suspends nothing: nobody may" in said(idle=60, scope="3")[0]
     (line, _) = said(idle=60, time="by the shim, because it is old")
     assert line.endswith(f"suspends nothing on {UUID}: its time is kept by the shim, because it is old")
+
+
+def test_the_host_has_no_room_for_all(said: Any) -> None:
+    slices = slice_("a"), slice_("b"), slice_("c", SUSPENDED)
+    (line, _) = said(*slices, idle=60, free=8)
+    assert line == "warning not all slices can be suspended: they use 8192 MiB, the host has 7168 MiB for that"
+    assert said(*slices, idle=60, free=9) == ["ok 1 suspended slice"]
