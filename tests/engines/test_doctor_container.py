@@ -200,7 +200,7 @@ def test_an_image_with_musl(box: Box) -> None:
 
 
 def test_a_process_with_the_mounts_of_the_host(box: Box) -> None:
-    pid = box.host.sh("sleep inf >/dev/null & echo $!").stdout.strip()
+    pid = box.host.sh("sleep inf </dev/null >/dev/null 2>&1 & echo $!").stdout.strip()
     assert "has the host's mounts" in box.doctor(int(pid), "container.process")
     box.host.sh(f"kill {pid}")
 
