@@ -9,13 +9,6 @@ from nvc.frontends.cdi.hooks.arguments import container_path, parse_arguments
 from nvc.frontends.cdi.hooks.modes import parse_mode
 
 
-def test_one_step_in_both_spellings() -> None:
-    one = parse_arguments(["create-symlinks", "--link", "a::/b", "--link=c::/d"])
-    (step,) = one.steps
-    assert step.name == "create-symlinks" and step.all("link") == ["a::/b", "c::/d"]
-    assert one == parse_arguments(["create-symlinks", "--link=a::/b", "-link", "c::/d"])
-
-
 def test_several_steps_each_with_its_own_options() -> None:
     call = parse_arguments(
         ["--quiet", "enable-cuda-compat", "--host-driver-version=1.2", "update-ldcache", "--folder", "/a",

@@ -18,7 +18,6 @@ from nvc.frontends.cdi.store import (
     check_conflicts,
     open_directory,
     read_directory,
-    read_spec,
     split_path,
     text_of,
     write_in,
@@ -210,9 +209,3 @@ def test_transform_goes_by_whole_components() -> None:
 def test_transform_wants_absolute_roots(old: str, new: str) -> None:
     with pytest.raises(InputError, match="absolute"):
         transform_root(MOVED, old, new, "host")
-
-
-def test_reading_one_file_says_what_is_wrong(scratch: str) -> None:
-    found = read_spec(put(scratch, "a.json", {**document(), "kind": "nothing", "extra": 1}))
-    assert found.document == {} and len(found.problems) == 2
-    assert read_spec(f"{scratch}/none.json").problems == ("no such file or directory",)

@@ -90,10 +90,6 @@ def test_imex_channels_are_numbers(channels: str) -> None:
     assert refusal(request, f"--imex-channel={channels}").startswith("error parsing IMEX info: ")
 
 
-def test_the_largest_imex_channel() -> None:
-    assert request("--imex-channel=0,1048575,").imex_channels == (0, 1048575)
-
-
 @pytest.mark.parametrize(("text", "wanted"), [("0", 0), ("1", 1), ("007", 7), ("2147483647", 2147483647)])
 def test_pid(text: str, wanted: int) -> None:
     assert arguments.pid({"pid": text}) == wanted
@@ -148,11 +144,6 @@ def test_info_and_list_run_as_their_caller(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_relative_root_is_from_here(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert options("--root=sim").root == f"{tmp_path}/sim"
-
-
-@pytest.mark.parametrize("word", ["--root=", "--ldcache="])
-def test_empty_paths(word: str) -> None:
-    assert "want a path" in refusal(options, word)
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "x", "nan", "inf", "3601", "1e9"])

@@ -166,11 +166,6 @@ def test_filters(request_: Request, kinds: tuple[str, ...], lines: list[str]) ->
     assert [line.removeprefix(prefix) for line in listed(request_, *kinds)] == lines
 
 
-def test_a_bare_host() -> None:
-    host = facts(controls=(), gpus=(), mig_config=None, mig_monitor=None)
-    assert listed(Request(mig_config="all"), "devices", host=host) == []
-
-
 def test_names_keep_their_bytes_but_not_their_lines() -> None:
     host = facts(binaries=(Binary("/usr/bin/a\nb\udcff", "utility", facts().binaries[0].identity),))
     assert listed(Request(), "binaries", host=host) == ["/usr/bin/a?b\udcff"]

@@ -86,12 +86,6 @@ def test_a_policy_is_laid_down(woken: Host) -> None:
     )
 
 
-def test_a_bound_is_laid_down(woken: Host) -> None:
-    """Nothing is written into quotas."""
-    set_device_policy(KERNEL, (GPU,), lambda old: old.replace(quantum_us=20000))
-    run_until(woken, lambda: [force.quantum for force in woken.daemon.slices.force.values()] == [20_000_000])
-
-
 def test_slices_come_and_go(woken: Host) -> None:
     woken.arrive(POLICIES.index("first"), 0, 1)
     run_until(woken, lambda: len(woken.daemon.slices.by_key) == 2)

@@ -70,13 +70,6 @@ def test_behind_a_wrapper_the_program_that_it_names_is_taken(tree: DriverTree, s
     assert warnings == ()
 
 
-def test_a_program_later_on_the_path_is_preferred_to_what_a_wrapper_names(tree: DriverTree) -> None:
-    tree.file("/usr/local/bin/nvidia-smi", "#!/bin/sh\nexec /opt/x/nvidia-smi\n", 0o755)
-    tree.file("/opt/x/nvidia-smi", ELF, 0o755)
-    tree.file("/usr/bin/nvidia-smi", ELF, 0o755)
-    assert binaries(tree)[0][0].path == "/usr/bin/nvidia-smi"
-
-
 def test_beside_the_libraries_is_the_last_place(tree: DriverTree) -> None:
     tree.file("/usr/bin/nvidia-smi", "#!/bin/sh\nnvidia-smi.real\n", 0o755)
     tree.file("/usr/local/nvidia/bin/nvidia-smi", ELF, 0o755)

@@ -69,13 +69,6 @@ def test_a_file_and_directories_that_were_not_there(path: str) -> None:
     assert not os.path.exists(os.path.dirname(os.path.dirname(path)))
 
 
-def test_a_directory_that_others_use_stays(path: str) -> None:
-    configure(path, *KEYS)
-    write(os.path.join(os.path.dirname(path), "other"), "")
-    take_out(path)
-    assert files(path) == ["other"]
-
-
 @pytest.mark.parametrize("there", [True, False])
 def test_a_file_that_others_have_changed(path: str, there: bool) -> None:
     """Their change stays, ours goes, and what was before comes back."""

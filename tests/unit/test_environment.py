@@ -235,12 +235,6 @@ def test_imex_channels() -> None:
         assert "NVIDIA_IMEX_CHANNELS" in refusal({"NVIDIA_IMEX_CHANNELS": bad})
 
 
-def test_what_the_configuration_adds() -> None:
-    assert request({}, Config(no_cgroups=True)).cgroups is False
-    for mode, wanted in (("ldconfig",) * 2, ("mount",) * 2, ("disabled",) * 2, ("hook", "disabled")):
-        assert request({}, Config(cuda_compat_mode=mode)).cuda_compat_mode == wanted
-
-
 @pytest.mark.parametrize(
     "name",
     [

@@ -22,7 +22,7 @@ from nvc.kubernetes.claims.checkpoint import Checkpoint, is_uid
 from nvc.kubernetes.claims.claim import Allocation, Consumer, Given, allocation_of
 from nvc.kubernetes.claims.devices import Device, Place, Taint, architecture, devices_of, document, semantic
 from nvc.kubernetes.claims.parameters import merged
-from nvc.kubernetes.claims.quantity import BINARY, DECIMAL, mib_text, parse_quantity
+from nvc.kubernetes.claims.quantity import BINARY, DECIMAL, parse_quantity
 from nvc.kubernetes.errors import CheckpointError, ClaimError
 from nvc.model.request import SliceRequest, TimeSetting
 from nvc.model.slices.layout import NO_LIMIT
@@ -62,11 +62,6 @@ def test_quantities_of_any_text(text: str) -> None:
 def test_what_is_no_quantity(text: object) -> None:
     with pytest.raises(InputError):
         parse_quantity("x", text)
-
-
-@given(st.integers(1, 10**6))
-def test_a_quantity_that_was_written_reads_the_same(mib: int) -> None:
-    assert parse_quantity("x", mib_text(mib << 20)) == mib << 20
 
 
 def test_a_claims_parameters_win_over_its_classes_field_by_field() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.facts import UUID_0, UUID_1
 
 from nvc.kubernetes.health.board import HEALTHY, UNHEALTHY, UNKNOWN, Board, Condition
-from nvc.kubernetes.health.health import OF_PROGRAMS, UNTIL_RESET, Event, Judge, Round, Seen, parse
+from nvc.kubernetes.health.health import UNTIL_RESET, Event, Judge, Round, Seen, parse
 
 QUIET = 300.0
 WELL = Seen(False, 0, 0, True)
@@ -32,13 +32,6 @@ def test_an_xid_is_over_after_quiet() -> None:
     judge.event(Event(UUID_0, 94), 1200.0)
     assert kinds(judge, round_of(), 1000.0 + QUIET) == [("xid", "94")]
     assert kinds(judge, round_of(), 1200.0 + QUIET) == []
-
-
-@pytest.mark.parametrize("number", sorted(OF_PROGRAMS))
-def test_mistakes_of_programs_count_for_nothing(number: int) -> None:
-    judge = Judge(QUIET)
-    judge.event(Event(UUID_0, number), 0.0)
-    assert kinds(judge, round_of(), 0.0) == []
 
 
 @pytest.mark.parametrize("number", sorted(UNTIL_RESET))

@@ -32,13 +32,6 @@ def test_directories() -> None:
     assert searched("/a:/b;/a::c:/$LIB/d") == ("/a", "/b", "/$LIB/d")
 
 
-def test_the_directory_of_whichever_program_runs() -> None:
-    assert searched("$ORIGIN/../l", PATH="/x:y::/z") == ("/x/../l", "/z/../l")
-    assert searched("${ORIGIN}/$LIB", "/opt/p/go", PATH="/x") == ("/opt/p//$LIB", "/x/$LIB")
-    assert searched("$ORIGIN", "/init")[0] == "/" and "/usr/bin" in searched("$ORIGIN")
-    assert len(searched("$ORIGIN", PATH=":".join(f"/long/way/to/{number}" for number in range(50)))) == 50
-
-
 @pytest.mark.parametrize("asks", [{}, {"NVC_VGPU_MEMORY": ""}], ids=["asks", "does not"])
 @pytest.mark.parametrize(
     "path",

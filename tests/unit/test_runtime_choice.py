@@ -110,13 +110,6 @@ def test_all_where_the_operator_manages_gpus() -> None:
         assert devices(chosen("all", **unlike)) == ("all",), "a part of each GPU stays a part"
 
 
-def test_devices_of_others() -> None:
-    found = chosen("a.com/b=0,nvidia.com/gpu=1,a.com/b=0,a.com/c=x")
-    assert found is not None and found.names == ("a.com/b=0", "a.com/c=x") and devices(found) == ("1",)
-    found = chosen("a.com/b=0")
-    assert found == Choice("cdi", None, ("a.com/b=0",))
-
-
 @pytest.mark.parametrize(
     "visible", ["nvidia.com/gpu=0,1", "nvidia.com/gpu=0,void", "a.com/b=", "a.com/b=-x", "9/b=1"]
 )

@@ -64,13 +64,6 @@ def test_what_is_no_json(text: str) -> None:
         exact.read(text.encode("utf-8", "surrogatepass"))
 
 
-def test_the_same_device_stays_as_its_owner_wrote_it() -> None:
-    there = {**NODE, "fileMode": 0o600, "uid": 7, "vendor": "x"}
-    made = spec(linux={"devices": [there]})
-    made.add_node(dict(NODE))
-    assert plain(made)["linux"]["devices"] == [there]
-
-
 def test_another_device_of_that_path_is_replaced() -> None:
     made = spec(linux={"devices": [{**NODE, "minor": 7}, {"path": "/dev/fuse"}]})
     made.add_node(dict(NODE))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.facts import MIG_UUID_0, MIG_UUID_1, UUID_0, UUID_1, facts, gpu, gpus
+from support.facts import MIG_UUID_0, MIG_UUID_1, UUID_0, UUID_1, facts, gpu
 
 from nvc.base.errors import DeviceError, MigConfigError, MigMonitorError
 from nvc.model.request import Request
@@ -98,17 +98,6 @@ def test_the_error_counts_gpus(count: int, said: str) -> None:
         assert more in str(error.value)
 
 
-def test_an_error_before_all_counts() -> None:
-    with pytest.raises(DeviceError):
-        chosen("7", "all")
-
-
-def test_an_index_is_nvml_s_and_not_a_place_in_a_list() -> None:
-    first, second = gpus()
-    host = facts(gpus=(second, first))
-    assert select(host, Request(devices=("0",))).gpus == (first,)
-
-
 def test_no_gpu_at_all() -> None:
     host = facts(gpus=())
     assert select(host, Request(devices=("all",))) == Selection()
@@ -139,10 +128,6 @@ def test_mig_rights(name: str) -> None:
     with pytest.raises(error, match=f"cannot enable {stage} with specific MIG devices selected"):
         right(("1:0",), "all")
     assert not right(("1:0",), "")
-
-
-def test_imex_channels_pass_through_once() -> None:
-    assert select(HOST, Request(imex_channels=(3, 1, 3))).imex_channels == (3, 1)
 
 
 @given(st.lists(st.text() | st.sampled_from(["0", "1", "1:0", "all", UUID_0, "0:3b:0.0"]), max_size=8))

@@ -53,10 +53,6 @@ def image(tmp_path: object) -> Iterator[Image]:
     os.close(made.fd)
 
 
-def test_nothing(image: Image) -> None:
-    assert image.found() == ImageLibraries((), (), ())
-
-
 @pytest.mark.parametrize(
     ("item", "seen"),
     [

@@ -117,11 +117,6 @@ def test_show(tmp_path: os.PathLike[str], capfd: pytest.CaptureFixture[str]) -> 
     assert not os.path.exists(root)
 
 
-def test_show_of_nothing(tmp_path: os.PathLike[str]) -> None:
-    with pytest.raises(InputError, match="not the root of a simulated driver"):
-        invoke("show", str(tmp_path))
-
-
 def test_the_page_has_every_option_and_model() -> None:
     with open(os.path.join(REPO, "docs/simulated-driver.md"), encoding="utf-8") as file:
         page = file.read()

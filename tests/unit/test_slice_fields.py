@@ -15,7 +15,6 @@ from nvc.model.request import SLICE_FIELDS, Field, Part, Portion, SliceRequest, 
 from nvc.model.slices.layout import QUOTA_FIELDS
 from nvc.model.slices.quota import QuotaDevice, pack, unpack
 from nvc.model.slices.slice import SliceDevice
-from nvc.model.slices.variables import slice_from
 from nvc.request.config.file import parse
 from nvc.slices.policy.entitlement import Demand
 from nvc.slices.store.status import SliceDeviceStatus
@@ -39,11 +38,6 @@ def said(wanted: SliceRequest | None, row: Field) -> str:
 
 def ids(row: Field) -> str:
     return row.name
-
-
-@pytest.mark.parametrize("row", fields_by("variable"), ids=ids)
-def test_variables(row: Field) -> None:
-    assert said(slice_from({row.variable: SAMPLES[row.kind]}), row) == SAMPLES[row.kind]
 
 
 @pytest.mark.parametrize("row", SLICE_FIELDS, ids=ids)

@@ -73,13 +73,6 @@ def test_who_lies_gets_no_more_than_its_limit(known: Any, truth: int, most: int)
     assert quota.answered(known.quota, 0) == (1 << 64) - 1
 
 
-def test_nothing_is_waited_for(known: Any) -> None:
-    asks = Asks(world(1, ()))
-    asks.note([known])
-    (ask,) = asks.read().values()
-    assert ask.bytes == 0
-
-
 def test_room_that_is_there(known: Any) -> None:
     asks = Asks(world(1, (GIB,), used=14 * GIB))
     asks.note([known])

@@ -8,7 +8,6 @@ from nvc.daemon.suspend.idle import (
     AGAIN,
     ANSWERED,
     LEAVES,
-    REST,
     RESTS,
     RETURNS,
     SECOND,
@@ -30,12 +29,6 @@ def tenant(key: str = "a", work: int = 0, suspended: bool = False, **more: objec
 def asking(lacks: int, key: str = "a", **more: object) -> Tenant:
     """One that is there, and waits for an allocation."""
     return tenant(key, wanted=True, room=not lacks, place="GPU-1", lacks=lacks, idle_ns=1 << 62).replace(**more)
-
-
-def test_who_does_nothing_is_suspended_in_time_and_once() -> None:
-    idle = Idle()
-    found = {now: idle.plan((tenant(work=min(now, 3 * SECOND)),), now) for now in range(0, 40 * SECOND, HALF)}
-    assert {now: steps for now, steps in found.items() if steps} == {3 * SECOND + IDLE: (("a", RESTS),)}
 
 
 def test_who_cannot_be_suspended_is_tried_again_after_a_minute() -> None:
@@ -91,26 +84,6 @@ def test_the_one_that_did_nothing_for_longest_makes_room() -> None:
     assert idle.plan((wanted, *others), 9 * SECOND) == (("c", LEAVES),)
 
 
-def test_who_works_stays_for_a_while() -> None:
-    idle = Idle()
-    wanted = tenant(suspended=True, wanted=True, room=False)
-    found = [now for now in range(0, 9 * SECOND, HALF) if idle.plan((wanted, tenant("b", now)), now)]
-    assert found == [STAY_LEAST]
-
-
-def test_who_does_nothing_makes_room_soon() -> None:
-    idle = Idle()
-    wanted = tenant(suspended=True, wanted=True, room=False)
-    assert [now for now in range(0, 5 * SECOND, HALF) if idle.plan((wanted, tenant("b")), now)] == [REST]
-
-
-def test_on_another_gpu_nobody_makes_room() -> None:
-    idle = Idle()
-    other = tenant("b", devices=("GPU-2",), idle_ns=1 << 62)
-    wanted = tenant(suspended=True, wanted=True, room=False)
-    assert not [now for now in range(0, 99 * SECOND, HALF) if idle.plan((wanted, other), now)]
-
-
 def test_all_that_always_work_take_turns() -> None:
     """Three slices, of which two fit: each has about two thirds of the time, and moving takes at most a tenth."""
     rng = random.Random(7)
@@ -144,13 +117,6 @@ def test_all_that_always_work_take_turns() -> None:
     shares = {key: time / (600 * SECOND) for key, time in here.items()}
     assert min(shares.values()) > 0.5 and sum(shares.values()) > 2 - 2 / STAY, shares
     assert moves > 20
-
-
-def test_an_allocation_that_fits_nowhere_is_answered_at_once() -> None:
-    idle = Idle()
-    others = tenant("b"), tenant("c", devices=("GPU-2",)), tenant("d", suspended=True), tenant("e", held=())
-    assert idle.plan((asking(HELD + 1), *others), 0) == (("a", ANSWERED),)
-    assert idle.plan((asking(1),), SECOND) == (("a", ANSWERED),), "itself it does not move"
 
 
 def test_who_could_not_be_suspended_is_not_counted_on() -> None:

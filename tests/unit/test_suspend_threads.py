@@ -34,12 +34,6 @@ def left(proc: Path, change: Callable[[int], None] = lambda _: None) -> tuple[bo
     return Threads(str(proc)).have_left(PID, sleep), len(looks)
 
 
-def test_who_sleeps_has_left(tmp_path: Path) -> None:
-    thread(tmp_path, 100, "S", 5)
-    thread(tmp_path, 101, "D", 5)
-    assert left(tmp_path) == (True, 1)
-
-
 def test_who_is_kept_from_running_is_waited_for(tmp_path: Path) -> None:
     thread(tmp_path, 100, "R", 5)
     assert left(tmp_path, lambda look: thread(tmp_path, 100, "R", 5 + (look > 40))) == (False, 1001)

@@ -6,7 +6,7 @@ import random
 
 from support.gpumodel import Record
 
-from nvc.daemon.keeper.accounts import END, KEPT, NOBODY, PIDS_MAX, RESET, START, Accounts
+from nvc.daemon.keeper.accounts import END, KEPT, NOBODY, PIDS_MAX, START, Accounts
 
 
 def known(now: int = 0) -> Accounts:
@@ -32,12 +32,6 @@ def test_before_the_first_record_nobody_knows() -> None:
     assert accounts.take([], 0, 150) == 50 and accounts.had == {}
     assert accounts.take([Record(170, END, 1)], 0, 200) == 20
     assert accounts.take([], 0, 300) == 0 and accounts.had == {}
-
-
-def test_a_start_without_the_end_before_it_ends_what_was_on() -> None:
-    accounts = known()
-    accounts.take([Record(10, START, 1), Record(30, START, 2), Record(50, RESET, 0)], 0, 60)
-    assert accounts.had == {1: 20, 2: 20} and accounts.on == NOBODY
 
 
 def test_lost_records_make_doubt_and_what_is_certain_counts() -> None:

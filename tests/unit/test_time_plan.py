@@ -131,13 +131,6 @@ def test_a_capped_slice_begins_at_the_same_moment_on_all_devices() -> None:
     assert phases(Plan((DevicePlan("GPU-0", (*whole, other)),)))["e"] == 0, "other periods, other turns"
 
 
-def test_neighbours_of_a_job_on_two_devices_follow_it_on_each() -> None:
-    half = SlicePlan("", (), 0, False, 50 * MS, 100 * MS)
-    job, one, other = half.replace(key="x"), half.replace(key="a"), half.replace(key="b")
-    both = Plan((DevicePlan("GPU-0", (one, job)), DevicePlan("GPU-1", (other, job))))
-    assert phases(both) == {"x": 0, "a": 50 * MS, "b": 50 * MS}
-
-
 def turns(
     had: dict[int, int], spanning: frozenset[str], first: bool = False, policy: DevicePolicy | None = None
 ) -> list[int]:

@@ -57,10 +57,3 @@ def test_who_is_on_at_the_end_has_a_region_until_then() -> None:
 
 def test_no_records() -> None:
     assert trace.document([], {}, {}, {})["traceEvents"] == []
-
-
-def test_a_record_that_comes_late_makes_no_time_twice() -> None:
-    log = [(1, rm.START, 7), (9, rm.END, 7), (5, rm.START, 8), (12, rm.END, 8)]
-    found = trace.document([(GPU, time * MS, kind, pid) for time, kind, pid in log], {}, {}, {})
-    regions = [(one["tid"], one["ts"], one["dur"]) for one in found["traceEvents"] if one["ph"] == "X"]
-    assert regions == [(7, 0, 8000), (8, 8000, 3000)]

@@ -29,11 +29,6 @@ CHANNEL = Object(7, 0xC1, 2, 3, 0xC86F, 5, -1, 130, 1)
 TREE = (CLIENT, DEVICE, GROUP, CHANNEL)
 
 
-def test_a_tree_of_a_living_process_lives() -> None:
-    assert living(TREE, {7: 90}) == TREE
-    assert living(TREE, {7: 100}) == TREE
-
-
 @pytest.mark.parametrize("gone", (0, 1, 2, 3))
 def test_without_a_parent_its_children_are_over(gone: int) -> None:
     rest = TREE[:gone] + TREE[gone + 1 :]
@@ -43,12 +38,6 @@ def test_without_a_parent_its_children_are_over(gone: int) -> None:
 def test_objects_of_an_earlier_process_with_the_number_are_over() -> None:
     assert living(TREE, {7: 131}) == ()
     assert living(TREE, {}) == ()
-
-
-def test_a_client_lives_on_with_who_was_given_it() -> None:
-    passed = (CLIENT, DEVICE, GROUP.replace(pid=8), CHANNEL.replace(pid=8))
-    assert living(passed, {8: 115}) == passed
-    assert living(passed, {9: 0}) == ()
 
 
 def test_what_is_older_than_its_client_was_in_an_earlier_one() -> None:

@@ -15,7 +15,7 @@ from support.host import GPU, host
 from nvc.model.slices import layout
 from nvc.model.slices.policy import POLICIES, TABLE, policy_of
 from nvc.slices.policy import policies
-from nvc.slices.policy.entitlement import Demand, entitlements, filled, in_force
+from nvc.slices.policy.entitlement import Demand, entitlements, in_force
 from nvc.slices.policy.policies import NONE, DevicePolicy
 
 FAIR, PREEMPT, WEIGHT, FIXED, SOFT, NATIVE = map(
@@ -81,20 +81,6 @@ def test_idle_and_paused_slices() -> None:
     assert parts(*two, idle="a") == [0, 1]
     assert parts(two[0].replace(paused=True), two[1]) == [0, 1]
     assert parts(*two, policy=FAIR, idle="a") == [0, 0.5]
-
-
-def test_what_a_cap_leaves_goes_to_the_others() -> None:
-    assert parts(claim("a", WEIGHT, 70, 4), claim("b", WEIGHT, 30)) == [0.7, 0.3]
-    assert parts(claim("a", PREEMPT, 10), claim("b", PREEMPT), claim("c", PREEMPT, 30)) == [0.1, 0.6, 0.3]
-    assert parts(claim("a", PREEMPT, 10), claim("b", PREEMPT, 20)) == [0.1, 0.2]  # the rest is nobody's
-    assert parts(claim("a", FAIR, 10), claim("b", FAIR)) == [0.1, 0.5]  # it is left
-
-
-@given(st.lists(st.tuples(st.integers(0, 99), st.integers(1, 1 << 16)), min_size=1, max_size=9))
-def test_the_whole_device_is_divided(shares: list[tuple[int, int]]) -> None:
-    found = filled(1.0, [cores / 100 or 1.0 for cores, _ in shares], [weight for _, weight in shares])
-    most = min(1.0, sum(cores / 100 or 1.0 for cores, _ in shares))
-    assert abs(sum(found) - most) < 1e-6 and len(found) == len(shares)
 
 
 SHARE = st.tuples(st.sampled_from(range(len(TABLE))), st.integers(0, 99), st.integers(1, 16))

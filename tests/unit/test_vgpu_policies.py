@@ -45,19 +45,6 @@ def test_what_is_no_uuid_is_no_path(uuid: str) -> None:
         read(uuid)
 
 
-@pytest.mark.parametrize("text", ["", "10", "-1ms", "1.5ms", "2s", "999us", "10m", "١ms"])
-def test_what_is_no_duration(text: str) -> None:
-    with pytest.raises(InputError, match="want 1ms to 1s"):
-        parse_duration("--quantum", text, *QUANTUM_US)
-
-
-@pytest.mark.parametrize("bounds", [QUANTUM_US, FLOOR_US, PERIOD_US, (100, 900)])
-def test_an_error_of_a_duration_names_one_that_is_taken(bounds: tuple[int, int]) -> None:
-    with pytest.raises(InputError) as told:
-        parse_duration("--period", "99s", *bounds)
-    assert bounds[0] <= parse_duration("--period", told.value.hint.removeprefix("write "), *bounds) <= bounds[1]
-
-
 @pytest.mark.parametrize(
     ("text", "bounds", "cause", "hint"),
     [

@@ -23,12 +23,6 @@ def test_bytes(text: str, expected: int) -> None:
     assert (size.bytes, size.part, size.name, size.text) == (expected, 0, NAME, text)
 
 
-@pytest.mark.parametrize(("text", "part"), [("1%", 1), ("25%", 25), ("100%", 100)])
-def test_percent(text: str, part: int) -> None:
-    size = sizes.parse_size(NAME, text)
-    assert (size.bytes, size.part, size.whole) == (0, part, 100)
-
-
 @pytest.mark.parametrize(
     ("text", "why"),
     [

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from support import GIB
-from support.facts import MIG_UUID_0, MIG_UUID_1, UUID_0, UUID_1, facts, gpus
+from support.facts import MIG_UUID_0, UUID_0, UUID_1, facts, gpus
 
 from nvc.base.errors import DeviceError, InputError
 from nvc.model.request import Part, Request, Size, SliceRequest, TimeSetting
@@ -35,25 +35,6 @@ def limits(selectors: tuple[str, ...], found: Any = None, **wanted: Any) -> dict
     found = found or host()
     made = resolve(found, select(found, Request(devices=selectors)), SliceRequest(**wanted))
     return {device.uuid: device.limit for device in made}
-
-
-def test_one_size_for_all_devices() -> None:
-    assert limits(("all",), memory=(size("9g"),)) == {
-        UUID_0: 9 * GIB, MIG_UUID_0: 9 * GIB, MIG_UUID_1: 9 * GIB,
-    }  # fmt: skip
-
-
-def test_sizes_follow_the_order_of_the_request() -> None:
-    asked = limits(("1:1", "0"), memory=(size("1g"), size("50%")))
-    assert asked == {MIG_UUID_1: GIB, UUID_0: 81559 // 2 << 20}
-    assert list(asked) == [MIG_UUID_1, UUID_0]
-
-
-def test_a_place_wins_and_who_is_not_named_gets_all() -> None:
-    assert limits(("0", "1:0"), memory=(size("1g"),), memory_at=((1, size("2g")),)) == {
-        UUID_0: GIB, MIG_UUID_0: 2 * GIB,
-    }  # fmt: skip
-    assert limits(("0", "1:0"), memory_at=((1, size("2g")),))[UUID_0] == NO_LIMIT
 
 
 def test_only_some_devices_are_sliced() -> None:

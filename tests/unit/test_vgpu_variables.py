@@ -81,12 +81,6 @@ def test_nvidias_variables_may_repeat_another_size() -> None:
     assert [size.bytes for size in hami.memory] == [GIB] and hami.cores[0].value == 30
 
 
-def test_what_hami_sets_by_itself_is_no_cap() -> None:
-    assert memory(
-        CUDA_DEVICE_MEMORY_LIMIT_0="", CUDA_DEVICE_MEMORY_LIMIT="1g", CUDA_DEVICE_SM_LIMIT="0"
-    ) == [GIB]
-
-
 def shares(**environment: str) -> tuple[list[int], dict[int, int], int | None, int | None]:
     found = asked(**environment)
     return (
