@@ -198,13 +198,6 @@ def test_transform_arguments_as_other_tools_write_them() -> None:
     assert found["args"][2:] == ["--link", "../a::/new/b", "--folder", "/new", "/old"]
 
 
-def test_transform_goes_by_whole_components() -> None:
-    mount = {"hostPath": "/run/driver2/x", "containerPath": "/x"}
-    made = {**MOVED, "containerEdits": {"mounts": [mount, {**mount, "hostPath": "/run/driver"}]}}
-    found = transform_root(made, "/run/driver", "/y", "host")["containerEdits"]["mounts"]
-    assert [item["hostPath"] for item in found] == ["/run/driver2/x", "/y"]
-
-
 @pytest.mark.parametrize(("old", "new"), [("run", "/y"), ("/run", "y"), ("", "/y"), ("/a\0", "/y")])
 def test_transform_wants_absolute_roots(old: str, new: str) -> None:
     with pytest.raises(InputError, match="absolute"):

@@ -155,13 +155,6 @@ def host(scratch: str, monkeypatch: pytest.MonkeyPatch) -> Host:
     return Host(scratch)
 
 
-def test_directory_of_a_group_is_opened(host: Host) -> None:
-    point = host.mount("uni fied", V2)
-    os.makedirs(f"{point}/a b/c")
-    assert host.find(b"0::/a b/c\n") == (2, f"{point}/a b/c")
-    assert host.find(b"0::/\n") == (2, point)
-
-
 def test_prefix_of_a_bind_mount_is_taken_off(host: Host) -> None:
     point = host.mount("cgroup", V2, root="/docker")
     os.makedirs(f"{point}/c1")

@@ -34,13 +34,6 @@ model_rules = st.lists(
 )
 
 
-@given(st.lists(devices, max_size=30), devices, kinds, accesses)
-def test_block_allows_just_our_devices(rules: list[Rule], device: Rule, kind: int, access: int) -> None:
-    code = allow_block(tuple(rules)) + DENY
-    expected = device in rules and kind == CHAR and not access & 1
-    assert answer_to(code, access << 16 | kind, *device)[0] == int(expected)
-
-
 @given(model_rules, st.lists(devices, max_size=5), devices, kinds, accesses, st.sampled_from(sorted(SHAPES)))
 def test_union_is_the_old_program_and_ours(
     old: list[ModelRule], ours: list[Rule], device: Rule, kind: int, access: int, shape: str

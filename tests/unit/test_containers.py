@@ -79,31 +79,11 @@ def test_docker(engines: Engines, scratch: str) -> None:
     assert engines.lookup.of(Trace(cgroup=f"/system.slice/docker-{ID}.scope")).name == "web"
 
 
-def test_docker_after_the_bundle_is_gone(engines: Engines) -> None:
-    put(f"{engines.docker}/containers/{ID}/config.v2.json", {"Name": "/web"})
-    assert engines.lookup.of(Trace(ID, f"{engines.tasks}/gone")).label == "web"
-
-
 def test_docker_for_kubernetes(engines: Engines) -> None:
     known = {"Name": "/k8s_trainer_job-0_ml_1_0", "Config": {"Labels": CRIO}}
     put(f"{engines.docker}/containers/{ID}/config.v2.json", known)
     name = engines.lookup.of(Trace(ID))
     assert (name.engine, name.label) == ("docker", "ml/job-0/trainer")
-
-
-def test_podman(engines: Engines) -> None:
-    notes = {"annotations": {"io.container.manager": "libpod"}}
-    bundle = engines.stored(ID, notes, [{"id": "other", "names": ["x"]}, {"id": ID, "names": ["web"]}])
-    assert engines.lookup.of(Trace(ID, bundle)) == ContainerName("podman", ID, "web")
-    assert engines.lookup.of(Trace(ID)).name == "web"
-    assert engines.lookup.of(Trace(cgroup=f"/machine.slice/libpod-{ID}.scope/container")).name == "web"
-    os.rename(
-        f"{engines.storage}/overlay-containers/containers.json",
-        f"{engines.storage}/overlay-containers/volatile-containers.json",
-    )
-    assert engines.lookup.of(Trace(ID)).name == "web", "of `podman run --rm`"
-    quadlet = f"/system.slice/web.service/libpod-payload-{ID}"
-    assert engines.lookup.of(Trace(cgroup=quadlet)).name == "web"
 
 
 def test_crio(engines: Engines) -> None:

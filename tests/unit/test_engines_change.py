@@ -238,20 +238,6 @@ def test_merge(base: str, one: str, other: str, merged: str | None) -> None:
     assert change.merge(base, one, other) == merged
 
 
-def test_toml_keeps_comments_and_order() -> None:
-    text = "# first\nb = 1 # why\na = 2\n\n[t.u]\nx = 'y'\n# last\n"
-    changed = tomltext.assign(text, "/f", ("t", "u", "z"), True)
-    changed = tomltext.assign(changed, "/f", ("new", "table", "key"), ["v"])
-    assert all(line in changed for line in text.splitlines() if line)
-    assert tomltext.load(changed, "/f") == {
-        "b": 1, "a": 2, "t": {"u": {"x": "y", "z": True}}, "new": {"table": {"key": ["v"]}},
-    }  # fmt: skip
-    changed = tomltext.delete(tomltext.delete(changed, "/f", ("new",)), "/f", ("t", "u", "z"))
-    assert tomltext.load(changed, "/f") == tomltext.load(text, "/f") and changed.startswith(
-        "# first\nb = 1 # why\n"
-    )
-
-
 @pytest.mark.parametrize(
     ("text", "where"), [("a = [\n1,,\n]", "line 2"), ("[t\n", "line 1"), ("a = 1\na = 2\n", "a")]
 )

@@ -42,34 +42,6 @@ def refusal(environment: dict[str, str], *arguments: Any, **more: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("value", "legacy", "other"),
-    [
-        (None, ("all",), None),
-        ("", None, None),
-        ("void", None, None),
-        ("all,void", None, None),
-        ("all", ("all",), ("all",)),
-        ("0,all", ("all",), ("all",)),
-        ("all,none", ("all",), ("all",)),
-        ("none", (), ()),
-        ("0,none,all", (), ()),
-        ("0", ("0",), ("0",)),
-        (" 0 ,1,, 0,1 ", ("0", "1"), ("0", "1")),
-        ("GPU-5c1e,MIG-1/2,0:3,00000000:3b:00.0", *[("GPU-5c1e", "MIG-1/2", "0:3", "00000000:3b:00.0")] * 2),
-    ],
-)
-def test_visible_devices(value: str | None, legacy: Any, other: Any) -> None:
-    given = {} if value is None else {"NVIDIA_VISIBLE_DEVICES": value}
-    for more, wanted in (
-        (LEGACY, legacy),
-        ({}, other),
-        ({**LEGACY, "NVIDIA_REQUIRE_CUDA": "cuda>=9"}, other),
-    ):
-        found = asked({**given, **more})
-        assert (found.devices if found else None) == wanted, more
-
-
-@pytest.mark.parametrize(
     "value",
     [
         "-1", "--help", "0\n1", "0;id", "GPU-\u00e9", "x" * 81, "\n" * (1 << 20) + "x\ny",

@@ -66,13 +66,6 @@ def test_old_name_of_the_bundle(tmp_path: Any) -> None:
     assert state_of(b'{"pid": 7, "bundlePath": "/b"}', tmp_path) == ContainerState(7, "/b")
 
 
-def test_createcontainer_states(tmp_path: Any) -> None:
-    """crun gives pid 0, gVisor -1, poststop in runc none at all."""
-    assert state_of(b'{"pid": -1, "bundle": "/b"}', tmp_path).pid == 0
-    assert state_of(b'{"pid": 0, "bundle": "/b"}', tmp_path).pid == 0
-    assert state_of(b'{"bundle": "/b"}', tmp_path).pid == 0
-
-
 @pytest.mark.parametrize(
     ("data", "cause"),
     [

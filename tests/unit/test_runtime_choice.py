@@ -27,12 +27,6 @@ def devices(found: Choice | None) -> tuple[str, ...]:
     return found.request.devices
 
 
-@pytest.mark.parametrize("mode", ["auto", "hook", "legacy", "cdi", "jit-cdi"])
-@pytest.mark.parametrize("visible", [None, "", "void", " , "])
-def test_nothing(mode: str, visible: str | None) -> None:
-    assert chosen(visible, mode) is None
-
-
 @pytest.mark.parametrize(
     ("mode", "way"),
     [("auto", "hook"), ("hook", "hook"), ("legacy", "hook"), ("cdi", "cdi"), ("jit-cdi", "cdi")],

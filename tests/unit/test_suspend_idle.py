@@ -37,22 +37,6 @@ def test_who_cannot_be_suspended_is_tried_again_after_a_minute() -> None:
     assert found == [IDLE, IDLE + 60 * SECOND, IDLE + 120 * SECOND, IDLE + 180 * SECOND]
 
 
-def test_who_is_refused_on_its_way_is_tried_again_after_a_minute_too() -> None:
-    """The driver refuses managed memory only when it is asked to move it."""
-    idle, tries = Idle(), []
-    for now in range(0, 200 * SECOND, HALF):
-        moves = bool(tries) and now - tries[-1] == HALF
-        tries += [now] if idle.plan((tenant(suspended=moves, moves=moves),), now) else []
-    assert len(tries) == 4
-
-
-def test_who_is_wanted_comes_back_at_once() -> None:
-    idle = Idle()
-    assert not idle.plan((tenant(suspended=True),), 0)
-    assert idle.plan((tenant(suspended=True, wanted=True),), HALF) == (("a", RETURNS),)
-    assert not idle.plan((tenant(suspended=True, wanted=True, moves=True),), 2 * HALF)
-
-
 def test_who_cannot_come_back_is_tried_again_and_holds_nobody_up() -> None:
     """A tenant can see to it: a frozen process is not given its memory back."""
     idle = Idle()

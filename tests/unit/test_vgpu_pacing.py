@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytest import approx
@@ -55,14 +54,6 @@ def had(duties: list[float]) -> list[float]:
 def test_equal_weights_hold_nobody_back() -> None:
     assert force(2, 2).weighed == () and paces(force(2, 2), {"a": ALWAYS, "b": ALWAYS}) == {}
     assert force(3, 1, paused="b").weighed == () and entitlements(force(1, 1)) == {}
-
-
-@pytest.mark.parametrize("weights", [(3, 1), (4, 2, 1, 1), (1, 2, 3, 4, 5, 6, 7, 8), (1, 16), (5, 5, 1)])
-def test_who_always_has_work_has_its_part(weights: tuple[int, ...]) -> None:
-    found = pace(force(*weights), *[ALWAYS] * len(weights))
-    wanted = [weight / sum(weights) for weight in weights]
-    assert had([one / 100 for one in found]) == approx(wanted, abs=0.01)
-    assert list(entitlements(force(*weights)).values()) == approx(wanted)
 
 
 @given(st.lists(st.integers(1, 32), min_size=2, max_size=8), st.data())
