@@ -42,7 +42,7 @@ bind     /usr/lib/x86_64-linux-gnu/nvc/quota              ro,nosuid,nodev,noexec
 ledger   /usr/lib/x86_64-linux-gnu/nvc/ledger      nosuid,nodev,noexec,size=8192
 socket   /run/nvidia-persistenced/socket                  ro,nosuid,nodev,noexec
 device   /dev/nvidia0                               c 195:0     ro,nosuid,noexec
-devices  /dev/nvidia-caps                                 nosuid,noexec
+devices  /dev/nvidia-caps                                 ro,nosuid,noexec
 allow    c 195:0 rw
 link     /usr/lib/x86_64-linux-gnu/libcuda.so.1 -> libcuda.so.580.159.04
 link     /usr/lib/x86_64-linux-gnu/libcuda.so -> libcuda.so.1
