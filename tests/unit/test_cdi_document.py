@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.cdi import CAPABILITIES, HOOK, device, document, schema_problems
-from support.facts import IDENTITY, LIBS, UUID_0, VERSION, facts, gpu
+from support.facts import IDENTITY, LIBS, UUID_0, facts, gpu
 
 from nvc.base.errors import DeviceError, InternalError
 from nvc.frontends.cdi.document import NodeStatus, Sorted
@@ -61,19 +61,6 @@ def test_what_no_document_can_say_is_not_left_out(op: BindDeviceDirectory | Bind
 def test_the_lowest_version_that_fits(wanted: Any, options: dict[str, Any], version: str) -> None:
     made = document(wanted, **options)
     assert made["cdiVersion"] == version and problems(made) == []
-
-
-def test_libraries_stay_where_the_host_has_them() -> None:
-    """Also 32-bit ones, and those in a directory of their own; the loader is told of each directory."""
-    common = document(capabilities=("compute", "compat32"))["containerEdits"]
-    libraries = {m["hostPath"]: m["containerPath"] for m in common["mounts"] if ".so" in m["hostPath"]}
-    assert libraries == {
-        f"/run/driver{LIBS}/libcuda.so.{VERSION}": f"{LIBS}/libcuda.so.{VERSION}",
-        f"/run/driver/usr/lib/i386-linux-gnu/libcuda.so.{VERSION}": f"/usr/lib/i386-linux-gnu/libcuda.so.{VERSION}",
-    }
-    args = common["hooks"][0]["args"]
-    assert f"--folder={LIBS}" in args and "--folder=/usr/lib/i386-linux-gnu" in args
-    assert f"--link=libcuda.so.1::{LIBS}/libcuda.so" in args
 
 
 def test_mounts_are_read_only() -> None:

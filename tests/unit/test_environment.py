@@ -67,17 +67,6 @@ def test_environment_of_the_unprivileged() -> None:
     assert request({"NVIDIA_IMEX_CHANNELS": "1"}, strict, privileged=True).imex_channels == (1,)
 
 
-def test_swarm_resource() -> None:
-    config = Config(swarm_resource=("DOCKER_RESOURCE_GPU", "DOCKER_RESOURCE_OTHER"))
-    assert request({"DOCKER_RESOURCE_GPU": "GPU-1"}, config).devices == ("GPU-1",)
-    both = {"DOCKER_RESOURCE_GPU": "GPU-1,GPU-2", "DOCKER_RESOURCE_OTHER": "GPU-2,3"}
-    assert request(both, config).devices == ("GPU-1", "GPU-2", "3")
-    assert request({}, config).devices == ("all",)
-    assert asked({"NVIDIA_VISIBLE_DEVICES": "all", "DOCKER_RESOURCE_GPU": ""}, config) is None
-    assert request({"DOCKER_RESOURCE_GPU": "1"}).devices == ("all",)  # not configured
-    assert asked({"NVIDIA_VISIBLE_DEVICES": "void", "DOCKER_RESOURCE_GPU": "1"}, config) is None
-
-
 def volume(tail: str, source: str = "/dev/null", bind: bool = True) -> tuple[str, str, bool]:
     return source, f"{VOLUMES}/{tail}", bind
 

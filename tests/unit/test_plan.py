@@ -41,20 +41,6 @@ def of(made: Any, kind: type) -> list[Any]:
     return [op for op in made.ops if isinstance(op, kind)]
 
 
-@pytest.mark.parametrize(
-    ("capabilities", "names"),
-    [
-        (("utility",), {"libnvidia-ml"}), (("compute",), {"libcuda"}), (("video",), {"libcuda"}),
-        (("graphics",), set()), ((), set()), (EVERYTHING, {"libnvidia-ml", "libcuda"}),
-    ],
-)  # fmt: skip
-def test_libraries_follow_capabilities(capabilities: tuple[str, ...], names: set[str]) -> None:
-    bound = {
-        op.target.rsplit("/", 1)[1].split(".so")[0] for op in of(plan(capabilities=capabilities), BindFile)
-    }
-    assert {name for name in bound if name.startswith("lib")} == names
-
-
 def test_32_bit_libraries_need_their_capability_and_a_place() -> None:
     def paths(made: Any) -> list[str]:
         return [op.source for op in of(made, BindFile) if "i386" in op.source]
@@ -72,20 +58,6 @@ def test_soname_links_always_and_extra_links() -> None:
     entries = of(plan(), UpdateLoaderCache)[0].entries
     assert [entry.path for entry in entries if entry.soname == "libcuda.so"] == [f"{LIBS}/libcuda.so"]
     assert links[f"{LIBS}/libnvidia-ml.so.1"] == f"libnvidia-ml.so.{VERSION}"
-
-
-@pytest.mark.parametrize(
-    ("ldconfig", "writes"),
-    [
-        ("", True), ("/sbin/ldconfig", True), ("@/sbin/ldconfig.real", True), ("@ldconfig", True),
-        ("/usr/bin/true", False), ("@/bin/true", False), ("/ldconfig/no", False),
-    ],
-)  # fmt: skip
-def test_a_caller_can_keep_the_image_s_loader_cache(ldconfig: str, writes: bool) -> None:
-    """By the name of the program that it wants run instead of ldconfig."""
-    made = plan(ldconfig=ldconfig)
-    assert bool(of(made, UpdateLoaderCache)) == writes
-    assert f"{LIBS}/libcuda.so.1" in {op.target for op in of(made, Symlink)}
 
 
 def test_order_binds_then_links_then_loader_cache() -> None:

@@ -63,16 +63,6 @@ def test_graphics_and_display_bring_all_of_it(capability: str) -> None:
     assert f"{LIBS}/gbm/nvidia-drm_gbm.so" not in links  # it leads to a library of compute
 
 
-@pytest.mark.parametrize(
-    ("capabilities", "other"), [(("utility",), False), (("compute",), True), (("video",), True), (("ngx",), True)]
-)
-def test_others_bring_at_most_libraries(capabilities: tuple[str, ...], other: bool) -> None:
-    files, links = made(capabilities=capabilities)
-    assert (f"{LIBS}/libnvidia-new.so.{VERSION}" in files) == other
-    assert not [path for path in files if not path.startswith((f"{LIBS}/libnvidia-", "/lib/firmware/"))]
-    assert not [path for path in links if "gbm" in path or "xorg" in path]
-
-
 @pytest.mark.parametrize("layout", [DEBIAN, FEDORA])
 def test_libgbm_finds_a_backend_in_the_images_directory(layout: Layout) -> None:
     _, links = made(layout, capabilities=("compute", "graphics"))
