@@ -178,13 +178,14 @@ def test_a_full_table_of_guards_is_said_and_stops_nobody_else(bpffs: str, tmp_pa
     timing: Any = Timing.__new__(Timing)
     said: set[str] = set()
     timing.tracer, timing.guarded, timing.unguarded = tracer, set(), set()
-    timing.slices, timing.spaces = SimpleNamespace(say=said.add), {}
+    timing.slices, timing.spaces = SimpleNamespace(say=said.add, whose="slice {} (web)".format), {}
     pids = range(5_000_000, 5_000_006)  # more than the kernel gives
     timing._guard(dict.fromkeys(pids, "slice-a"))
     assert tracer.guarded() == timing.guarded and len(timing.guarded) == 4
     assert timing.unguarded == {"slice-a"}
     (line,) = said
-    assert line.startswith("slice slice-a has processes that the tracer cannot guard: ") and "--pids-limit" in line
+    assert line.startswith("slice slice-a (web) has processes that the tracer cannot guard: ")
+    assert "--pids-limit" in line
     ended = min(timing.guarded)
     tracer.guard(ended, False)
     timing.guarded.discard(ended)
