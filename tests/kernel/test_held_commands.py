@@ -8,10 +8,12 @@ from collections.abc import Callable
 import pytest
 from support import CLEAN_ENV, PATIENCE, run
 from support.configure import Configure
+from support.device_cgroup import Group
 from support.held import APART, Hold
 
 from nvc.discovery.containers.running import mount_namespace, resolve
 from nvc.doctor.host.nvcd import unreached
+from nvc.doctor.host.system import scopes
 from nvc.kernel import LinuxKernel, processes
 from nvc.slices.admin import check, coverage
 from nvc.slices.store.status import SliceStatus
@@ -59,6 +61,18 @@ def test_one_that_is_called_nvcd(scratch: str, hold: Hold) -> None:
     one = hold(f"{scratch}/file", *APART, name="nvcd")
     (found,) = [fact for fact in unreached(LinuxKernel()) if fact.mute == one.pid]
     assert "no answer" in found.seen[0] and not found.hidden
+
+
+def test_doctor_names_its_scope(scratch: str, hold: Hold) -> None:
+    name = f"nvc-held-{os.getpid()}.scope"
+    with Group.make(2, name) as group:
+        one = hold(f"{scratch}/file", *APART)
+        group.enter(one.pid)
+        try:
+            found, silent = scopes(LinuxKernel())
+        finally:
+            one.end()
+    assert name not in found and f"/proc/{one.pid}/root: no answer" in silent[name]
 
 
 def test_configure(scratch: str, hold: Hold, sim_root: Callable[..., str], launcher: str) -> None:

@@ -44,16 +44,21 @@ def _selinux(_: Context) -> Iterator[Fact]:
 
 def _systemd(context: Context) -> Iterator[Fact]:
     """A reload of systemd takes GPUs from containers that run: it writes its own list of devices again."""
-    for scope, pid in scopes(context.kernel).items():
+    found, silent = scopes(context.kernel)
+    for scope, cause in silent.items():
+        yield Fact(silent=scope, seen=[cause])
+    for scope, pid in found.items():
         yield from lost_by(scope, pid)
 
 
-def scopes(kernel: Kernel) -> dict[str, int]:
+def scopes(kernel: Kernel) -> tuple[dict[str, int], dict[str, str]]:
     """The systemd scopes of processes that have an NVIDIA node in a /dev of their own, each with a process.
 
-    Nothing is asked of file systems there: a container's own may never answer, and a link may lead anywhere.
+    And those of which that is not known, each with the cause: a process did not answer. Nothing is asked of file
+    systems there: a container's own may never answer, and a link may lead anywhere.
     """
     found: dict[str, int] = {}
+    silent: dict[str, str] = {}
     own = mount_namespace(os.getpid())
     for pid in [int(name) for name in os.listdir("/proc") if name.isdigit()]:
         scope = scope_of(pid) if mount_namespace(pid) not in (own, 0) else ""
@@ -63,9 +68,11 @@ def scopes(kernel: Kernel) -> dict[str, int]:
             with closing(open_root(pid)) as root:
                 os.close(kernel.open_cached(root, "dev/nvidiactl"))
             found[scope] = pid
-        except OSError:  # it has none, has ended, or does not answer
+        except TimeoutError as error:
+            silent[scope] = f"{error.filename}: {error.strerror}"
+        except OSError:  # it has none, or has ended
             pass
-    return found
+    return found, {scope: cause for scope, cause in silent.items() if scope not in found}
 
 
 def scope_of(pid: int) -> str:
@@ -126,5 +133,8 @@ CHECKS = (
             run=("setsebool -P container_use_devices on",),
             advice="or start containers with --security-opt label=type:container_device_t, or label=disable"),
     )),
-    Check("host.systemd", "GPUs that containers lose when systemd reloads", _systemd, LOST),
+    Check("host.systemd", "GPUs that containers lose when systemd reloads", _systemd, (
+        Row(UNKNOWN, "whether {silent} has GPUs is not known", "silent"),
+        *LOST,
+    )),
 )  # fmt: skip
