@@ -70,6 +70,15 @@ typedef struct {
 } nvmlBAR1Memory_t;
 
 typedef struct {
+    unsigned int version;
+    unsigned char clusterUuid[16];
+    nvmlReturn_t status;
+    unsigned int cliqueId;
+    unsigned char state;
+    unsigned int healthMask;
+} nvmlGpuFabricInfo_v2_t;
+
+typedef struct {
     const char *nameSpace; /* directory of a cgroup */
     unsigned long long softLimit, hardLimit;
 } nvmlSetMemoryLimits_v1_t;

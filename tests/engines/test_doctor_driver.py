@@ -9,6 +9,8 @@ from support import until
 from support.doctor import Case, check, examine, problems
 from support.engines import DRIVER, Host
 
+from nvc.testing.sim.spec import SimSpec, gpus_of
+
 LIBS = f"{DRIVER}/usr/lib/{os.uname().machine}-linux-gnu"
 VERSION = "580.159.04"
 GPUS = f"{DRIVER}/proc/driver/nvidia/gpus"
@@ -25,12 +27,20 @@ s.listen()
 signal.pause()' < /dev/null > /run/fabric.log 2>&1 & echo $! > /run/fabric
 until grep -q nvidia-fabricmanager /proc/net/unix; do :; done
 """
+SIM_FAULTS = f"{DRIVER}/proc/driver/nvidia/sim/faults"
+UUIDS = [gpu.uuid for gpu in gpus_of(SimSpec(gpus=2))]
 HANG = "#include <unistd.h>\n__attribute__((constructor)) static void hang(void) { for (;;) pause(); }\n"
 
 
 def aside(path: str) -> tuple[str, str]:
     """Shell lines that put a file away, and that bring it back."""
     return f"mv {path} {DRIVER}/aside", f"mv {DRIVER}/aside {path}"
+
+
+def fabric(*faults: str) -> str:
+    """Shell lines with which NVML tells such things of GPU 1, and that GPU 0 has joined."""
+    lines = "; ".join(f"echo {UUIDS[1]} {fault}" for fault in faults)
+    return f"(echo {UUIDS[0]} fabric 3; {lines}) > {SIM_FAULTS}"
 
 
 def copied(path: str, change: str) -> tuple[str, str]:
@@ -80,6 +90,12 @@ CASES = (
     Case("driver.services", "mount -t tmpfs none /proc/driver; mkdir -p /proc/driver/nvidia-nvswitch/devices/0",
          "its fabric manager does not run", FABRIC, "--root /",
          after="kill $(cat /run/fabric); umount /proc/driver; rm -r /run/nvidia-fabricmanager"),
+    Case("driver.fabric", fabric("fabric 2"), "GPU 1: joining the fabric of NVSwitches is in progress (state 2)",
+         fabric("fabric 3"), after=f"rm {SIM_FAULTS}"),
+    Case("driver.fabric", fabric("fabric 3", "fabric-status 999"),
+         "GPU 1: joining the fabric of NVSwitches failed with NVML's error 999", f"rm {SIM_FAULTS}"),
+    Case("driver.fabric", fabric("fabric 200", "fabric-status 5"), "NVML tells state 200 of the fabric",
+         f"rm {SIM_FAULTS}", status="unknown"),
     Case("nodes.control", f"rm {DRIVER}/dev/nvidiactl", f"{DRIVER}/dev/nvidiactl is missing"),
     Case("nodes.control", f"rm {DRIVER}/dev/nvidia-uvm; mknod {DRIVER}/dev/nvidia-uvm c 1 3",
          "nvidia-uvm: is 1:3, the driver's is"),

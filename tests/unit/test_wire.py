@@ -25,6 +25,7 @@ def gpu_record(mig: tuple[bytes, ...] = (), **changes: Any) -> bytes:
     fields = {
         "index": 0, "status": 0, "flags": wire.HAS_MINOR | wire.MIG_CAPABLE, "minor": 0, "domain": 0, "bus": 0x1B,
         "device": 0, "brand": 14, "major": 9, "low": 0, "mig_count": len(mig), "memory": 81559,
+        "fabric_state": 3, "fabric_status": 0,
         "uuid": UUIDS[0].encode(), "name": b"NVIDIA H100",
     }  # fmt: skip
     fields.update(changes)
@@ -75,8 +76,8 @@ def test_the_layout_is_that_of_the_c_side() -> None:
     raw = bytes(ffi.buffer(reply))
     values = wire.GPU.unpack_from(raw)
     assert (values[0], values[3], values[9], values[10]) == (1, 2, 3, 4)
-    assert values[12].rstrip(b"\0") == b"u"
-    assert values[13].rstrip(b"\0") == b"n"
+    assert values[14].rstrip(b"\0") == b"u"
+    assert values[15].rstrip(b"\0") == b"n"
     assert wire.MIG.unpack_from(raw, wire.GPU.size + wire.MIG.size)[3] == 5
 
 
@@ -92,7 +93,7 @@ def test_a_sound_answer() -> None:
     first, second = reply.gpus
     assert first == ProbeGpu(
         0, UUIDS[0], 5, (0, 0x1B, 0), "NVIDIA H100", "Nvidia", "9.0", True, True,
-        (ProbeMig(0, MIG_UUIDS[0], 7, 0, 9984), ProbeMig(3, MIG_UUIDS[1], 9, 0, 9984)), 81559,
+        (ProbeMig(0, MIG_UUIDS[0], 7, 0, 9984), ProbeMig(3, MIG_UUIDS[1], 9, 0, 9984)), 81559, (3, 0),
     )  # fmt: skip
     assert (second.minor, second.brand, second.mig_capable, second.mig) == (-1, "Unknown", False, ())
     assert reply.warnings == ()

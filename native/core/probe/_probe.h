@@ -38,6 +38,7 @@ enum { NVML_NOT_SUPPORTED = 3, NVML_NOT_FOUND = 6, NVML_FUNCTION_NOT_FOUND = 13 
     ROW(gpu_instance, (nvml_device, unsigned *), "nvmlDeviceGetGpuInstanceId", NULL)                        \
     ROW(compute_instance, (nvml_device, unsigned *), "nvmlDeviceGetComputeInstanceId", NULL)                \
     ROW(memory, (nvml_device, void *), "nvmlDeviceGetMemoryInfo", NULL)                                     \
+    ROW(fabric, (nvml_device, void *), "nvmlDeviceGetGpuFabricInfoV", NULL)                                 \
     ROW(set_limits, (nvml_device, struct nvml_limits *), "nvmlDeviceSetMemoryLimits_v1", NULL)              \
     ROW(get_limits, (nvml_device, struct nvml_limits *), "nvmlDeviceGetMemoryLimits_v1", NULL)
 

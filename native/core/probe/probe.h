@@ -48,7 +48,9 @@ struct nvc_probe_gpu {
     int32_t architecture_major;
     int32_t architecture_minor;
     uint32_t mig_count;
-    uint32_t memory; /* MiB; 0: not told */
+    uint32_t memory;       /* MiB; 0: not told */
+    uint32_t fabric_state; /* NVML_GPU_FABRIC_STATE_*; 0: it has none, or that is not told */
+    int32_t fabric_status; /* nvmlReturn_t */
     char uuid[NVC_PROBE_STRING];
     char name[NVC_PROBE_STRING];
     struct nvc_probe_mig mig[NVC_PROBE_MAX_MIG];

@@ -99,6 +99,26 @@ static uint32_t memory_of(const struct nvml *nvml, nvml_device device)
     return (uint32_t)(memory.total >> 20);
 }
 
+/* How far the GPU is with joining the fabric of NVSwitches; CUDA starts only where that is complete. */
+static void query_fabric(const struct nvml *nvml, nvml_device device, struct nvc_probe_gpu *gpu)
+{
+    struct {
+        uint32_t version;
+        uint8_t cluster[16];
+        int32_t status;
+        uint32_t clique;
+        uint8_t state;
+        uint32_t health;
+        char rest[4096];
+    } fabric = {.version =
+                    36 | 2u << 24}; /* nvmlGpuFabricInfo_v2: the size up to `health` and the version */
+
+    if (CALL(fabric, device, &fabric) != 0)
+        return;
+    gpu->fabric_state = fabric.state;
+    gpu->fabric_status = fabric.status;
+}
+
 static void query_mig_device(const struct nvml *nvml, nvml_device device, struct nvc_probe_mig *mig)
 {
     const char *call = "nvmlDeviceGetUUID";
@@ -187,6 +207,7 @@ static void query_gpu(const struct nvml *nvml, unsigned index, struct nvc_probe_
     if (CALL(capability, device, &gpu->architecture_major, &gpu->architecture_minor) != 0)
         gpu->architecture_major = gpu->architecture_minor = 0;
     gpu->memory = memory_of(nvml, device);
+    query_fabric(nvml, device, gpu);
     query_mig(nvml, device, gpu);
 }
 

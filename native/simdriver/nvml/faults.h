@@ -2,8 +2,9 @@
  *
  *     proc/driver/nvidia/sim/faults    lines `UUID NAME VALUE`
  *
- * Names: xid (each line is one event), ecc (uncorrected errors), remapping (1: pending, 2: failed), lost. The file is
- * read again by each call, so a fault is over when its line is gone. */
+ * Names: xid (each line is one event), ecc (uncorrected errors), remapping (1: pending, 2: failed), lost, fabric (a state
+ * of nvml.h) and fabric-status (its nvmlReturn_t). The file is read again by each call, so a fault is over when its line
+ * is gone. */
 #ifndef NVC_SIM_NVML_FAULTS_H
 #define NVC_SIM_NVML_FAULTS_H
 

@@ -144,6 +144,22 @@ NVML_API nvmlReturn_t nvmlDeviceGetVbiosVersion(nvmlDevice_t handle, char *versi
     return nvml_copy("00.00.00.00.00", version, length);
 }
 
+/* No GPU has a fabric, unless its file of faults says so. */
+NVML_API nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t handle, nvmlGpuFabricInfo_v2_t *info)
+{
+    NVML_DEVICE(device, handle);
+    NVML_ARGUMENT(info && !device->mig);
+    unsigned char state = (unsigned char)nvml_fault(device, "fabric");
+    if (!state)
+        return NVML_ERROR_NOT_SUPPORTED;
+    if (info->version != NVML_VERSION_OF(nvmlGpuFabricInfo_v2_t, 2))
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    *info = (nvmlGpuFabricInfo_v2_t){.version = info->version,
+                                     .state = state,
+                                     .status = (nvmlReturn_t)nvml_fault(device, "fabric-status")};
+    return NVML_SUCCESS;
+}
+
 /* Passively cooled boards have no fan, and no NVLink is simulated. */
 NVML_API nvmlReturn_t nvmlDeviceGetFanSpeed(nvmlDevice_t handle, unsigned int *percent)
 {

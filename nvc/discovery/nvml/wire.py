@@ -11,7 +11,7 @@ from nvc.base.value import Value
 from nvc.discovery.devices.proc import SIMULATED_NAME, is_version
 
 FRAME = struct.Struct("<8sIIiIIi96s256s96s256s")
-GPU = struct.Struct("<IiIIIIIIiiII96s96s")
+GPU = struct.Struct("<IiIIIIIIiiIIIi96s96s")
 MIG = struct.Struct("<IiIII96s")
 LIMIT = struct.Struct("<QQ96s")
 
@@ -64,6 +64,7 @@ class ProbeGpu(Value):
     mig_enabled: bool
     mig: tuple[ProbeMig, ...]
     memory: int  # MiB; 0 where NVML does not tell
+    fabric: tuple[int, int]  # its state, 0 where there is none or NVML does not tell, and that state's nvmlReturn_t
 
 
 class ProbeReply(Value):
@@ -190,9 +191,10 @@ def _text(field: bytes, what: str) -> str:
 
 
 def _gpu(data: bytes, position: int, offset: int, warnings: list[str]) -> ProbeGpu | None:
-    (index, status, flags, minor, domain, bus, device, brand, major, low, mig_count, memory, uuid, name) = (
-        GPU.unpack_from(data, offset)
-    )
+    (
+        index, status, flags, minor, domain, bus, device, brand, major, low, mig_count, memory,
+        fabric_state, fabric_status, uuid, name,
+    ) = GPU.unpack_from(data, offset)  # fmt: skip
     if index != position:
         raise _malformed("malformed answer: GPU index")
     if status != 0:
@@ -219,6 +221,7 @@ def _gpu(data: bytes, position: int, offset: int, warnings: list[str]) -> ProbeG
         index, text, minor if flags & HAS_MINOR else -1, (domain, bus, device),
         _text(name, "GPU name") or "Unknown", BRANDS[brand] if brand < len(BRANDS) else BRANDS[0],
         f"{major}.{low}", bool(flags & MIG_CAPABLE), bool(flags & MIG_ENABLED), tuple(mig), memory,
+        (fabric_state, fabric_status),
     )  # fmt: skip
 
 

@@ -13,7 +13,9 @@ from nvc.base.files import closing
 from nvc.discovery.containers.files import names_in
 from nvc.discovery.devices.proc import PROC, kernel_version
 from nvc.discovery.driver.firmware import find_firmwares, firmware_directories
+from nvc.discovery.driver.libraries import read_cache
 from nvc.discovery.driver.wsl import wsl_node
+from nvc.discovery.nvml.asking import ask, start
 from nvc.doctor import AS_ROOT, FAILED, OK, UNKNOWN, WARNING, Blocked, Check, Fact, Row
 from nvc.doctor.context import Context, read_text
 from nvc.kubernetes.health.health import OF_PROGRAMS, UNTIL_RESET
@@ -24,6 +26,8 @@ _NVIDIA, _GRAPHICS = "0x10de", ("0x0300", "0x0302")
 SLOW = 3.0
 _KMSG = "/dev/kmsg"
 _KMSG_LIMIT = 16 << 20
+#: NVML_GPU_FABRIC_STATE_* of GPUs that CUDA waits for, and of those whose status tells.
+_JOINING, _JOINED = {1: "not started", 2: "in progress"}, 3
 _XID = re.compile(r"NVRM: Xid \(([^)]{1,64})\): ([0-9]{1,4}),?(.{0,160})")
 
 
@@ -105,6 +109,22 @@ def _services(context: Context) -> Iterator[Fact]:
                 yield Fact(path=path)
 
 
+def _fabric(context: Context) -> Iterator[Fact]:
+    """Its manager may run elsewhere: a virtual machine can have GPUs of NVSwitches without one of these."""
+    if not context.facts.gpus or any(_services(context)):
+        return
+    cache, _ = read_cache(context.host.driver, context.options.ldcache)
+    with start(context.host, context.options, os.uname().machine, cache) as probe:
+        reply = ask(probe, "")
+    found: dict[tuple[int, int], list[str]] = {}
+    for gpu in reply.gpus:
+        found.setdefault(gpu.fabric, []).append(str(gpu.index))
+    for (state, code), gpus in found.items():
+        if state and (state, code) != (_JOINED, 0):
+            word = _JOINING.get(state, "")
+            yield Fact(gpus=", ".join(gpus), state=state, code=code, word=word, joined=state == _JOINED)
+
+
 def _xid(context: Context) -> Iterator[Fact]:
     found = xids(kernel_log())
     facts = context.asked[0] if found else None
@@ -157,6 +177,10 @@ def _line(record: bytes) -> str:
 
 _MEANING = "NVIDIA's Xid catalogue says what it means"
 _RESET = f"reset the GPU while nothing uses it, or reboot; {_MEANING}"
+_FABRIC = (
+    "on the machine that has the NVSwitches, such as the host of this virtual one, see that nvidia-fabricmanager "
+    "runs, and what /var/log/fabricmanager.log says; or leave NVLink unused: NVreg_NvLinkDisable=1 for the module"
+)
 LOADED = (
     Check("driver.root", "the driver root of the configuration, or of --root", _root, (
         Row(FAILED, "the driver root {root} cannot be opened", "closed",
@@ -211,6 +235,13 @@ ANSWERS = (
         Row(FAILED, "this machine has NVSwitches, but its fabric manager does not run: CUDA fails with error 802",
             seen=("nobody listens at {path}",), run=("systemctl enable --now nvidia-fabricmanager",)),
     )),
+    Check("driver.fabric", "whether the GPUs have joined the fabric of their NVSwitches, as NVML tells", _fabric, (
+        Row(FAILED, "GPU {gpus}: joining the fabric of NVSwitches is {word} (state {state}): until then CUDA "
+            "fails with error 802", "word"),
+        Row(FAILED, "GPU {gpus}: joining the fabric of NVSwitches failed with NVML's error {code}: CUDA fails "
+            "with error 802", "joined"),
+        Row(UNKNOWN, "GPU {gpus}: NVML tells state {state} of the fabric of NVSwitches: nvc does not know it"),
+    ), advice=_FABRIC),
     Check("driver.xid", "Xid errors in the kernel log", _xid, (
         Row(WARNING, "{report}", "program", advice="usually a bug of the program that the line names"),
         Row(WARNING, "{report}", lambda it: not it.fatal, advice=_MEANING),
