@@ -40,13 +40,14 @@ class Policy(Value):
 
 
 TABLE = (
-    Policy(0, "fair", "the time divided by the number of slices, or by --max-instances if that is more;"
-           " also while others are idle", EQUAL),
+    Policy(0, "fair", "an equal part, even if others are idle: the time divided by the number of slices, or by"
+           " --max-instances if that is more", EQUAL),
     Policy(1, "first", "slices that ask for this policy go before the others, which get what is left."
            " Several such slices get equal parts"),
     Policy(2, "weight", "by weight, for the slices that have work", weighs=True),
-    Policy(3, "fixed", "at most its cap, even if the GPU is idle; slices without a cap share the rest", CAP),
-    Policy(4, "soft", "by weight, in longer timeslices: fewer changes, longer waits", weighs=True, quanta=4),
+    Policy(3, "fixed", "at most its cap, even if the GPU is idle; slices of other policies without a cap"
+           " share the rest", CAP),
+    Policy(4, "soft", "by weight, in longer timeslices: fewer switches, longer waits", weighs=True, quanta=4),
     Policy(5, "native", "the driver schedules processes; caps and weights do not hold", timed=False),
     Policy(6, "concurrent", "kernels of all slices run at the same time, under one MPS server; slices with less"
            " weight pause between launches. For tenants who trust each other", weighs=True, timed=False,
