@@ -1,4 +1,4 @@
-"""The NVIDIA driver's resource manager (RM), as far as keeping time needs it: native/core/rm/rm.h.
+"""The NVIDIA driver's resource manager (RM), as far as keeping time needs it.
 
 Calls return the driver's status, 0 for success; `STATUS` has words for it. What cannot go on raises RmError, and so
 does an errno of the kernel always: the descriptor is not the driver's, or the driver is gone.
@@ -6,6 +6,8 @@ does an errno of the kernel always: the descriptor is not the driver's, or the d
 
 from __future__ import annotations
 
+import errno
+import mmap
 import os
 import re
 import stat
@@ -13,59 +15,13 @@ import struct
 from typing import NamedTuple
 
 from nvc.base.errors import RmError
-from nvc.base.files import lines_of
-from nvc.base.types import Any, Sequence
+from nvc.base.files import closing, lines_of
+from nvc.base.types import Sequence
 from nvc.base.value import Value
-from nvc.kernel import ffi, lib, processes, strerror
+from nvc.kernel import processes, rm_abi, strerror
+from nvc.kernel.rm_abi import Client, open_control, words
 
 START, END, RESET = 1, 2, 3
-
-#: nvstatuscodes.h, what these calls can answer.
-STATUS = {
-    0x00: "ok",
-    0x03: "busy, retry",
-    0x0F: "the GPU is lost",
-    0x10: "the GPU is being reset",
-    0x11: "the GPU is not at full power",
-    0x17: "in use",
-    0x19: "the handle is taken",
-    0x1A: "insufficient resources",
-    0x1B: "insufficient permissions",
-    0x1D: "invalid access type",
-    0x1E: "invalid address",
-    0x1F: "invalid argument",
-    0x21: "invalid channel",
-    0x22: "invalid class",
-    0x23: "invalid client",
-    0x24: "invalid command",
-    0x26: "invalid device",
-    0x29: "invalid flags",
-    0x2E: "invalid limit",
-    0x2F: "invalid lock state",
-    0x31: "invalid object",
-    0x33: "invalid object handle",
-    0x36: "invalid parent",
-    0x38: "invalid operation",
-    0x39: "invalid owner",
-    0x3A: "invalid parameter structure",
-    0x3B: "invalid parameter",
-    0x3D: "invalid pointer",
-    0x40: "invalid state",
-    0x51: "no memory",
-    0x55: "not ready",
-    0x56: "not supported",
-    0x57: "object not found",
-    0x59: "operating system error",
-    0x5B: "out of range",
-    0x60: "the channel had an error",
-    0x62: "a reset is required",
-    0x63: "state in use",
-    0x65: "timeout",
-    0x66: "timeout, retry",
-    0x6D: "feature not enabled",
-    0x6E: "resource lost",
-    0xFFFF: "generic error",
-}
 #: NV2080_CTRL_GR_FECS_BIND_REASON_CODE_*.
 _REASONS = {
     1: "the GPU is too old",
@@ -74,47 +30,12 @@ _REASONS = {
     4: "CAP_SYS_ADMIN of the first user namespace is needed",
     5: "a capability of the driver is needed",
 }
-_LOG_STEPS = {
-    lib.NVC_RM_LOG_HEADER: "allocate the log's header",
-    lib.NVC_RM_LOG_RECORDS: "allocate the log's records",
-    lib.NVC_RM_LOG_MAP_HEADER: "map the log's header",
-    lib.NVC_RM_LOG_MAP_RECORDS: "map the log's records",
-    lib.NVC_RM_LOG_BUFFER: "make the event buffer",
-    lib.NVC_RM_LOG_ENABLE: "enable the event buffer",
-    lib.NVC_RM_LOG_BIND: "bind the switch log",
-}
-_RECORD = struct.Struct("<QIIII")
+#: class/cl90cdfecs.h, NV_EVENT_BUFFER_FECS_CTXSWTAG_*: start, simple start, save end, simple end, engine reset.
+_KINDS = {0x05: START, 0x06: START, 0x03: END, 0x07: END, 0xFE: RESET}
 _UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _DRIVER = "/proc/driver/nvidia"
-#: The first handle of ours, and how many each device has. A client's handles are its own.
-_HANDLES, _EACH, _SUBDEVICE, _LOG = 0xCAF00000, 0x20, 1, 0x10
-
-
-def words(status: int) -> str:
-    """What a status says, for people."""
-    return f"{STATUS.get(status, 'unknown')} (RM status {status:#x})"
-
-
-def _checked(result: int, step: str, path: str) -> int:
-    """The driver's status; RmError for an errno."""
-    if result < 0:
-        raise RmError(step, path, strerror(-result))
-    return result
-
-
-def _done(result: int, step: str, path: str) -> None:
-    """RmError for anything but success."""
-    if _checked(result, step, path):
-        raise RmError(step, path, words(result))
-
-
-class RmDevice(Value):
-    """A GPU. `instance` is the device instance of RM; `minor` of /dev/nvidiaN, -1 where the driver does not say."""
-
-    instance: int
-    gpu_id: int
-    uuid: str
-    minor: int
+#: The first handle of ours, how many each device has, and which. A client's handles are its own.
+_HANDLES, _EACH, _OF_SUBDEVICE, _OF_LOG = 0xCAF00000, 0x20, 1, 0x10
 
 
 class Record(NamedTuple):
@@ -128,51 +49,132 @@ class Record(NamedTuple):
     compute_instance: int
 
 
+class RmDevice(Value):
+    """A GPU. `instance` is the device instance of RM; `minor` of /dev/nvidiaN, -1 where the driver does not say."""
+
+    instance: int
+    gpu_id: int
+    uuid: str
+    minor: int
+
+
 class SwitchLog:
     """Who had the graphics and compute engine, from when to when. Close it, or the driver goes on writing."""
 
-    def __init__(self, record: Any, path: str) -> None:
-        self._log = record
-        self._path = path
-        self._out: Any = ffi.new("struct nvc_rm_record[]", record.count)
+    def __init__(self, client: Client, subdevice: int, handles: int) -> None:
+        self._client = client
+        self._header_memory, self._record_memory, self._buffer = range(handles, handles + 3)
+        self._made: list[int] = []
+        self._maps: list[mmap.mmap] = []
+        self._count = (rm_abi.RECORD_BYTES - rm_abi.HEADER_BYTES) // rm_abi.RECORD.size
+        self._sequence = -1  # of the record before
+        self._told = 0  # records that were told as lost, and whose gap in the sequence is still to come
+        try:
+            self._allocate("header", self._header_memory, rm_abi.HEADER_BYTES)
+            self._allocate("records", self._record_memory, rm_abi.RECORD_BYTES)
+            self._begin(subdevice)
+        except BaseException:
+            self.close()
+            raise
+
+    def _make(self, step: str, handle: int, kind: int, parameters: bytes) -> None:
+        self._client.make(step, handle, kind, parameters)
+        self._made.append(handle)
+
+    def _allocate(self, name: str, memory: int, size: int) -> None:
+        client, step = self._client, f"map the log's {name}"
+        parameters = rm_abi.MEMORY_IS.pack(rm_abi.OWNER, rm_abi.CACHED, rm_abi.USER_READ_ONLY, size)
+        self._make(f"allocate the log's {name}", memory, rm_abi.DEVICELESS, parameters)
+        # A descriptor of the control file holds what is to be mapped by it, once.
+        with closing(open_control(client.path)) as fd:
+            fields = (client.handle, client.handle, memory, 0, 0, size, 0, 0, rm_abi.MAP_READ_ONLY, fd)
+            client.call(step, rm_abi.MAP_MEMORY, rm_abi.MAP_CALL, 7, *fields)
+            try:
+                self._maps.append(mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ))
+            except OSError as error:
+                raise RmError.of(step, client.path, error) from None
+
+    def _begin(self, subdevice: int) -> None:
+        client, size = self._client, rm_abi.RECORD.size
+        # The subdevice always: without it 580's constructor reads through a null pointer.
+        memory = (self._header_memory, self._record_memory)
+        parameters = rm_abi.BUFFER_IS.pack(size, self._count, subdevice, *memory)
+        self._make("make the event buffer", self._buffer, rm_abi.EVENT_BUFFER, parameters)
+        enable = rm_abi.PAIR.pack(1, 1)  # on; the oldest are kept
+        client.ask("enable the event buffer", self._buffer, rm_abi.ENABLE_EVENTS, enable)
+        step, bind = "bind the switch log", rm_abi.BIND_IS
+        asked = bytearray(bind.pack(self._buffer, size - rm_abi.RECORD_HEADER, 1, 0, 1, 0))
+        if status := client.control(step, subdevice, rm_abi.BIND, asked):
+            reason = _REASONS.get(bind.unpack(asked)[-1], "")
+            raise RmError(step, client.path, f"{words(status)}{': ' if reason else ''}{reason}")
+        self._get: int = rm_abi.HEADER.unpack_from(self._maps[0])[0]
+        if self._get >= self._count:
+            raise RmError(step, client.path, strerror(errno.EBADMSG))
 
     def read(self) -> tuple[list[Record], int]:
         """What happened since the last call, and how many records were lost. Raises RmError."""
-        count, lost = ffi.new("uint32_t *"), ffi.new("uint64_t *")
-        result = lib.nvc_rm_log_read(self._log, self._out, self._log.count, count, lost)
-        _done(result, "read the switch log", self._path)
-        data = ffi.buffer(self._out, count[0] * _RECORD.size)
-        found = [
-            Record(time, kind, pid, context, instances >> 8, instances & 0xFF)
-            for time, kind, pid, context, instances in _RECORD.iter_unpack(data)
-        ]
-        return found, int(lost[0])
+        step, client, (header, records) = "read the switch log", self._client, self._maps
+        client.ask(step, self._buffer, rm_abi.FLUSH)
+        _, put, dropped = rm_abi.HEADER.unpack_from(header)
+        if put >= self._count:
+            raise RmError(step, client.path, strerror(errno.EBADMSG))
+        # This lets go of the interpreter's lock, so that no processor reads records before it reads `put`.
+        os.fstat(client.fd)
+        size = rm_abi.RECORD.size
+        start, end, whole = self._get * size, put * size, self._count * size
+        data = records[start:end] if start <= end else records[start:whole] + records[:end]
+        found, missing = [], 0
+        self._told += dropped  # what there was no room for shows in the sequence too, once a record follows
+        for layout, tag, sequence, context, pid, gpu, compute, time_ns in rm_abi.RECORD.iter_unpack(data):
+            if layout != rm_abi.FECS_V2:
+                missing += 1
+                continue
+            gap = sequence - self._sequence - 1 & 0xFFFF if self._sequence >= 0 else 0
+            known = min(gap, self._told)
+            self._told -= known
+            missing += gap - known
+            self._sequence = sequence
+            if kind := _KINDS.get(tag):
+                found.append(Record(time_ns, kind, pid, context, gpu, compute))
+        if data or dropped:
+            self._get = put
+            client.ask(step, self._buffer, rm_abi.UPDATE_GET, rm_abi.PAIR.pack(put, 0))
+        return found, missing + dropped
 
     def close(self) -> None:
-        lib.nvc_rm_log_close(self._log)
+        """Have the driver write no more, and free what there is."""
+        if self._buffer in self._made:
+            self._client.free(self._made.pop())
+        while self._maps:
+            self._maps.pop().close()
+        while self._made:
+            self._client.free(self._made.pop())
 
 
 class Subdevice:
     """A GPU by a client of our own, which may name other clients' channels."""
 
-    def __init__(self, fd: int, client: int, instance: int, control: str) -> None:
+    def __init__(self, client: Client, instance: int) -> None:
         self.instance = instance
-        self._fd, self._client, self._path = fd, client, control
+        self._client = client
         self._base = _HANDLES + _EACH * (instance + 1)
-        self._handle = self._base + _SUBDEVICE
-        result = lib.nvc_rm_device(fd, client, instance, self._base, self._handle)
-        _done(result, f"open device {instance}", control)
+        self._handle = self._base + _OF_SUBDEVICE
+        step = f"open device {instance}"
+        client.make(step, self._base, rm_abi.DEVICE, rm_abi.DEVICE_IS.pack(instance))
+        try:
+            client.make(step, self._handle, rm_abi.SUBDEVICE, bytes(4), self._base)
+        except RmError:
+            client.free(self._base)
+            raise
 
     def _disable(self, disable: bool, channels: Sequence[tuple[int, int]]) -> int:
-        worst = 0
-        for start in range(0, len(channels), lib.NVC_RM_CHANNELS):
-            part = channels[start : start + lib.NVC_RM_CHANNELS]
-            clients = [client for client, _ in part]
-            handles = [channel for _, channel in part]
-            result = lib.nvc_rm_disable(
-                self._fd, self._client, self._handle, disable, len(part), clients, handles
-            )
-            worst = _checked(result, "stop channels" if disable else "start channels", self._path) or worst
+        worst, step = 0, "stop channels" if disable else "start channels"
+        for start in range(0, len(channels), rm_abi.CHANNELS_MAX):
+            part = channels[start : start + rm_abi.CHANNELS_MAX]
+            unused = (0,) * (rm_abi.CHANNELS_MAX - len(part))
+            named = (*(client for client, _ in part), *unused, *(channel for _, channel in part), *unused)
+            parameters = bytearray(rm_abi.DISABLE_IS.pack(disable, len(part), *named))
+            worst = self._client.control(step, self._handle, rm_abi.DISABLE_CHANNELS, parameters) or worst
         return worst
 
     def stop(self, channels: Sequence[tuple[int, int]]) -> int:
@@ -189,43 +191,19 @@ class Subdevice:
 
     def now(self) -> int:
         """The GPU's timer, ns. Raises RmError."""
-        ns = ffi.new("uint64_t *")
-        _done(lib.nvc_rm_now(self._fd, self._client, self._handle, ns), "read the GPU's timer", self._path)
-        return int(ns[0])
+        ns = self._client.ask("read the GPU's timer", self._handle, rm_abi.GET_TIME, bytes(8))
+        return int.from_bytes(ns, "little")
 
     def log(self) -> SwitchLog:
         """Have the driver write the switch log, for all users. One a device at a time. Raises RmError."""
-        record = ffi.new("struct nvc_rm_log *")
-        record.fd, record.client, record.subdevice = self._fd, self._client, self._handle
-        record.handles = self._base + _LOG
-        opened: list[int] = []
-        try:
-            for _ in range(2):
-                opened.append(_open(self._path))
-            result = lib.nvc_rm_log_open(record, *opened)
-        finally:
-            for descriptor in opened:
-                os.close(descriptor)
-        step = _LOG_STEPS.get(record.step, "open the switch log")
-        if _checked(result, step, self._path):
-            reason = _REASONS.get(record.reason, "") if record.step == lib.NVC_RM_LOG_BIND else ""
-            raise RmError(step, self._path, f"{words(result)}{': ' if reason else ''}{reason}")
-        return SwitchLog(record, self._path)
-
-
-def _open(path: str) -> int:
-    try:
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError as error:
-        raise RmError.of("open", path, error) from None
+        return SwitchLog(self._client, self._handle, self._base + _OF_LOG)
 
 
 class Rm:
     """A client of the resource manager. It and all that it has are freed with its descriptor."""
 
-    def __init__(self, fd: int, nodes: list[int], client: int, control: str, driver: str) -> None:
-        self._fd, self._nodes, self._client = fd, nodes, client
-        self._control, self._driver = control, driver
+    def __init__(self, client: Client, nodes: list[int], driver: str) -> None:
+        self._client, self._nodes, self._driver = client, nodes, driver
 
     @staticmethod
     def open(control: str, nodes: Sequence[str] = (), driver: str = _DRIVER) -> Rm:
@@ -235,42 +213,38 @@ class Rm:
         descriptors: list[int] = []
         try:
             for path in (control, *nodes):
-                descriptors.append(_open(path))
-            client = ffi.new("uint32_t *")
-            _done(lib.nvc_rm_client(descriptors[0], client), "make a client", control)
+                descriptors.append(open_control(path))
+            return Rm(Client.made(descriptors[0], control), descriptors[1:], driver)
         except BaseException:
             for descriptor in descriptors:
                 os.close(descriptor)
             raise
-        return Rm(descriptors[0], descriptors[1:], int(client[0]), control, driver)
 
     def devices(self) -> tuple[RmDevice, ...]:
         """The GPUs that somebody has open, ourselves included. Raises RmError."""
-        ids = ffi.new("uint32_t[]", lib.NVC_RM_GPUS)
-        _done(lib.nvc_rm_attached(self._fd, self._client, ids), "list GPUs", self._control)
-        minors = read_minors(self._driver)
+        client, minors = self._client, read_minors(self._driver)
+        ids = client.ask("list GPUs", client.handle, rm_abi.ATTACHED_IDS, b"\xff" * rm_abi.ATTACHED_BYTES)
         found = []
-        for gpu_id in ids:
+        for (gpu_id,) in struct.iter_unpack("<I", ids):
             if gpu_id == 0xFFFFFFFF:
                 continue
-            instance, text = ffi.new("uint32_t *"), ffi.new(f"char[{lib.NVC_RM_UUID}]")
-            result = lib.nvc_rm_identify(self._fd, self._client, gpu_id, instance, text)
-            _done(result, f"identify GPU {gpu_id:#x}", self._control)
-            uuid = ffi.string(text).decode("ascii", "replace").lower().replace("gpu-", "GPU-", 1)
+            step = f"identify GPU {gpu_id:#x}"
+            info = client.ask(step, client.handle, rm_abi.ID_INFO, rm_abi.ID_IS.pack(gpu_id, 0))
+            name = client.ask(step, client.handle, rm_abi.UUID_OF, rm_abi.UUID_IS.pack(gpu_id, b""))
+            text = rm_abi.UUID_IS.unpack(name)[1].partition(b"\0")[0]
+            uuid = text.decode("ascii", "replace").lower().replace("gpu-", "GPU-", 1)
             if not _UUID.fullmatch(uuid):
-                raise RmError(
-                    f"identify GPU {gpu_id:#x}", self._control, f"the driver gives no UUID: {uuid!r}"
-                )
-            found.append(RmDevice(int(instance[0]), int(gpu_id), uuid, minors.get(uuid, -1)))
+                raise RmError(step, client.path, f"the driver gives no UUID: {uuid!r}")
+            found.append(RmDevice(rm_abi.ID_IS.unpack(info)[1], gpu_id, uuid, minors.get(uuid, -1)))
         return tuple(found)
 
     def subdevice(self, instance: int) -> Subdevice:
         """A device and subdevice of our client; once for each instance. Raises RmError."""
-        return Subdevice(self._fd, self._client, instance, self._control)
+        return Subdevice(self._client, instance)
 
     def close(self) -> None:
         """Free all. What was stopped stays stopped."""
-        for descriptor in (self._fd, *self._nodes):
+        for descriptor in (self._client.fd, *self._nodes):
             os.close(descriptor)
 
 
@@ -296,15 +270,15 @@ def read_minors(driver: str) -> dict[str, int]:
 
 def set_timeslice(fd: int, client: int, group: int, us: int) -> int:
     """Set the timeslice of a channel group by a descriptor of who made the client; the status."""
-    result = lib.nvc_rm_set_timeslice(fd, client, group, us)
-    return _checked(result, "set a timeslice", f"group {group:#x}")
+    caller, parameters = Client(fd, client, f"group {group:#x}"), bytearray(us.to_bytes(8, "little"))
+    return caller.control("set a timeslice", group, rm_abi.SET_TIMESLICE, parameters)
 
 
 def get_timeslice(fd: int, client: int, group: int) -> tuple[int, int]:
     """The status, and the timeslice in µs."""
-    us = ffi.new("uint64_t *")
-    result = lib.nvc_rm_get_timeslice(fd, client, group, us)
-    return _checked(result, "read a timeslice", f"group {group:#x}"), int(us[0])
+    caller, us = Client(fd, client, f"group {group:#x}"), bytearray(8)
+    status = caller.control("read a timeslice", group, rm_abi.GET_TIMESLICE, us)
+    return status, int.from_bytes(us, "little")
 
 
 def borrow(pid: int, number: int, control: str = "/dev/nvidiactl") -> int:

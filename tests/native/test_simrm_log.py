@@ -11,6 +11,8 @@ from support.simrm_host import SWITCH, Host
 from support.vgpucap import Worker
 from support.virtual import device_time
 
+from nvc.kernel import rm
+
 
 def test_what_finds_no_room_is_counted(host: Host) -> None:
     """The oldest records stay; what was lost is missing in the sequence, as is what a fault drops."""
@@ -35,6 +37,29 @@ def test_what_finds_no_room_is_counted(host: Host) -> None:
     assert log.read() == []
     host.served.fault("none")
     assert log.read()[0].sequence == third[-1].sequence + 1
+
+
+def test_nvcd_is_told_how_many_it_missed(host: Host) -> None:
+    """By gaps in the sequence, and by the driver where there was no room: each once."""
+    for _ in range(2):
+        host.worker(ns=1_000_000, batch=0)
+    ours = rm.Rm.open(host.served.path)
+    log = ours.subdevice(0).log()
+    host.world.run(0.1)
+    records, lost = log.read()
+    assert {one.kind for one in records} == {rm.START, rm.END} and lost == 0
+    host.served.fault("drop 3")
+    host.world.run(0.01)
+    records, lost = log.read()
+    assert records and lost == 3
+    host.served.fault("none")
+    host.world.run(30)
+    records, lost = log.read()
+    assert len(records) == 508 * 32 - 1 and lost > 0
+    host.world.run(0.01)
+    assert log.read()[1] == 0
+    log.close()
+    ours.close()
 
 
 def test_a_lone_tenant_writes_nothing_until_it_is_stopped(host: Host) -> None:

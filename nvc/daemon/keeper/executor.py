@@ -14,7 +14,7 @@ from typing import Protocol
 from nvc.base.errors import NvcError
 from nvc.daemon.keeper.accounts import Record
 from nvc.daemon.keeper.plan import NATIVE_US, Group
-from nvc.kernel import rm
+from nvc.kernel.rm_abi import words
 
 
 class SwitchLog(Protocol):
@@ -166,7 +166,7 @@ class Executor:
         elif refused:
             self.refused += 1
             if self.refused >= REFUSED:
-                self.problem = f"{name} channels: {rm.words(status) if status > 0 else 'the call failed'}"
+                self.problem = f"{name} channels: {words(status) if status > 0 else 'the call failed'}"
         return reached, refused
 
     def wants_length(self, group: Group, us: int) -> bool:

@@ -20,6 +20,7 @@ from nvc.daemon.keeper.table import Table
 from nvc.kernel import rm as driver
 from nvc.kernel.objects import Object
 from nvc.kernel.rm import Record, Rm, RmDevice, Subdevice, SwitchLog
+from nvc.kernel.rm_abi import words
 from nvc.kernel.tracer import Tracer
 from nvc.slices.make.calibrate import Libraries
 
@@ -155,7 +156,7 @@ def _seen(log: SwitchLog, records: list[Record], pid: int) -> bool:
 
 def _ok(status: int, what: str) -> None:
     if status:
-        raise _Failed(f"{what}: {driver.words(status)}")
+        raise _Failed(f"{what}: {words(status)}")
 
 
 def _wait(condition: Callable[[], bool], why: str) -> None:
