@@ -146,8 +146,6 @@ const char *oracle_lookup(const uint8_t *bytes, size_t size, enum loader loader,
     struct layout at = find_table(bytes, size);
     const char *best = NULL, *best_hwcaps = NULL;
 
-    if (loader == LOADER_OLD && at.combined)
-        at = (struct layout){16, 16 + 12 * (uint64_t)u32(bytes, 12), u32(bytes, 12), 12, false};
     int left = 0, right = (int)at.count - 1, middle = 0, order = 1;
 #define NAME(i)                                                                                             \
     ((const char *)bytes + at.strings + u32(bytes, at.table + (uint64_t)(i) * (uint64_t)at.entry + 4))
@@ -260,13 +258,6 @@ static void check_whole(const uint8_t *bytes, size_t size)
         uint64_t string = at.strings + u32(bytes, at.table + i / 2 * 24 + 4 + i % 2 * 4);
         REQUIRE(string >= behind && string_at(bytes, strings_end, string), "a string outside the table");
     }
-    for (uint64_t i = 0; at.combined && i < u32(bytes, 12); i++) {
-        REQUIRE(u32(bytes, 12) % 2 == 0 && at.strings == 16 + 12 * (uint64_t)u32(bytes, 12),
-                "a misplaced new part");
-        for (uint64_t j = 4; j < 12; j += 4)
-            REQUIRE(string_at(bytes, strings_end, at.strings + u32(bytes, 16 + 12 * i + j)),
-                    "an old part's string");
-    }
 }
 
 static bool all_possible(const struct nvc_ldcache_entry *add, size_t count)
@@ -299,17 +290,17 @@ int oracle_merge(const uint8_t *old, size_t size, const struct nvc_ldcache_entry
     REQUIRE(before.usable || size == 0, "accepted what no loader does");
     check_whole(merged, merged_size);
     after = oracle_read(merged, merged_size);
-    REQUIRE(after.usable && after.combined == before.combined, "another flavour");
+    REQUIRE(after.usable && !after.combined, "another flavour");
     REQUIRE(after.sorted || after.wraps, "not sorted");
     for (size_t i = 0; i < count; i++) {
         const char *first = NULL;
         for (size_t j = count; j-- > 0;)
             if (compare(add[j].soname, add[i].soname) == 0 && add[j].arch_flags == add[i].arch_flags)
                 first = add[j].path;
-        for (int loader = after.combined ? LOADER_OLD : LOADER_LEGACY; loader < LOADER_COUNT; loader++) {
+        for (int loader = LOADER_LEGACY; loader < LOADER_COUNT; loader++) {
             const char *path = oracle_lookup(merged, merged_size, loader, add[i].soname, add[i].arch_flags);
-            REQUIRE(path && (strcmp(path, first) == 0 || (loader == LOADER_OLD && after.wraps)),
-                    "%s leads to %s", add[i].soname, path ? path : "nothing");
+            REQUIRE(path && strcmp(path, first) == 0, "%s leads to %s", add[i].soname,
+                    path ? path : "nothing");
         }
         room += strlen(add[i].soname) + strlen(add[i].path) + 2 + 48;
     }

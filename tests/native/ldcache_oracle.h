@@ -24,7 +24,6 @@ struct found_cache {
 };
 
 enum loader {
-    LOADER_OLD,    /* glibc 2.0, 2.1: the old part */
     LOADER_LEGACY, /* glibc 2.2 to 2.32 */
     LOADER_HWCAPS, /* glibc 2.33 and later, every glibc-hwcaps directory supported */
     LOADER_COUNT,

@@ -168,7 +168,7 @@ static int find(const char *path, const char *soname, uint32_t flags)
     size_t size;
     uint8_t *bytes = read_file(path, &size);
 
-    for (int loader = LOADER_OLD; loader < LOADER_COUNT; loader++) {
+    for (int loader = LOADER_LEGACY; loader < LOADER_COUNT; loader++) {
         const char *found = oracle_lookup(bytes, size, loader, soname, flags);
         puts(found ? found : "-");
     }

@@ -168,7 +168,7 @@ class Tool:
         return out
 
     def find(self, cache: str, soname: str, flags: int = X86_64) -> list[str]:
-        """What loaders of glibc before 2.2, before 2.33, and since find in a cache."""
+        """What loaders of glibc before 2.33, and since find in a cache."""
         return run(self.program, "find", cache, soname, hex(flags)).stdout.split()
 
 

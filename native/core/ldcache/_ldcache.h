@@ -3,7 +3,8 @@
  *   old part   "ld.so-1.7.0" and a pad byte, u32 count; per entry i32 flags, u32 name, u32 path
  *   new part   at a multiple of 8: "glibc-ld.so.cache1.1", u32 count, u32 size of strings, u8 byte order, 3 pad bytes,
  *              u32 extension directory, 3 unused u32; per entry i32 flags, u32 name, u32 path, u32 OS version, u64 hwcap
- *   strings    of both parts: offsets count from the new part's first byte; without one, from the end of the old part
+ *   strings    of both parts: offsets count from the new part's first byte; without one, from the end of the old part.
+ *              Every loader since glibc 2.2 reads the new part alone, so that no old one is written
  *   directory  at a multiple of 4, since glibc 2.33: u32 magic, u32 count; per section u32 tag, flags, offset, size
  *
  * Offsets to the directory, in it, and in its section of glibc-hwcaps names count from the first byte of the file, for
@@ -43,13 +44,11 @@ enum {
 };
 
 struct ldcache_record {
-    const char *name; /* in the old cache, or an added entry's */
+    const char *name; /* in the old cache, or an added entry's that it does not have */
     const char *path;
     uint64_t hwcap;
     uint32_t flags;
     uint32_t os_version;
-    uint32_t name_at; /* in the new strings, once they are laid out */
-    uint32_t path_at;
     bool added;
 };
 
@@ -60,8 +59,7 @@ struct ldcache_view {
     size_t size;
     struct ldcache_record *records;
     size_t count;
-    size_t left_out;   /* entries that no loader could use */
-    bool has_old_part; /* before a new one */
+    size_t left_out; /* entries that no loader could use */
     bool has_directory;
     const uint8_t *generator;
     uint32_t generator_size;
@@ -76,17 +74,12 @@ static inline uint32_t load32(const uint8_t *at)
     return value;
 }
 
-static inline void store32(uint8_t *at, uint32_t value)
-{
-    memcpy(at, &value, sizeof(value));
-}
-
 /* Reads a cache; entries that no loader could use (a string out of bounds, without end or longer than any file name)
  * are left out. -EBADMSG, -ENOMEM; the records are the caller's to free. */
 int ldcache_read(const uint8_t *bytes, size_t size, struct ldcache_view *view);
 
-/* Writes `records` with the directory and the flavour of `view`. Result as nvc_ldcache_merge's. */
-int ldcache_write(const struct ldcache_view *view, struct ldcache_record *records, size_t count,
+/* Writes `records` with the directory of `view`. Result as nvc_ldcache_merge's. */
+int ldcache_write(const struct ldcache_view *view, const struct ldcache_record *records, size_t count,
                   uint8_t **out, size_t *out_size);
 
 /* The loader's order of names: positive when `left` belongs before `right` in a cache. */

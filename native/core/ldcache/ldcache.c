@@ -112,6 +112,18 @@ static bool is_same(const struct ldcache_record *a, const struct ldcache_record 
     return a->flags == b->flags && strcmp(a->name, b->name) == 0 && strcmp(a->path, b->path) == 0;
 }
 
+/* Lets our records have the strings of the cache's records that are the same: merging again gives the same bytes. */
+static void share_strings(struct ldcache_record *ours, size_t our_count, const struct ldcache_record *old,
+                          size_t old_count)
+{
+    for (size_t i = 0; i < our_count; i++)
+        for (size_t k = 0; k < old_count; k++)
+            if (is_same(&ours[i], &old[k])) {
+                ours[i].name = old[k].name;
+                ours[i].path = old[k].path;
+            }
+}
+
 static bool is_among(const struct ldcache_record *record, const struct ldcache_record *others, size_t count)
 {
     for (size_t i = 0; i < count; i++)
@@ -123,7 +135,7 @@ static bool is_among(const struct ldcache_record *record, const struct ldcache_r
 /* Joins both sorted lists. Of equal names, ours comes before the image's first entry whose flags are not above it:
  * those that are above are of another architecture, and flags that a loader takes for want of its own are below.
  * Returns the count. */
-static size_t join(const struct ldcache_record *old, size_t old_count, const struct ldcache_record *ours,
+static size_t join(const struct ldcache_record *old, size_t old_count, struct ldcache_record *ours,
                    size_t our_count, struct ldcache_record *joined)
 {
     size_t count = 0, i = 0, j = 0;
@@ -138,6 +150,8 @@ static size_t join(const struct ldcache_record *old, size_t old_count, const str
         for (old_end = i; old_end < old_count && ldcache_compare(old[old_end].name, group->name) == 0;)
             old_end++;
         size_t size = our_end - j;
+        if (old_end > i)
+            share_strings(&ours[j], size, &old[i], old_end - i);
         while (i < old_end || j < our_end) {
             bool take_old = j == our_end || (i < old_end && old[i].flags > ours[j].flags);
             const struct ldcache_record *next = take_old ? &old[i++] : &ours[j++];
@@ -190,8 +204,8 @@ static int take_added(const struct nvc_ldcache_entry *add, size_t count, struct 
 }
 
 /* Sorts the image's entries if need be, and writes them and ours together. */
-static int merge(struct ldcache_view *view, const struct ldcache_record *ours, size_t our_count,
-                 uint8_t **merged, size_t *merged_size)
+static int merge(struct ldcache_view *view, struct ldcache_record *ours, size_t our_count, uint8_t **merged,
+                 size_t *merged_size)
 {
     int result = sort_records(view->records, view->count);
 

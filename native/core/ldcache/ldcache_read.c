@@ -19,9 +19,10 @@ static bool new_part_at(const uint8_t *bytes, size_t size, uint64_t at)
 }
 
 /* Finds the table that the loader would search, as the loader finds it. */
-static int locate(const uint8_t *bytes, size_t size, struct table *table, struct ldcache_view *view)
+static int locate(const uint8_t *bytes, size_t size, struct table *table)
 {
     uint64_t at = 0;
+    bool is_old = false;
 
     if (!new_part_at(bytes, size, 0)) {
         if (size < OLD_HEADER || memcmp(bytes, OLD_MAGIC, sizeof(OLD_MAGIC) - 1) != 0)
@@ -29,9 +30,9 @@ static int locate(const uint8_t *bytes, size_t size, struct table *table, struct
         *table = (struct table){.entries = OLD_HEADER, .entry_size = OLD_ENTRY, .count = load32(bytes + 12)};
         table->base = table->end = OLD_HEADER + (uint64_t)table->count * OLD_ENTRY;
         at = (table->end + 7) & ~(uint64_t)7;
-        view->has_old_part = new_part_at(bytes, size, at);
+        is_old = !new_part_at(bytes, size, at);
     }
-    if (at == 0 || view->has_old_part) {
+    if (!is_old) {
         uint8_t order = bytes[at + NEW_ORDER_AT];
         if (order != 0 && (order & ORDER_MASK) != ORDER_NATIVE) /* 0: written before glibc 2.33 */
             return -EBADMSG;
@@ -85,7 +86,7 @@ int ldcache_read(const uint8_t *bytes, size_t size, struct ldcache_view *view)
     struct table table;
 
     *view = (struct ldcache_view){.bytes = bytes, .size = size};
-    if (size > NVC_LDCACHE_MAX || locate(bytes, size, &table, view) < 0)
+    if (size > NVC_LDCACHE_MAX || locate(bytes, size, &table) < 0)
         return -EBADMSG;
     view->records = malloc(table.count * sizeof(*view->records) + 1);
     if (view->records == NULL)

@@ -1,50 +1,31 @@
-/* Writing a loader cache. The old strings that are still used are copied run by run, a run being the bytes up to one
- * NUL: ldconfig lets strings share their ends, a hostile image lets them overlap, and so the copy is never larger than
- * the original. */
+/* Writing a loader cache. The old strings are copied as they lie, from the first to the last that is used: ldconfig lets
+ * strings share their ends, a hostile image lets them overlap, and so the copy is never larger than the original. */
 #include "_ldcache.h"
 
 #include <errno.h>
 #include <stdlib.h>
 
-/* A used string: its offset in the old file in the upper half, the number of the field that uses it in the lower. */
-typedef uint64_t use;
-
 struct output {
     uint8_t *bytes;
     size_t size;
-    size_t base;      /* of the new part */
-    size_t old_count; /* entries of the old part, always even, so that the new one is aligned */
-    uint32_t names;   /* of hwcaps directories; none when no entry can refer to one */
-    uint32_t hwcaps[HWCAPS_MAX];
 };
 
-/* A place for the offset of one string, by number: names and paths in turn, then the hwcaps names. */
-static uint32_t *field(struct ldcache_record *records, size_t count, struct output *out, uint32_t number)
+/* The old strings that are used, by offsets in the old file; and where they and ours come to stand. */
+struct strings {
+    size_t low, high; /* the first and the last one begin there */
+    size_t kept;      /* bytes */
+    size_t at, ours;
+};
+
+static bool is_kept(const struct ldcache_view *view, const char *text)
 {
-    if (number >= 2 * count)
-        return &out->hwcaps[number - 2 * count];
-    return number % 2 ? &records[number / 2].path_at : &records[number / 2].name_at;
+    return (uintptr_t)text - (uintptr_t)view->bytes < view->size;
 }
 
-/* Sorts by offset in three rounds, which are as many bits as an offset can have. The result is in `spare`. */
-static void sort_uses(use *uses, use *spare, size_t count)
+static void widen(struct strings *strings, size_t offset)
 {
-    enum { BITS = 9, ROUNDS = 3, BUCKETS = 1 << BITS };
-    _Static_assert(NVC_LDCACHE_MAX <= 1 << (BITS * ROUNDS), "an offset has more bits than are sorted by");
-
-    for (int round = 0; round < ROUNDS; round++) {
-        size_t starts[BUCKETS + 1] = {0};
-        int shift = 32 + round * BITS;
-        for (size_t i = 0; i < count; i++)
-            starts[((uses[i] >> shift) & (BUCKETS - 1)) + 1]++;
-        for (int bucket = 0; bucket < BUCKETS; bucket++)
-            starts[bucket + 1] += starts[bucket];
-        for (size_t i = 0; i < count; i++)
-            spare[starts[(uses[i] >> shift) & (BUCKETS - 1)]++] = uses[i];
-        use *sorted = spare;
-        spare = uses;
-        uses = sorted;
-    }
+    strings->low = offset < strings->low ? offset : strings->low;
+    strings->high = offset > strings->high ? offset : strings->high;
 }
 
 static void append(struct output *out, const void *bytes, size_t size)
@@ -53,115 +34,58 @@ static void append(struct output *out, const void *bytes, size_t size)
     out->size += size;
 }
 
-static void append32(struct output *out, uint32_t value)
+static void append32(struct output *out, size_t value)
 {
-    append(out, &value, sizeof(value));
+    append(out, &(uint32_t){(uint32_t)value}, sizeof(uint32_t));
 }
 
-/* Copies every run once, in the old order, and notes where each string came to stand. */
-static void copy_runs(const struct ldcache_view *view, const use *uses, size_t used,
-                      struct ldcache_record *records, size_t count, struct output *out)
-{
-    uint64_t run = 0, run_end = 0;
-    size_t run_at = 0;
-
-    for (size_t i = 0; i < used; i++) {
-        uint64_t offset = uses[i] >> 32;
-        if (offset >= run_end) {
-            run = offset;
-            run_at = out->size - out->base;
-            run_end = run + strlen((const char *)view->bytes + run) + 1;
-            append(out, view->bytes + run, run_end - run);
-        }
-        *field(records, count, out, (uint32_t)uses[i]) = (uint32_t)(run_at + (offset - run));
-    }
-}
-
-/* The strings: the old ones, then ours. */
-static int write_strings(const struct ldcache_view *view, struct ldcache_record *records, size_t count,
+/* The offset of a string: moved with all old ones, or behind those of ours that came before. */
+static void append_place(const struct ldcache_view *view, struct strings *strings, const char *text,
                          struct output *out)
 {
-    size_t used = 0, most = 2 * count + out->names, start = out->size;
-    use *uses = malloc(2 * most * sizeof(*uses) + 1);
-
-    if (uses == NULL)
-        return -ENOMEM;
-    for (size_t i = 0; i < count; i++) {
-        if (records[i].added)
-            continue;
-        uses[used++] = (use)((const uint8_t *)records[i].name - view->bytes) << 32 | 2 * i;
-        uses[used++] = (use)((const uint8_t *)records[i].path - view->bytes) << 32 | (2 * i + 1);
+    if (is_kept(view, text)) {
+        append32(out, (size_t)((const uint8_t *)text - view->bytes) - strings->low + strings->at);
+    } else {
+        append32(out, strings->ours);
+        strings->ours += strlen(text) + 1;
     }
-    for (uint32_t i = 0; i < out->names; i++)
-        if (view->hwcaps[i] != 0)
-            uses[used++] = (use)view->hwcaps[i] << 32 | (2 * count + i);
-    sort_uses(uses, uses + most, used);
-    copy_runs(view, uses + most, used, records, count, out);
-    free(uses);
-    /* An unusable name becomes the empty one, which is no directory's: the end of the first string. */
-    for (uint32_t i = 0; i < out->names; i++)
-        if (view->hwcaps[i] == 0)
-            out->hwcaps[i] = (uint32_t)(start - out->base + strlen((char *)out->bytes + start));
-    for (size_t i = 0; i < count; i++) {
-        if (!records[i].added)
-            continue;
-        records[i].name_at = (uint32_t)(out->size - out->base);
-        append(out, records[i].name, strlen(records[i].name) + 1);
-        records[i].path_at = (uint32_t)(out->size - out->base);
-        append(out, records[i].path, strlen(records[i].path) + 1);
-    }
-    return 0;
 }
 
-/* Headers and entries, once the strings' places are known. */
-static void write_tables(const struct ldcache_record *records, size_t count, bool has_old_part,
-                         size_t strings_size, struct output *out)
+static void write_table(const struct ldcache_view *view, const struct ldcache_record *records, size_t count,
+                        size_t strings_size, struct strings *strings, struct output *out)
 {
-    size_t written = 0;
+    const uint8_t order[4] = {ORDER_NATIVE};
 
-    out->size = 0;
-    if (has_old_part) {
-        append(out, OLD_MAGIC, sizeof(OLD_MAGIC));
-        append32(out, (uint32_t)out->old_count);
-        for (size_t i = 0; i < count; i++) {
-            if (records[i].hwcap != 0) /* loaders of the old part know of none */
-                continue;
-            append32(out, records[i].flags);
-            append32(out, records[i].name_at);
-            append32(out, records[i].path_at);
-            written++;
-        }
-        if (written < out->old_count)
-            append(out, out->bytes + out->size - OLD_ENTRY, OLD_ENTRY);
-    }
     append(out, NEW_MAGIC, sizeof(NEW_MAGIC) - 1);
-    append32(out, (uint32_t)count);
-    append32(out, (uint32_t)strings_size);
-    for (size_t i = 0; i < 5; i++)
-        append32(out, 0);
-    out->bytes[out->base + NEW_ORDER_AT] = ORDER_NATIVE;
+    append32(out, count);
+    append32(out, strings_size);
+    append(out, order, sizeof(order));
+    append(out, (uint32_t[4]){0}, 16); /* where the directory is, and unused */
     for (size_t i = 0; i < count; i++) {
         append32(out, records[i].flags);
-        append32(out, records[i].name_at);
-        append32(out, records[i].path_at);
+        append_place(view, strings, records[i].name, out);
+        append_place(view, strings, records[i].path, out);
         append32(out, records[i].os_version);
         append(out, &records[i].hwcap, sizeof(records[i].hwcap));
     }
 }
 
-/* The directory and its sections, as ldconfig orders them: hwcaps names, generator. */
-static void write_directory(const struct ldcache_view *view, struct output *out)
+/* The directory and its sections, as ldconfig orders them: hwcaps names, generator. An unusable name becomes the empty
+ * one, which is no directory's: the end of the last string. */
+static void write_directory(const struct ldcache_view *view, uint32_t names, const struct strings *strings,
+                            struct output *out)
 {
-    uint32_t names = out->names, sections = (view->generator_size > 0 ? 1u : 0u) + (names > 0 ? 1u : 0u);
+    uint32_t sections = (view->generator_size > 0 ? 1u : 0u) + (names > 0 ? 1u : 0u);
+    size_t empty = out->size - 1;
 
     if (!view->has_directory || sections == 0)
         return;
     while (out->size % 4 != 0)
         append(out, "", 1);
-    store32(out->bytes + out->base + NEW_DIRECTORY_AT, (uint32_t)out->size);
+    memcpy(out->bytes + NEW_DIRECTORY_AT, &(uint32_t){(uint32_t)out->size}, sizeof(uint32_t));
     append32(out, EXTENSION_MAGIC);
     append32(out, sections);
-    uint32_t names_at = (uint32_t)out->size + sections * DIRECTORY_ENTRY;
+    size_t names_at = out->size + sections * DIRECTORY_ENTRY;
     if (view->generator_size > 0) {
         append32(out, TAG_GENERATOR);
         append32(out, 0);
@@ -175,41 +99,47 @@ static void write_directory(const struct ldcache_view *view, struct output *out)
         append32(out, 4 * names);
     }
     for (uint32_t i = 0; i < names; i++)
-        append32(out, (uint32_t)out->base + out->hwcaps[i]);
+        append32(out, view->hwcaps[i] ? view->hwcaps[i] - strings->low + strings->at : empty);
     if (view->generator_size > 0)
         append(out, view->generator, view->generator_size);
 }
 
-int ldcache_write(const struct ldcache_view *view, struct ldcache_record *records, size_t count,
+int ldcache_write(const struct ldcache_view *view, const struct ldcache_record *records, size_t count,
                   uint8_t **merged, size_t *merged_size)
 {
-    struct output out = {.old_count = 0};
-    size_t room = view->size, strings;
+    struct strings strings = {.low = view->size, .at = NEW_HEADER + count * NEW_ENTRY};
+    struct output out = {.size = 0};
+    size_t ours = 0;
+    uint32_t names = 0; /* of hwcaps directories; none when no entry can refer to one */
 
     for (size_t i = 0; i < count; i++) {
-        out.old_count += view->has_old_part && records[i].hwcap == 0;
-        if (records[i].added)
-            room += strlen(records[i].name) + strlen(records[i].path) + 2;
-        else
-            out.names = view->hwcaps_count;
+        const char *texts[] = {records[i].name, records[i].path};
+        for (size_t j = 0; j < 2; j++)
+            if (is_kept(view, texts[j]))
+                widen(&strings, (size_t)((const uint8_t *)texts[j] - view->bytes));
+            else
+                ours += strlen(texts[j]) + 1;
+        names = records[i].added ? names : view->hwcaps_count;
     }
-    out.old_count += out.old_count % 2;
-    if (view->has_old_part)
-        out.base = OLD_HEADER + out.old_count * OLD_ENTRY;
-    strings = out.base + NEW_HEADER + count * NEW_ENTRY;
-    room += strings + 4 + DIRECTORY_HEADER + 2 * DIRECTORY_ENTRY + 4 * HWCAPS_MAX + GENERATOR_MAX;
-    out.bytes = malloc(room);
+    for (uint32_t i = 0; i < names; i++)
+        if (view->hwcaps[i] != 0)
+            widen(&strings, view->hwcaps[i]);
+    if (strings.low < view->size) /* of two strings the later one does not end first */
+        strings.kept = strings.high + strlen((const char *)view->bytes + strings.high) + 1 - strings.low;
+    strings.ours = strings.at + strings.kept;
+    out.bytes = malloc(strings.ours + ours + 4 + DIRECTORY_HEADER + 2 * DIRECTORY_ENTRY + 4 * HWCAPS_MAX +
+                       GENERATOR_MAX);
     if (out.bytes == NULL)
         return -ENOMEM;
-    out.size = strings;
-    if (write_strings(view, records, count, &out) < 0) {
-        free(out.bytes);
-        return -ENOMEM;
-    }
-    size_t strings_end = out.size;
-    write_tables(records, count, view->has_old_part, strings_end - strings, &out);
-    out.size = strings_end;
-    write_directory(view, &out);
+    write_table(view, records, count, strings.kept + ours, &strings, &out);
+    if (strings.kept)
+        append(&out, view->bytes + strings.low, strings.kept);
+    for (size_t i = 0; i < count; i++)
+        if (!is_kept(view, records[i].name)) {
+            append(&out, records[i].name, strlen(records[i].name) + 1);
+            append(&out, records[i].path, strlen(records[i].path) + 1);
+        }
+    write_directory(view, names, &strings, &out);
     /* What is written must be readable again. */
     if (count > NVC_LDCACHE_ENTRIES_MAX || out.size > NVC_LDCACHE_MAX) {
         free(out.bytes);
