@@ -64,7 +64,6 @@ class Flags(Examples):
     """A command whose flags may have a value, as in Go: `--dry-run=true`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the words."""
         return super().parse_args(ctx, list(plain(self, args)))
 
 
@@ -108,7 +107,6 @@ class _Tree(LazyGroup):
     lazy = LAZY
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the words."""
         return super().parse_args(ctx, list(plain(self, args)))
 
 

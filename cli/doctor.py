@@ -101,7 +101,6 @@ def doctor(
 
 
 def _list(names: tuple[str, ...], places: tuple[str, ...], form: str) -> None:
-    """Write the checks of these names, or all."""
     listed = choose(names, places) if names else CHECKS
     rows = [{"check": check.name, "title": check.title} for check in listed]
     form = "text" if form == "table" else form

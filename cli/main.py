@@ -145,7 +145,6 @@ class _Group(Examples, click.Group):
         return first + [name for name in super().list_commands(ctx) if name not in first]
 
     def summary(self, ctx: click.Context, name: str) -> str:
-        """The line of a command in the help."""
         raise NotImplementedError
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -197,7 +196,6 @@ class LazyGroup(_Group):
         return getattr(importlib.import_module(module), name)
 
     def summary(self, ctx: click.Context, name: str) -> str:
-        """What the table of commands says of one."""
         return self.lazy[name][2]
 
 

@@ -39,7 +39,6 @@ class Line:
 
     @property
     def room(self) -> int:
-        """The columns of it."""
         return min(columns(2), WIDTH) - len("^C") - 1  # or what a terminal echoes begins a new line
 
     def tell(self, at: float, text: str) -> None:
@@ -49,7 +48,6 @@ class Line:
             self._put(f"\r{text[: self.room]}\x1b[K")
 
     def end(self) -> None:
-        """Leave nothing of it."""
         if self._told >= 0:
             self._put("\r\x1b[K")
 

@@ -144,7 +144,6 @@ _pausing("resume", "Let a slice go on that is paused or suspended.")
 
 
 def _settings(function: Callable[..., None]) -> Callable[..., None]:
-    """The options for numbers of a device policy."""
     for row in reversed(policies.SETTINGS):
         function = value(row.option, row.field, row.metavar, row.text, default=None)(function)
     return function

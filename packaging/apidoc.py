@@ -30,7 +30,6 @@ SHAPES = {"Timing": "nvc.model.request"}
 
 
 def parse(module: str) -> tuple[ast.Module, list[str]]:
-    """Syntax and lines of a module."""
     path = os.path.join(REPO, *module.split("."))
     path = path + ".py" if os.path.exists(path + ".py") else os.path.join(path, "__init__.py")
     with open(path, encoding="utf-8") as file:
@@ -39,7 +38,6 @@ def parse(module: str) -> tuple[ast.Module, list[str]]:
 
 
 def homes() -> dict[str, str]:
-    """The public names in their order, and the module of each."""
     tree, _ = parse("nvc")
     for node in tree.body:
         if (
@@ -53,7 +51,6 @@ def homes() -> dict[str, str]:
 
 
 def find(module: str, name: str) -> tuple[ast.stmt, list[str]]:
-    """The definition of a name."""
     tree, lines = parse(module)
     for node in tree.body:
         if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and node.name == name:
@@ -62,19 +59,16 @@ def find(module: str, name: str) -> tuple[ast.stmt, list[str]]:
 
 
 def comment_of(node: ast.stmt, lines: list[str]) -> str:
-    """What is written behind a field on its last line."""
     _, mark, text = lines[(node.end_lineno or 1) - 1].partition("#")
     return text.strip() if mark else ""
 
 
 def text_of(node: ast.AST) -> str:
-    """A docstring, as paragraphs."""
     assert isinstance(node, (ast.ClassDef, ast.FunctionDef))
     return ast.get_docstring(node) or ""
 
 
 def signature(node: ast.FunctionDef) -> tuple[str, str]:
-    """Arguments without `self`, and the result."""
     copied = ast.parse(ast.unparse(node)).body[0]
     assert isinstance(copied, ast.FunctionDef)
     copied.args.args = [item for item in copied.args.args if item.arg != "self"]
@@ -83,7 +77,6 @@ def signature(node: ast.FunctionDef) -> tuple[str, str]:
 
 
 def function(node: ast.FunctionDef, owner: str = "") -> list[str]:
-    """A function or method."""
     arguments, result = signature(node)
     is_property = any(isinstance(item, ast.Name) and item.id == "property" for item in node.decorator_list)
     if node.name == "__init__":
@@ -95,7 +88,6 @@ def function(node: ast.FunctionDef, owner: str = "") -> list[str]:
 
 
 def fields(node: ast.ClassDef, lines: list[str]) -> list[str]:
-    """The fields of a value, as a table."""
     rows = rows_of(node, lines)
     for base in map(ast.unparse, node.bases):
         rows += rows_of(*find(SHAPES[base], base)) if base in SHAPES else []
@@ -103,7 +95,6 @@ def fields(node: ast.ClassDef, lines: list[str]) -> list[str]:
 
 
 def rows_of(node: ast.stmt, lines: list[str]) -> list[str]:
-    """A row for each field that a class itself lists."""
     assert isinstance(node, ast.ClassDef)
     rows = []
     for item in node.body:
@@ -115,7 +106,6 @@ def rows_of(node: ast.stmt, lines: list[str]) -> list[str]:
 
 
 def section(name: str, module: str) -> list[str]:
-    """All about one name."""
     node, lines = find(module, name)
     out = [f"## {name}", ""]
     if isinstance(node, ast.FunctionDef):
@@ -134,7 +124,6 @@ def section(name: str, module: str) -> list[str]:
 
 
 def page() -> str:
-    """The whole page."""
     tree, _ = parse("nvc")
     paragraphs = (ast.get_docstring(tree) or "").split("\n\n")
     intro = next(text for text in paragraphs if text.startswith("    "))

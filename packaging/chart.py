@@ -47,7 +47,6 @@ def files(version: str, image: str) -> dict[str, bytes]:
 
 
 def pack(found: dict[str, bytes], when: int) -> bytes:
-    """The archive."""
     out = io.BytesIO()
     with gzip.GzipFile(fileobj=out, mode="wb", mtime=0, filename="") as packed:
         with tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as tar:

@@ -52,7 +52,6 @@ def make(directory: str, cc: list[str]) -> None:
 
 
 def extension() -> Any:
-    """The description of nvc._syscalls: cffi's FFI object."""
     path = os.path.join(tree.REPO, "native/core/build.py")
     spec = importlib.util.spec_from_file_location("core_build", path)
     assert spec and spec.loader
@@ -84,7 +83,6 @@ def core(directory: str, cc: list[str]) -> None:
 
 
 def build(directory: str) -> bool:
-    """Build everything into `directory`; False without a cross compiler."""
     cc = compiler()
     if not cc:
         return False

@@ -58,7 +58,6 @@ LINKS = {"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr/l
 
 
 def listed(name: str) -> list[str]:
-    """The files of an installed Debian package."""
     return subprocess.run(
         ["dpkg-query", "-L", name], check=True, capture_output=True, text=True
     ).stdout.splitlines()

@@ -92,7 +92,6 @@ def helps(command: click.Command, name: str, above: click.Context | None = None)
 
 
 def write(directory: str, name: str, text: str) -> None:
-    """One file."""
     os.makedirs(directory, exist_ok=True)
     with open(os.path.join(directory, name), "w", encoding="utf-8") as out:
         out.write(text)
@@ -141,7 +140,6 @@ def main(directory: str, *path: str) -> None:
 
 
 def told(*program: str) -> str:
-    """The help of a program."""
     env = {**os.environ, "COLUMNS": "80"}
     return subprocess.run((*program, "--help"), check=True, stdout=subprocess.PIPE, text=True, env=env).stdout
 

@@ -16,7 +16,6 @@ STATIC = "libc6"
 
 
 def distributions(directory: str) -> Iterator[tuple[str, importlib.metadata.Distribution]]:
-    """Every Python package below `directory`, with the path of its metadata."""
     for path, names, _ in sorted(os.walk(directory)):
         for name in sorted(names):
             if name.endswith(".dist-info"):
@@ -36,7 +35,6 @@ def license_of(distribution: importlib.metadata.Distribution) -> str:
 
 
 def license_texts(where: str, distribution: importlib.metadata.Distribution) -> list[str]:
-    """The paths of the licences that a package brings."""
     named = [str(file) for file in distribution.files or ()]
     named = [name for name in named if re.search(r"(?i)/(licen[cs]e|copying|notice)", name)]
     # Named from the directory that has the metadata's.
@@ -45,13 +43,11 @@ def license_texts(where: str, distribution: importlib.metadata.Distribution) -> 
 
 
 def debian_version(package: str) -> str:
-    """The version of an installed Debian package."""
     query = ["dpkg-query", "-W", "-f", "${Version}", package]
     return subprocess.run(query, check=True, capture_output=True, text=True).stdout
 
 
 def debian_copyright(package: str) -> str:
-    """The path of the copyright file of an installed Debian package."""
     return f"/usr/share/doc/{package}/copyright"
 
 

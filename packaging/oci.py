@@ -82,7 +82,6 @@ def write_layer(root: str, out: BinaryIO, when: int) -> tuple[str, str]:
 
 
 def config(diff_id: str, command: list[str], env: list[str], labels: dict[str, str], when: str) -> dict[str, Any]:
-    """The image's configuration."""
     given = {"Env": env, "Labels": labels, "Cmd": command}
     return {
         "created": when,
@@ -101,7 +100,6 @@ def add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
 
 
 def blob(document: dict[str, Any], kind: str) -> tuple[dict[str, Any], bytes]:
-    """The descriptor and the bytes of a JSON document."""
     data = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
     digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
     return {"mediaType": f"{MEDIA}.{kind}.v1+json", "digest": digest, "size": len(data)}, data

@@ -35,8 +35,6 @@ WORDS = {"deb": "nvc_{version}-1_{debian}.deb", "rpm": "nvc-{version}-1.{machine
 
 
 class Parts:
-    """Where the native parts for one machine are."""
-
     def __init__(self, directory: str, core: str) -> None:
         self.launcher = os.path.join(directory, "launcher")
         self.spin = os.path.join(directory, "nvc-spin")
@@ -59,7 +57,6 @@ def source_date() -> int:
 
 
 def set_version(library: str, version: str) -> None:
-    """Make the code say that it is of this version."""
     path = os.path.join(library, "python/nvc/__init__.py")
     with open(path, encoding="utf-8") as source:
         text = re.sub(r'__version__ = "[^"]+"', f'__version__ = "{version}"', source.read())
@@ -67,7 +64,6 @@ def set_version(library: str, version: str) -> None:
 
 
 def lay_out(root: str, parts: Parts, machine: str, version: str, cache: str) -> None:
-    """Everything that the packages have below /usr."""
     tree.remove(root)
     prefix = os.path.join(root, "usr")
     library = os.path.join(prefix, "lib/nvc")

@@ -42,7 +42,6 @@ def read(path: str) -> bytes:
 
 
 def for_prefix(path: str, prefix: str) -> bytes:
-    """The file, with the programs of `prefix`."""
     return read(path).replace(WRITTEN_FOR.encode(), f"{prefix}/bin/".encode())
 
 
@@ -52,12 +51,10 @@ def unit(path: str, prefix: str) -> bytes:
 
 
 def units() -> list[str]:
-    """The paths of the systemd units."""
     return sorted(glob.glob(os.path.join(REPO, "packaging/systemd/*.*")))
 
 
 def rules() -> list[str]:
-    """The paths of the rules of udev."""
     return sorted(glob.glob(os.path.join(REPO, "packaging/udev/*.rules")))
 
 
@@ -91,7 +88,6 @@ def contents(prefix: str) -> dict[str, bytes]:
 
 
 def install(prefix: str, shown: str) -> None:
-    """Install below `prefix` what will be found below `shown`."""
     for name, data in contents(shown).items():
         write(os.path.join(prefix, name), data, 0o755 if name == EXAMPLE else 0o644)
 

@@ -19,7 +19,6 @@ KEPT = 3
 
 
 def own_version() -> str:
-    """nvc's."""
     with open(os.path.join(REPO, "nvc/__init__.py"), encoding="utf-8") as text:
         found = re.search(r'__version__ = "([^"]+)"', text.read())
     assert found is not None
@@ -27,7 +26,6 @@ def own_version() -> str:
 
 
 def version_of(source: str, version: str = "") -> str:
-    """The version of nvc and what the files are."""
     digest = hashlib.sha256()
     for name in FILES:
         with open(os.path.join(source, name), "rb") as file:

@@ -55,7 +55,6 @@ WRITTEN = ("vgpu", "metrics")
 
 
 def main() -> None:
-    """All of them, in place."""
     replace_table("docs/sharing.md", policy.HEAD, policy.table())
     replace_table("docs/hooks.md", VARIABLES_HEAD, variables())
     replace_table("docs/cli.md", FIELDS_HEAD, fields())
@@ -77,7 +76,6 @@ def main() -> None:
 
 
 def replace_table(page: str, head: str, table: str) -> None:
-    """Put `table` in the place of the one that begins with `head`."""
     path = os.path.join(REPO, page)
     with open(path, encoding="utf-8") as there:
         before, found, rest = there.read().partition(head)
@@ -88,7 +86,6 @@ def replace_table(page: str, head: str, table: str) -> None:
 
 
 def variables() -> str:
-    """The table of docs/hooks.md."""
     rows = [(f"`{row.name}`", row.text) for row in VARIABLES]
     swarm = "if any is set, their joined values replace `NVIDIA_VISIBLE_DEVICES`"
     rows.insert(1, ("the names in `swarm-resource`", swarm))
@@ -110,13 +107,11 @@ def fields() -> str:
 
 
 def settings(table: str) -> dict[str, Any]:
-    """The schema of a table of config.toml in the chart's values."""
     keys = {key: KINDS.get(kind, TEXT) for key, (_, kind) in KEYS[table].items() if key not in WRITTEN}
     return {"type": "object", "additionalProperties": False, "properties": keys}
 
 
 def asked(rows: tuple[Field, ...], isolations: list[str]) -> dict[str, Any]:
-    """The schema of what a slice can be asked for."""
     kinds = {**ASKED, "isolation": {"enum": isolations}}
     return {row.key: kinds.get(row.kind, TEXT) for row in rows}
 

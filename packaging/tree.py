@@ -50,7 +50,6 @@ IGNORED = shutil.ignore_patterns("__pycache__", "*.c", "*.o", "*.pyc")
 
 
 def requirements() -> list[str]:
-    """The names of the packages that nvc needs at run time under this version of Python."""
     setup = configparser.ConfigParser()
     setup.read(os.path.join(REPO, "setup.cfg"))
     lines = setup["options"]["install_requires"].split()
@@ -60,7 +59,6 @@ def requirements() -> list[str]:
 
 
 def copy_distribution(name: str, target: str) -> None:
-    """Copy the files of an installed package, its licence and metadata included, into `target`."""
     distribution = importlib.metadata.distribution(name)
     for file in distribution.files or ():
         parts = file.parts
@@ -88,7 +86,6 @@ def default_interpreter() -> str:
 
 
 def below(destdir: str, prefix: str) -> str:
-    """Where files are put that will be found below `prefix`."""
     return os.path.join(destdir, prefix.lstrip("/")) if destdir else prefix
 
 

@@ -41,7 +41,6 @@ def has_nvcd(library: str) -> bool:
 
 
 def end_nvcd(prefix: str) -> None:
-    """End it, and unload what it keeps in the kernel."""
     if subprocess.run([os.path.join(prefix, "bin/nvcd"), "--stop"], stdout=subprocess.DEVNULL).returncode:
         raise SystemExit("uninstall: stop nvcd first")
     subprocess.run(["umount", "/run/nvc/bpf"], stderr=subprocess.DEVNULL)

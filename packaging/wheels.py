@@ -14,13 +14,11 @@ PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 
 
 def pins() -> dict[str, str]:
-    """The pinned version of each package, by name."""
     with open(os.path.join(tree.REPO, "packaging/requirements.txt"), encoding="utf-8") as lines:
         return dict(line.split(";")[0].strip().split("==") for line in lines if "==" in line)
 
 
 def download(target: str, *arguments: str) -> None:
-    """Download packages into a directory with pip, without those that they need."""
     pip = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps"]
     subprocess.run([*pip, "-d", target, *arguments], check=True, stderr=subprocess.PIPE)
 

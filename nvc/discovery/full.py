@@ -119,7 +119,6 @@ def _files(
     entries: list[tuple[int, str, str]],
     hints: tuple[str, ...] = (),
 ) -> Part:
-    """Libraries, binaries and firmware of the driver `version`."""
     if options.library_directories:
         entries, hints = [], options.library_directories
     native = find_libraries(host.driver, entries, arch, version, hints)

@@ -41,6 +41,5 @@ class Host(Closable):
         return cls(driver, system, devices, simulated)
 
     def close(self) -> None:
-        """Close the descriptors of the roots."""
         for root in (self.driver, self.system, self.devices):
             root.close()

@@ -29,15 +29,12 @@ class DebugLog:
         tell(fd, WARNING)
 
     def step(self, text: str) -> None:
-        """One step of the run."""
         self._line("I", text)
 
     def done(self, stage: str) -> None:
-        """A stage has ended."""
         self._line("I", f"{stage}: done")
 
     def error(self, text: str) -> None:
-        """What ended the run."""
         self._line("E", text)
 
     def facts(self, facts: HostFacts) -> None:

@@ -199,7 +199,6 @@ class Plugin:
             self.board.touch()
 
     def _offer(self, facts: HostFacts, devices: tuple[Device, ...]) -> None:
-        """Have the device plugin offer devices and sizes."""
         if self.monitor.running and not self.monitor.answered:
             # What a MIG device is called takes its profile, and a node keeps every name that was ever offered.
             devices = tuple(device for device in devices if device.kind == GPU)
@@ -229,7 +228,6 @@ class Plugin:
             self.monitor.start(libraries)
 
     def _say(self, problem: str) -> None:
-        """Log a problem of the host when it is new."""
         if problem and problem != self._problem:
             log(problem)
         self._problem = problem

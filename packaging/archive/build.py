@@ -62,7 +62,6 @@ class Lean(ast.NodeTransformer):
 
 
 def lean_tree(path: str) -> ast.Module:
-    """What is compiled of a source file."""
     with open(path, "rb") as source:
         tree: ast.Module = ast.fix_missing_locations(Lean().visit(ast.parse(source.read(), path)))
     return tree

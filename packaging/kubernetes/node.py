@@ -59,7 +59,6 @@ def alone(place):
 
 
 def versions(place):
-    """The names of the versions that are there."""
     return sorted(entry.name for entry in os.scandir(place) if entry.is_dir(follow_symlinks=False))
 
 
@@ -76,7 +75,6 @@ def texts(host):
 
 
 def unused(host, place, current):
-    """Versions that nothing names, apart from the current one."""
     named = b"\0".join(texts(host))
     return [name for name in versions(place) if name != current and f"/{OPT}/{name}/".encode() not in named]
 
@@ -90,7 +88,6 @@ def remove(path):
 
 
 def install(host, source):
-    """Copy the version `source` to the node."""
     name, place = os.path.basename(source), os.path.join(host, OPT)
     with alone(place):
         for left in glob.glob(os.path.join(glob.escape(place), "*.new")):
@@ -111,7 +108,6 @@ def install(host, source):
 
 
 def specifications(host):
-    """Every CDI file of the plugin, with its kind."""
     for directory in CDI:
         for path in sorted(glob.glob(os.path.join(glob.escape(os.path.join(host, directory)), "*.json"))):
             try:
@@ -124,7 +120,6 @@ def specifications(host):
 
 
 def answers(path):
-    """Whether somebody listens on a socket."""
     with socket.socket(socket.AF_UNIX) as client:
         try:
             client.connect(path)
@@ -141,7 +136,6 @@ def serves(kubelet, driver, instance):
 
 
 def sockets(kubelet, driver):
-    """The paths of the plugin's sockets and directories of them."""
     for pattern in SOCKETS:
         yield from glob.glob(os.path.join(glob.escape(kubelet), pattern.format(driver)))
 
@@ -161,7 +155,6 @@ def is_used(run):
 
 
 def uninstall(host, driver):
-    """Remove everything of nvc's plugin from the node."""
     found = list(specifications(host))
     claims = [path.removeprefix(host) for path, kind in found if kind in CLAIMS]
     if claims:

@@ -52,7 +52,6 @@ def say(text):
 
 
 def setting(*names, default=""):
-    """The first of these variables that has a value."""
     return next((os.environ[name] for name in names if os.environ.get(name)), default)
 
 
@@ -65,8 +64,6 @@ def flag(*names, default):
 
 
 class Settings:
-    """What the variables of the DaemonSet say."""
-
     def __init__(self):
         self.root = setting("TOOLKIT_INSTALL_DIR", "ROOT", default="/usr/local/nvidia")
         self.toolkit = f"{self.root}/toolkit"
@@ -325,7 +322,6 @@ def server(engine):
 
 
 def sender(path, greeting):
-    """The process id of who answers at a socket."""
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(SECONDS)
         client.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -336,7 +332,6 @@ def sender(path, greeting):
 
 
 def restart(settings):
-    """Have the engine read its files."""
     if settings.restart == "systemd":
         call("systemctl", "restart", settings.engine)
     elif settings.restart == "signal":

@@ -41,7 +41,6 @@ class MigCapabilities:
         return tuple(sorted(minor for name, minor in parse_minors(block).items() if name.startswith(start)))
 
     def of_global(self, name: str) -> DeviceNode | None:
-        """The node of mig/config or mig/monitor."""
         return self._node(name, f"{CAPABILITIES}/mig/{name}")
 
     def access(

@@ -133,7 +133,6 @@ class _Search:
                 any(self.consider(name, f"{directory}/{self.file(name)}") for directory in directories)
 
     def file(self, name: str) -> str:
-        """What the file of a library with a row is called."""
         return f"{name}.so.{ROWS[name].abi}" if ROWS[name].abi else name + self.suffix
 
     def others(self, directory: str, known: list[Library]) -> list[Library]:

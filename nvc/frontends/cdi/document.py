@@ -315,7 +315,6 @@ def _merge_hook(hooks: list[dict[str, Any]], hook: dict[str, Any]) -> None:
 
 
 def _steps_of(args: list[str]) -> list[list[str]]:
-    """The program, then each step with its arguments."""
     steps: list[list[str]] = []
     for word in args:
         if word.startswith("--"):

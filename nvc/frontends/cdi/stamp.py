@@ -25,7 +25,6 @@ class Stamp(Value):
     root: str  # the driver root
 
     def text(self) -> str:
-        """The value of the hooks' variable."""
         return f"{self.driver},{self.key},{self.root}"
 
 

@@ -236,7 +236,6 @@ def merge(base: str, one: str, other: str) -> str | None:
 
 
 def _missing_directories(path: str) -> list[str]:
-    """The directories that have to be made, outermost first."""
     missing: list[str] = []
     directory = os.path.dirname(path)
     while not os.path.isdir(directory):

@@ -81,7 +81,6 @@ class Wire:
                 self._parts[connection] += body
 
     def _taken(self, connection: int, data: bytearray) -> Message | None:
-        """The first message of a connection, if all of it is there."""
         if len(data) < _HEAD.size:
             return None
         length, stream, kind, _ = _HEAD.unpack_from(data)

@@ -24,7 +24,6 @@ class Spec:
 
     @staticmethod
     def _table(table: dict[str, Any], name: str) -> dict[str, Any]:
-        """The object at `name`, made where there is none."""
         if table.get(name) is None:
             table[name] = {}
         if type(table[name]) is not dict:
@@ -33,7 +32,6 @@ class Spec:
 
     @staticmethod
     def _list(table: dict[str, Any], name: str) -> list[Any]:
-        """The array at `name`, made where there is none."""
         if table.get(name) is None:
             table[name] = []
         if type(table[name]) is not list:

@@ -56,7 +56,6 @@ class Api:
         return self._server
 
     def close(self) -> None:
-        """Close the connections that were kept."""
         with self._lock:
             while self._idle:
                 self._idle.pop().close()

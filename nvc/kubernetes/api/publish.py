@@ -61,7 +61,6 @@ class Publisher:
 
     @property
     def running(self) -> bool:
-        """Whether the thread runs."""
         return self._thread.is_alive()
 
     def start(self) -> None:
@@ -75,7 +74,6 @@ class Publisher:
         self._wake.set()
 
     def look(self) -> None:
-        """Compare with what the API server has, soon."""
         self._wake.set()
 
     def stop(self) -> None:

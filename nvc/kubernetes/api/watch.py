@@ -37,7 +37,6 @@ class Backoff:
         self.reset()
 
     def reset(self) -> None:
-        """Begin with the first pause again."""
         self._next = self.first
 
     def pause(self) -> float:
@@ -74,7 +73,6 @@ class Watch:
 
     @property
     def following(self) -> bool:
-        """Whether the API server tells of changes now."""
         return self._stream is not None
 
     def start(self) -> None:

@@ -58,7 +58,6 @@ class Free(Value):
 
     @property
     def text(self) -> str:
-        """For people."""
         return f"{size_text(self.memory)} and {self.cores}% of its time are free"
 
 

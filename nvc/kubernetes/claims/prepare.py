@@ -332,7 +332,6 @@ class Preparer:
                 self.checkpoint.write(allocation.replace(pods=own))
 
     def _is_used(self, allocation: Allocation) -> bool:
-        """Whether processes have what a claim was given."""
         return bool(running(allocation.pods)) or claims.in_use(self.host.kernel, allocation.uid)
 
 

@@ -40,7 +40,6 @@ def shown(value: object) -> str:
 
 
 def _split(name: str, text: str) -> tuple[str, str, str]:
-    """Digits, fraction and suffix."""
     body = text[1:] if text.startswith("+") else text
     end = 0
     while end < len(body) and body[end] in _DIGITS or body[end : end + 1] == ".":

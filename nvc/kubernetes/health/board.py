@@ -30,7 +30,6 @@ class Condition(Value):
 
     @property
     def text(self) -> str:
-        """For people."""
         return "; ".join(problem.text for problem in self.problems) or self.reason
 
 
@@ -70,7 +69,6 @@ class Board:
             self._wake()
 
     def close(self) -> None:
-        """End all streams."""
         with self._changed:
             self._closed = True
             self._wake()

@@ -105,7 +105,6 @@ class Judge:
         self._ecc: dict[str, tuple[int, float]] = {}  # errors, and when there were more than before
 
     def event(self, one: Event, now: float) -> None:
-        """An Xid has come."""
         if one.number not in OF_PROGRAMS:
             self._xids[one.uuid, one.number] = now
 
@@ -164,7 +163,6 @@ class Monitor:
 
     @property
     def running(self) -> bool:
-        """Whether something is monitored."""
         return self._thread.is_alive()
 
     def start(self, libraries: Libraries) -> None:

@@ -73,11 +73,9 @@ class Grants:
 
     @property
     def known(self) -> bool:
-        """Whether kubelet has answered yet."""
         return self._used is not None
 
     def used(self, resource: str) -> set[str]:
-        """The ids of a resource that somebody has."""
         with self._lock:
             granted = {id for name, id in self._granted if name == resource}
             return (self._used or {}).get(resource, set()) | granted
@@ -124,7 +122,6 @@ class Resource:
         self.registered = None
 
     def options(self, *_: object) -> pb.DevicePluginOptions:
-        """What this plugin wants to be asked."""
         return pb.DevicePluginOptions(get_preferred_allocation_available=True)
 
     def devices(self) -> pb.ListAndWatchResponse:
@@ -216,7 +213,6 @@ class DevicePlugin:
         self.board.touch()
 
     def start(self) -> None:
-        """Serve, and register with kubelet when it is there."""
         self._thread.start()
 
     def stop(self) -> None:

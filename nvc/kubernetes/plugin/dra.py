@@ -65,7 +65,6 @@ class Driver:
         })  # fmt: skip
 
     def stop(self) -> None:
-        """End the services."""
         if self._socket is not None:
             self._socket.stop()
 

@@ -79,7 +79,6 @@ class Front:
             return worker.wait()
 
     def _end(self) -> None:
-        """Called by a signal."""
         self._ended = True
 
     def _close(self) -> None:

@@ -35,7 +35,6 @@ class _Calls(grpc.GenericRpcHandler):
         self._ended = False
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes]:
-        """The handler of any method."""
         name = str(details.method)
 
         async def call(data: bytes, context: Any) -> bytes:
@@ -80,7 +79,6 @@ class _Calls(grpc.GenericRpcHandler):
             messages.cancel()
 
     def end_streams(self) -> None:
-        """End what would never end by itself."""
         self._ended = True
         for messages in tuple(self._streams):
             messages.cancel()

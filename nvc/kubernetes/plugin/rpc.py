@@ -183,7 +183,6 @@ class Socket:
         await self._server.start()
 
     def is_there(self) -> bool:
-        """Whether the path still leads to this server."""
         return self._path.is_there()
 
     def stop(self, grace: float = GRACE) -> None:

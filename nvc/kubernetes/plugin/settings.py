@@ -35,7 +35,6 @@ class Settings(Value):
 
     @property
     def places(self) -> Places:
-        """Its sockets."""
         return places_of(
             self.driver_name, self.kubelet_plugins_dir, self.registry_dir, self.state_dir, self.instance
         )

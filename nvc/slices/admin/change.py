@@ -206,7 +206,6 @@ def _others(kernel: Kernel, tenant: SliceStatus, uuid: str) -> tuple[Sharer, ...
 
 
 def _is_timed(wanted: SliceRequest) -> bool:
-    """Whether a change is about the device's time."""
     rows = (row for row in fields_by("set") if row.kind != "size" and row.name not in TEXTS)
     return any(getattr(wanted, row.name) for row in rows)
 

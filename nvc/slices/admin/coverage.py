@@ -22,7 +22,6 @@ class Survey(Value):
 
     @property
     def covered(self) -> bool:
-        """Whether the shim covers everything that was found."""
         return not self.files and not any(report.uncovered for report in self.reports)
 
     def text(self) -> str:
@@ -38,7 +37,6 @@ class Survey(Value):
         return "".join(f"{line}\n" for line in clean)
 
     def document(self) -> dict[str, Any]:
-        """For programs."""
         return {
             "covered": self.covered,
             "processes": [

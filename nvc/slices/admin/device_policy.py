@@ -40,7 +40,6 @@ class SharedDevice(Value):
 
     @property
     def weight(self) -> int:
-        """The sum of the weights of the slices that share the device."""
         return sum(one.weight for one in self.sharers)
 
     @property

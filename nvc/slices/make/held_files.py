@@ -79,6 +79,5 @@ class HeldFiles:
         return ""
 
     def close(self) -> None:
-        """Let go of everything."""
         while self._open:
             os.close(self._open.popitem()[1])

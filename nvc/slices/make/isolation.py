@@ -52,7 +52,6 @@ def take_mig_device(
 
 
 def _need(request: Request) -> int:
-    """Bytes that the device must have."""
     assert request.vgpu is not None
     sizes = [*request.vgpu.memory, *(size for _, size in request.vgpu.memory_at)]
     if len(sizes) > 1:

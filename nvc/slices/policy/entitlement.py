@@ -37,7 +37,6 @@ class Terms(Value):
 
     @property
     def key(self) -> str:
-        """The key of the slice."""
         return self.demand.key
 
     @property

@@ -29,7 +29,6 @@ class Track(Value):
     mean: float
 
     def document(self) -> dict[str, Any]:
-        """For programs."""
         return {
             "key": self.key,
             "name": self.name,
@@ -41,7 +40,6 @@ class Track(Value):
 
     @property
     def series(self) -> Series:
-        """What is drawn of it."""
         return Series(f"{self.name}: {self.mean * 100:.1f}% received", self.points, self.entitlement)
 
 
@@ -92,7 +90,6 @@ class _Tracks:
         self._sums: dict[tuple[str, str], list[int]] = {}  # nanoseconds received and passed
 
     def meet(self, everybody: tuple[SliceStatus, ...]) -> None:
-        """Take in names and entitlements of slices."""
         self._entitled.clear()
         for tenant in everybody:
             for device in tenant.devices:
@@ -113,7 +110,6 @@ class _Tracks:
             sums[1] += passed
 
     def tracks(self) -> tuple[Track, ...]:
-        """The track of each slice on each device that received time."""
         return tuple(
             Track(
                 key,

@@ -29,12 +29,10 @@ class Row(Value):
 
     @property
     def received(self) -> float | None:
-        """The part of the device's time that it had."""
         return self.had.share if self.had else None
 
     @property
     def state(self) -> str:
-        """One word for what it does."""
         return state(self.tenant, self.device, self.had)
 
     @property

@@ -199,8 +199,6 @@ def _processes(rows: list[Row], width: int) -> list[Line]:
 
 
 def _columns(rows: list[Row], picture: Picture, chars: Characters) -> list[Column]:
-    """Every column there is, in their order."""
-
     def text(column: str, right: bool = False) -> Callable[[Row, int], Line]:
         def cell(row: Row, cells: int) -> Line:
             shown = CELLS[column](row, picture.now)

@@ -74,7 +74,6 @@ def _region(
 
 
 def _label(pid: int, names: Mapping[int, str], slices: Mapping[int, str]) -> str:
-    """A process for people."""
     if pid == KERNEL:
         return "driver"
     name = " ".join(part for part in (slices.get(pid, ""), names.get(pid, "")) if part)

@@ -121,7 +121,6 @@ def _readable(base: str) -> list[Entry]:
 
 
 def _is_for(entry: Entry, uid: str) -> bool:
-    """Whether a slice was made for the claim with this UID."""
     return any(one.startswith(f"{uid}-") for one in entry.holds.split())
 
 

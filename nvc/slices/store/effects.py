@@ -54,7 +54,6 @@ def without_effect(
 
 
 def _sharing(known: Snapshot, uuid: str) -> dict[str, tuple[Entry, Demand]]:
-    """The slices of a device, by key."""
     return {
         entry.key: (entry, demand_of(entry, device, bool(device.flags & (PAUSED | DENIED))))
         for entry, limits in known.living

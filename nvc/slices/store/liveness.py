@@ -185,7 +185,6 @@ class _Host:
         return False
 
     def _shows(self, pid: int, entry: Entry, device: int) -> bool:
-        """Whether the process has the slice's quota among its mounts."""
         number = f"{os.major(device)}:{os.minor(device)}".encode()
         return (number, entry.key.encode()) in self._list(pid).quotas
 

@@ -79,7 +79,6 @@ class CpuLimit:
         self._end = time.thread_time_ns() + most
 
     def is_over(self) -> bool:
-        """Whether the thread has used the time up."""
         return time.thread_time_ns() > self._end
 
 

@@ -55,7 +55,6 @@ class Snapshot(Value):
 
     @property
     def living(self) -> tuple[tuple[Entry, tuple[QuotaDevice, ...]], ...]:
-        """The sound slices that live, each with its limits."""
         return tuple((one.entry, one.limits) for one in self.slices if one.life)
 
     @property

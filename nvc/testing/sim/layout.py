@@ -241,7 +241,6 @@ def _check_unused(root: str, directory: str) -> None:
 
 
 def _empty(root: str) -> None:
-    """Removes what is in an opened directory, the marker last."""
     for name in sorted(os.listdir(root), key=lambda name: name == MARKER):
         path = os.path.join(root, name)
         if os.path.isdir(path) and not os.path.islink(path):

@@ -48,7 +48,6 @@ class HookCall(Value):
     options: tuple[tuple[str, str], ...]
 
     def all(self, name: str) -> list[str]:
-        """Every value of an option, in order."""
         return [value for option, value in self.options if option == name]
 
     def last(self, name: str, default: str = "") -> str:
