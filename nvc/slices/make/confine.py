@@ -1,15 +1,10 @@
-"""Confines processes that run foreign code: no rights, no new privileges, an end with their parent.
-
-Uses python-prctl, or the system call where that is not installed: it has no wheels, so a bundle has it for one
-version of Python only.
-"""
+"""Confines processes that run foreign code: no rights, no new privileges, an end with their parent."""
 
 from __future__ import annotations
 
 import os
 import signal
 from collections.abc import Callable
-from typing import Any
 
 from nvc.kernel import process_control
 
@@ -19,27 +14,12 @@ PR_SET_NO_NEW_PRIVS = 38
 NOBODY = 65534
 
 
-def _load() -> Any:
-    try:
-        import prctl  # type: ignore[import-not-found, import-untyped, unused-ignore]
-    except ImportError:
-        return None
-    return prctl
-
-
-#: Loaded now: nothing is to be imported in a process that has changed its root directory.
-PRCTL = _load()
-
-
 def die_with(parent: int) -> None:
     """Have this process killed when its parent ends; end at once if `parent` is no longer its parent.
 
     A change of ids clears this (prctl(2)): call it again after one.
     """
-    if PRCTL is not None:
-        PRCTL.set_pdeathsig(signal.SIGKILL)
-    else:
-        process_control(PR_SET_PDEATHSIG, signal.SIGKILL)
+    process_control(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
@@ -73,7 +53,4 @@ def fork_nobody(work: Callable[[], None], root: str, *close: int) -> int:
 
 def no_new_privileges() -> None:
     """Forbid set-user-id programs to gain rights: one could unmount the shim."""
-    if PRCTL is not None:
-        PRCTL.set_no_new_privs(1)
-    else:
-        process_control(PR_SET_NO_NEW_PRIVS, 1)
+    process_control(PR_SET_NO_NEW_PRIVS, 1)
