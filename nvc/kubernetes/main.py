@@ -20,7 +20,7 @@ from nvc.kubernetes.api.events import Events
 from nvc.kubernetes.api.publish import Publisher
 from nvc.kubernetes.claims import give
 from nvc.kubernetes.claims.claim import Allocation
-from nvc.kubernetes.claims.devices import GPU, Device, devices_of, oversubscribed, tainted
+from nvc.kubernetes.claims.devices import GPU, Device, devices_of, oversubscribed
 from nvc.kubernetes.claims.give import Outlet
 from nvc.kubernetes.claims.holdings import held_by, lacking, uuid_of
 from nvc.kubernetes.claims.prepare import Host, Preparer, held_of
@@ -179,7 +179,8 @@ class Plugin:
             return
         self._say(self._held.hold(facts))
         found = tuple(
-            tainted(device, self.board.of(device.parent or device.uuid)) for device in devices.values()
+            device.replace(problems=self.board.of(device.parent or device.uuid).problems)
+            for device in devices.values()
         )
         before, self._known = self._known, found
         told = {device.name: (device.percent, device.doubt) for device in before}

@@ -17,7 +17,8 @@ from nvc.base.errors import InputError, NvcError
 from nvc.kubernetes.api.access import by_kubeconfig
 from nvc.kubernetes.api.client import Api, Server
 from nvc.kubernetes.api.publish import Publisher
-from nvc.kubernetes.claims.devices import Device, Taint, devices_of
+from nvc.kubernetes.claims.devices import Device, devices_of
+from nvc.kubernetes.health.board import Problem
 
 #: Seconds; nothing here comes about because of the periodic look.
 NEVER = 3600.0
@@ -83,7 +84,7 @@ def until_read(publisher: Publisher, api: ApiServer) -> None:
 
 def devices(effect: str) -> tuple[Device, ...]:
     """The node's, one of them with a taint."""
-    return (DEVICES[0].replace(taints=(Taint("xid", "79", effect),)),)
+    return (DEVICES[0].replace(problems=(Problem("xid", "79", "Xid 79", effect == "NoExecute"),)),)
 
 
 CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {

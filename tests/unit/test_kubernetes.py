@@ -20,10 +20,11 @@ from nvc.kubernetes.api.pool import NAME_MAX, Mark, Owner, changes, foreign, mar
 from nvc.kubernetes.claims import give
 from nvc.kubernetes.claims.checkpoint import Checkpoint, is_uid
 from nvc.kubernetes.claims.claim import Allocation, Consumer, Given, allocation_of
-from nvc.kubernetes.claims.devices import Device, Place, Taint, architecture, devices_of, document, semantic
+from nvc.kubernetes.claims.devices import Device, Place, architecture, devices_of, document, semantic
 from nvc.kubernetes.claims.parameters import merged
 from nvc.kubernetes.claims.quantity import BINARY, DECIMAL, parse_quantity
 from nvc.kubernetes.errors import CheckpointError, ClaimError
+from nvc.kubernetes.health.board import Problem
 from nvc.model.request import SliceRequest, TimeSetting
 from nvc.model.slices.layout import NO_LIMIT
 from nvc.model.slices.policy import POLICIES
@@ -138,8 +139,8 @@ def test_a_pool_is_changed_in_place_or_gets_a_new_generation() -> None:
     assert {one["spec"]["pool"]["resourceSliceCount"] for one in there} == {2}
     assert not changes(OWNER, many(200), there, marks(there))
     # A taint means smaller objects, and so others.
-    taint = Taint("xid", "79", "NoSchedule")
-    tainted = (many(1, taints=(taint,))[0], *many(200)[1:])
+    problem = Problem("xid", "79", "Xid 79")
+    tainted = (many(1, problems=(problem,))[0], *many(200)[1:])
     there = applied(there, tainted)
     assert [len(one["spec"]["devices"]) for one in there] == [64, 64, 64, 8]
     assert {one["spec"]["pool"]["generation"] for one in there} == {2}
@@ -147,7 +148,7 @@ def test_a_pool_is_changed_in_place_or_gets_a_new_generation() -> None:
         {"key": "gpu.nvc.dev/xid", "value": "79", "effect": "NoSchedule"}
     ]
     # One more taint changes one object only.
-    more = (tainted[0], tainted[1].replace(taints=(taint,)), *tainted[2:])
+    more = (tainted[0], tainted[1].replace(problems=(problem,)), *tainted[2:])
     found = changes(OWNER, more, there, marks(there))
     assert (len(found.create), len(found.update), found.delete) == (0, 1, ())
     assert found.update[0]["spec"]["pool"]["generation"] == 2

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.facts import UUID_0, UUID_1
 
 from nvc.kubernetes.health.board import HEALTHY, UNHEALTHY, UNKNOWN, Board, Condition
-from nvc.kubernetes.health.health import UNTIL_RESET, Event, Judge, Round, Seen, parse
+from nvc.kubernetes.health.health import UNTIL_RESET, Judge, Round, Seen, parse
 
 QUIET = 300.0
 WELL = Seen(False, 0, 0, True)
@@ -27,9 +27,9 @@ def kinds(judge: Judge, found: Round, now: float) -> list[tuple[str, str]]:
 
 def test_an_xid_is_over_after_quiet() -> None:
     judge = Judge(QUIET)
-    judge.event(Event(UUID_0, 94), 1000.0)
+    judge.xid(UUID_0, 94, 1000.0)
     assert kinds(judge, round_of(), 1000.0) == [("xid", "94")]
-    judge.event(Event(UUID_0, 94), 1200.0)
+    judge.xid(UUID_0, 94, 1200.0)
     assert kinds(judge, round_of(), 1000.0 + QUIET) == [("xid", "94")]
     assert kinds(judge, round_of(), 1200.0 + QUIET) == []
 
@@ -37,7 +37,7 @@ def test_an_xid_is_over_after_quiet() -> None:
 @pytest.mark.parametrize("number", sorted(UNTIL_RESET))
 def test_an_xid_that_wants_a_reset_is_over_when_the_gpu_was_away(number: int) -> None:
     judge = Judge(QUIET)
-    judge.event(Event(UUID_0, number), 0.0)
+    judge.xid(UUID_0, number, 0.0)
     assert kinds(judge, round_of(), 10 * QUIET) == [("xid", str(number))]
     (lost,) = judge.conditions((UUID_0,), Round({}, {}, {}), 11 * QUIET)[UUID_0].problems
     assert (lost.kind, lost.evict) == ("lost", True)

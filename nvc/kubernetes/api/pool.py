@@ -48,7 +48,7 @@ class Changes(Value):
 
 def parts_of(devices: tuple[Device, ...]) -> list[tuple[Device, ...]]:
     """The devices of each object. The first one is there even without a device: it says that the node has none."""
-    most = MOST_WITH_TAINTS if any(device.taints for device in devices) else MOST
+    most = MOST_WITH_TAINTS if any(device.problems for device in devices) else MOST
     return [devices[at : at + most] for at in range(0, len(devices), most)] or [()]
 
 

@@ -6,16 +6,16 @@ its cores are counted. A claim that asks for no amount gets all of both, and so 
 
 from __future__ import annotations
 
+from typing import Any
+
 from nvc.base.value import Value
 from nvc.kubernetes.claims.quantity import MIB, mib_text
 from nvc.kubernetes.names import CORES, MEMORY
+from nvc.model.facts import Gpu, HostFacts, MigDevice
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
-    from nvc.kubernetes.health.board import Condition
-    from nvc.model.facts import Gpu, HostFacts, MigDevice
+    from nvc.kubernetes.health.board import Problem
 
 ALL_CORES = 100
 STRING_MAX = 64  # characters of an attribute
@@ -38,14 +38,6 @@ class Place(Value):
     pcie_root: str = ""  # pci0000:00
 
 
-class Taint(Value):
-    """Why new pods, or all, are kept from a device."""
-
-    key: str  # without the domain: xid, lost, ecc, remapping
-    value: str
-    effect: str  # NoSchedule or NoExecute
-
-
 class Device(Value):
     """One device of the node."""
 
@@ -58,7 +50,7 @@ class Device(Value):
     bus_id: str  # of the GPU
     numa_node: int = -1
     parent: str = ""  # UUID of the GPU that a MIG device is of
-    taints: tuple[Taint, ...] = ()
+    problems: tuple[Problem, ...] = ()  # of its GPU; each is a taint
     percent: int = 100  # of its memory that slices of it may add up to
     doubt: str = ""  # why that is not what the operator says
 
@@ -123,15 +115,6 @@ def _common(facts: HostFacts, gpu: Gpu, place: Place) -> tuple[tuple[str, str, o
     return tuple(one for one in found if one[2] != "")
 
 
-def tainted(device: Device, condition: Condition) -> Device:
-    """The device with a taint for each problem of its GPU."""
-    taints = tuple(
-        Taint(problem.kind, problem.value, "NoExecute" if problem.evict else "NoSchedule")
-        for problem in condition.problems
-    )
-    return device.replace(taints=taints)
-
-
 def oversubscribed(device: Device, percent: int, doubt: str) -> Device:
     """The device with what the operator says of the sum of its slices, which holds only without a `doubt`."""
     text = f"refused: {doubt.partition(';')[0]}" if doubt else f"{percent}%"
@@ -171,11 +154,11 @@ def document(device: Device) -> dict[str, Any]:
         # Nobody gets more than there is. Who asks for no amount has all cores, and so the device alone.
         "capacity": {MEMORY: _capacity(mib_text(device.room), memory, "1Mi"), CORES: _capacity(cores, cores, "1")},
     }
-    if device.taints:
+    if device.problems:
         found["taints"] = [
-            {"key": f"{TAINT_PREFIX}{taint.key}", "effect": taint.effect}
-            | ({"value": taint.value[:63]} if taint.value else {})
-            for taint in device.taints[:TAINTS_MAX]
+            {"key": f"{TAINT_PREFIX}{one.kind}", "effect": "NoExecute" if one.evict else "NoSchedule"}
+            | ({"value": one.value[:63]} if one.value else {})
+            for one in device.problems[:TAINTS_MAX]
         ]
     return found
 

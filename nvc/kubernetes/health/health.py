@@ -60,15 +60,8 @@ class Round(Value):
     problem: str = ""
 
 
-class Event(Value):
-    """An Xid."""
-
-    uuid: str
-    number: int
-
-
-def parse(lines: list[str]) -> tuple[Round, tuple[Event, ...]]:
-    """What the process that runs the vendor's code has written. Raises ValueError for anything else."""
+def parse(lines: list[str]) -> tuple[Round, tuple[tuple[str, int], ...]]:
+    """What the process that runs the vendor's code has written; Xids with their GPUs. Raises ValueError."""
     gpus, figures, profiles, problem, events = {}, {}, {}, "", []
     for line in lines:
         kind, _, rest = line.partition(" ")
@@ -89,7 +82,7 @@ def parse(lines: list[str]) -> tuple[Round, tuple[Event, ...]]:
         elif kind == "figures" and len(numbers) == 8:
             figures[uuid] = Figures(*numbers)
         elif kind == "xid" and len(numbers) == 1:
-            events.append(Event(uuid, numbers[0]))
+            events.append((uuid, numbers[0]))
         else:
             raise ValueError(f"not understood: {line[:80]}")
     return Round(gpus, figures, profiles, problem), tuple(events)
@@ -104,9 +97,10 @@ class Judge:
         self._xids: dict[tuple[str, int], float] = {}
         self._ecc: dict[str, tuple[int, float]] = {}  # errors, and when there were more than before
 
-    def event(self, one: Event, now: float) -> None:
-        if one.number not in OF_PROGRAMS:
-            self._xids[one.uuid, one.number] = now
+    def xid(self, uuid: str, number: int, now: float) -> None:
+        """An Xid has come."""
+        if number not in OF_PROGRAMS:
+            self._xids[uuid, number] = now
 
     def conditions(self, known: tuple[str, ...], found: Round, now: float) -> dict[str, Condition]:
         """The condition of each GPU that the node is known to have, by UUID."""
@@ -206,9 +200,9 @@ class Monitor:
             found, events = parse(lines)
         except ValueError as error:
             found, events = Round({}, {}, {}, str(error)), ()
-        for event in events:
-            self.xids[event.uuid] = event.number
-            self.judge.event(event, time.monotonic())
+        for uuid, number in events:
+            self.xids[uuid] = number
+            self.judge.xid(uuid, number, time.monotonic())
         before, self.round = (self.answered, self.profiles, self._there), kept or found
         if kept is None:
             self.answered = True

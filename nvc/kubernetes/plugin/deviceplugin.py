@@ -202,11 +202,6 @@ class DevicePlugin:
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="device-plugin", daemon=True)
 
-    @property
-    def running(self) -> bool:
-        """Whether it serves."""
-        return self._thread.is_alive()
-
     def want(self, offer: Offer) -> None:
         """Offer this from now on."""
         self.offer = offer
