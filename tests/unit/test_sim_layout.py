@@ -65,7 +65,8 @@ def test_every_known_library_is_there(tmp_path: os.PathLike[str]) -> None:
         path = os.path.join(libraries(root), f"{library.name}.so.{library.major or VERSION}")
         assert os.path.basename(os.path.realpath(path)) == file_name(library, VERSION)
         with open(path, "rb") as file:
-            tags = ELFFile(file).get_section_by_name(".dynamic").iter_tags("DT_SONAME")
+            (dynamic,) = ELFFile(file).iter_segments("PT_DYNAMIC")
+            tags = dynamic.iter_tags("DT_SONAME")
             assert [tag.soname for tag in tags] == [os.path.basename(path)]
 
 
