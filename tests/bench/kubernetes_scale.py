@@ -29,7 +29,8 @@ from support.facts import facts, gpu  # noqa: E402
 from nvc.kubernetes.api.access import by_kubeconfig  # noqa: E402
 from nvc.kubernetes.api.client import Api  # noqa: E402
 from nvc.kubernetes.api.publish import AGAIN, SLICES, Publisher  # noqa: E402
-from nvc.kubernetes.claims.devices import Device, Taint, devices_of  # noqa: E402
+from nvc.kubernetes.claims.devices import Device, devices_of  # noqa: E402
+from nvc.kubernetes.health.board import Problem  # noqa: E402
 
 FAST = ["--kube-api-qps=5000", "--kube-api-burst=5000"]
 #: What a claim asks of a GPU with 80 GiB.
@@ -168,7 +169,7 @@ def measure(cluster: Cluster, options: argparse.Namespace) -> dict[str, float]:
             Counted.requests / 100 * options.nodes / AGAIN
         )
         first, *rest = publishers[0].devices or ()
-        sick = first.replace(taints=(Taint("xid", "79", "NoExecute"),))
+        sick = first.replace(problems=(Problem("xid", "79", "Xid 79", evict=True),))
         publishers[0].devices = (sick, *rest)
         Counted.requests = 0
         publishers[0].publish()
