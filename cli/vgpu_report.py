@@ -94,7 +94,7 @@ def report_command(
     elif path:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime())
         title = f"Utilization, {looked:g} s until {when}"
-        write_file(path, plot.svg(title, tuple(track.series for track in tracks), looked))
+        write_file(path, plot.svg(title, tracks, looked))
     if looked < seconds:
         ctx.exit(INTERRUPTED)
     if path and not tracks:

@@ -9,7 +9,7 @@ from nvc.discovery import inventory
 from nvc.discovery.devices.proc import proc_files
 from nvc.discovery.devices.sockets import find_ipcs
 from nvc.discovery.host import Host
-from nvc.discovery.key import Look, fingerprint, host_key, looks_of, unchanged
+from nvc.discovery.key import Look, answer, host_key, looks_of
 from nvc.discovery.pack import pack, unpack
 from nvc.kernel import Kernel
 from nvc.model.facts import HostFacts
@@ -91,7 +91,8 @@ def _kept_or_found(
     facts, directories = _long_way(host, options, meanwhile)
     # Something may have changed while NVML was asked: then the facts hold for now, but not for this key.
     if directories is not None and host_key(host, options) == key:
-        kept = (key, fingerprint(host.driver, directories), pack(facts), not warnings)
+        states = tuple((path, answer(host.driver, "d", path)) for path in directories)
+        kept = (key, states, pack(facts), not warnings)
         inventory.store(name, kept, directory)
     return facts, warnings
 
@@ -102,8 +103,8 @@ def _was_complete(kept: Any) -> bool:
 
 def _from_kept(host: Host, options: DriverOptions, key: tuple[Any, ...], kept: Any) -> HostFacts | None:
     try:
-        kept_key, fingerprints, packed, _ = kept
-        if kept_key != key or not unchanged(host.driver, fingerprints):
+        kept_key, states, packed, _ = kept
+        if kept_key != key or any(answer(host.driver, "d", path) != state for path, state in states):
             return None
         ipcs, warnings = find_ipcs(host.driver, options.mps_directory)
         facts = unpack(packed, ipcs, proc_files(host.system))

@@ -149,13 +149,3 @@ def _mig_tree(system: HostRoot) -> Iterator[Look]:
             names = [name for name, _ in system.entries(place) if name.startswith("ci")]
             for path in (f"{place}/access", *(f"{place}/{name}/access" for name in names)):
                 yield "S", "c", path, answer(system, "c", path)
-
-
-def fingerprint(root: HostRoot, directories: tuple[str, ...]) -> tuple[tuple[str, bytes], ...]:
-    """Each of the directories that discovery searched, with its device, inode and mtime."""
-    return tuple((path, answer(root, "d", path)) for path in directories)
-
-
-def unchanged(root: HostRoot, fingerprints: tuple[tuple[str, bytes], ...]) -> bool:
-    """Whether no file was added to or removed from the directories since `fingerprints` was taken."""
-    return all(answer(root, "d", path) == state for path, state in fingerprints)

@@ -17,7 +17,8 @@ from nvc.model.slices.ledger import Budget, LedgerError, parse_budgets
 from nvc.model.slices.policy import POLICIES
 from nvc.slices.policy.utilization import MOST, Reading, Received, reading, received, state
 from nvc.slices.show import history
-from nvc.slices.show.plot import Series, svg
+from nvc.slices.show.history import Track
+from nvc.slices.show.plot import svg
 from nvc.slices.show.tables import plain_top, received_text
 from nvc.slices.store.liveness import LedgerReading
 from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
@@ -141,24 +142,29 @@ def test_any_table_fits(rows: list[tuple[str, str, str]], width: int) -> None:
     )
 
 
+Points = tuple[tuple[float, float], ...]
 POINTS = st.lists(st.tuples(st.floats(0, 100), st.floats(0, MOST)), max_size=20).map(tuple)
+
+
+def track(name: str, points: Points, entitlement: Points) -> Track:
+    return Track("key", name, "GPU-0", points, entitlement, 0.5)
 
 
 @given(
     st.text(max_size=30),
-    st.lists(st.builds(Series, st.text(max_size=30), POINTS, POINTS), max_size=9),
+    st.lists(st.builds(track, st.text(max_size=30), POINTS, POINTS), max_size=9),
     st.floats(0, 1e6),
 )
-def test_any_drawing_is_sound(title: str, series: list[Series], seconds: float) -> None:
-    root = ElementTree.fromstring(svg(title, tuple(series), seconds))
+def test_any_drawing_is_sound(title: str, tracks: list[Track], seconds: float) -> None:
+    root = ElementTree.fromstring(svg(title, tuple(tracks), seconds))
     names = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
-    assert len(names) > len(series)
-    drawn = sum(len(one.points) > 0 for one in series) + sum(len(one.entitlement) > 0 for one in series)
+    assert len(names) > len(tracks)
+    drawn = sum(len(one.points) > 0 for one in tracks) + sum(len(one.entitlement) > 0 for one in tracks)
     assert len(list(root.iter("{http://www.w3.org/2000/svg}polyline"))) == drawn
 
 
 def test_a_drawing_has_what_it_is_of() -> None:
-    one = Series("a <b> & c", ((0.0, 0.0), (1.0, 1.0)), ((0.0, 0.3), (1.0, 0.3)))
+    one = track("a <b> & c", ((0.0, 0.0), (1.0, 1.0)), ((0.0, 0.3), (1.0, 0.3)))
     text = svg("Shares", (one,), 1.0)
     assert "a &lt;b&gt; &amp; c" in text and "100%" in text and "stroke-dasharray" in text
     assert 'points="56.0,372.0 876.0,44.0"' in text

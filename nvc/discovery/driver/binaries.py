@@ -8,6 +8,7 @@ import os
 from nvc.base.errors import DetectionError
 from nvc.base.files import closing
 from nvc.discovery.driver.elf import read_elf
+from nvc.discovery.driver.places import prefixes
 from nvc.discovery.hostroot import HostRoot
 from nvc.model.facts import Binary, identity_of
 
@@ -37,29 +38,19 @@ def find_binaries(
     directory of the driver's libraries.
     """
     directories = search_directories(search_path)
-    sibling = _sibling(library_directory)
+    prefix = next(prefixes(library_directory), "")
     found = []
     warnings = []
     for kind, names in TABLE:
         for name in names:
             binary, wrapper = _find(root, [f"{entry}/{name}" for entry in directories], name, kind, arch)
-            if binary is None and sibling:
-                binary, _ = _find(root, [f"{sibling}/{name}"], name, kind, arch)
+            if binary is None and prefix:
+                binary, _ = _find(root, [f"{prefix}/bin/{name}"], name, kind, arch)
             if binary is not None:
                 found.append(binary)
             elif wrapper:
                 warnings.append(f"binary {wrapper} is left out: a script that names no {name} of the driver")
     return tuple(found), tuple(warnings)
-
-
-def _sibling(library_directory: str) -> str:
-    """/usr/local/nvidia/bin for /usr/local/nvidia/lib64, /usr/bin for /usr/lib/x86_64-linux-gnu."""
-    path = library_directory
-    while path.count("/") > 1:
-        path, name = os.path.split(path)
-        if name in ("lib", "lib64", "lib32"):
-            return path + "/bin"
-    return ""
 
 
 def _find(root: HostRoot, paths: list[str], name: str, kind: str, arch: str) -> tuple[Binary | None, str]:

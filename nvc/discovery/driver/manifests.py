@@ -11,6 +11,7 @@ from nvc.base.fastjson import JsonError, parse
 from nvc.base.files import closing
 from nvc.base.types import Any, Iterator
 from nvc.discovery.driver.modules import DRIVER
+from nvc.discovery.driver.places import prefixes
 from nvc.discovery.hostroot import HostRoot
 from nvc.model.facts import Manifest, identity_of
 
@@ -43,7 +44,7 @@ def find_manifests(
     found: dict[str, Manifest] = {}
     warnings: list[str] = []
     for place, suffix in PLACES:
-        for base in dict.fromkeys((*_BASES, *_share(beside), "")):
+        for base in dict.fromkeys((*_BASES, *(f"{prefix}/share" for prefix in prefixes(beside)), "")):
             if not base and not place.startswith("vulkan/"):  # in the driver root itself, as GKE installs it
                 continue
             for name, _ in root.entries(f"{base}/{place}"):
@@ -56,14 +57,6 @@ def find_manifests(
                     found[target] = manifest.replace(target=target if target != path else "")
     directories = dict.fromkeys(os.path.dirname(manifest.path) for manifest in found.values())
     return tuple(found.values()), tuple(directories), tuple(warnings)
-
-
-def _share(directory: str) -> Iterator[str]:
-    """/run/opengl-driver/share for /run/opengl-driver/lib."""
-    while directory.count("/") > 1:
-        directory, name = os.path.split(directory)
-        if name in ("lib", "lib64"):
-            yield f"{directory}/share"
 
 
 def _target(base: str, place: str) -> str:

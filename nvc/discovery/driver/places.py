@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from nvc.base.types import Iterator
+
 #: Where drivers are found that the loader cache does not know.
 DIRECTORIES = {
     "x86_64": ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/x86_64-linux-gnu/nvidia/current",
@@ -17,3 +19,11 @@ DIRECTORIES = {
 }  # fmt: skip
 #: The 32-bit architecture that a 64-bit one runs as well.
 COMPAT = {"x86_64": "i386", "aarch64": "arm"}
+
+
+def prefixes(directory: str) -> Iterator[str]:
+    """Where a driver with libraries in `directory` may be: /usr for /usr/lib/x86_64-linux-gnu."""
+    while directory.count("/") > 1:
+        directory, _, name = directory.rpartition("/")
+        if name in ("lib", "lib64", "lib32"):
+            yield directory

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from nvc.model.facts import HostFacts, Identity
     from nvc.model.request import Request, SliceRequest
     from nvc.model.selection import Selection
-    from nvc.model.slices.slice import HeldCgroup
 
     T = TypeVar("T")
 
@@ -92,7 +91,11 @@ def build_slice(
     mps, percent = "", 100
     if wanted.isolation == MPS:
         devices, mps, percent = _by_mps(facts, devices, key)
-    isolated = _by_kernel(facts, devices, target) if wanted.isolation == KERNEL else None
+    held = None
+    if wanted.isolation == KERNEL:
+        from nvc.slices.make.kernel_limits import held_cgroup
+
+        held = held_cgroup(facts, devices, target)
     ruled = with_policies(devices)
     server, shared = _shared_server(facts, ruled, wanted, bool(holds))
     return Slice(
@@ -109,7 +112,7 @@ def build_slice(
         mps=shared or mps,
         mps_percent=percent,
         server=server,
-        held=isolated,
+        held=held,
         compat=libraries,
         label=wanted.label if _has_selinux() else "",
         holds=holds,
@@ -126,13 +129,6 @@ def _key_and_ledger(
         if held is not None:
             return held.key, f"{held.directory}/{registry.LEDGER}"
     return registry.key_of(kernel, target), ""
-
-
-def _by_kernel(facts: HostFacts, devices: tuple[SliceDevice, ...], target: Target) -> HeldCgroup:
-    """The container's cgroup, for the driver to limit. Raises what `kernel_limits.held_cgroup` raises."""
-    from nvc.slices.make.kernel_limits import held_cgroup
-
-    return held_cgroup(facts, devices, target)
 
 
 def _shared_server(

@@ -12,7 +12,6 @@ from nvc.kernel.clocks import host_monotonic
 from nvc.model.slices.ledger import Budget
 from nvc.model.slices.quota import QuotaError
 from nvc.slices.policy.utilization import Reading, received
-from nvc.slices.show.plot import Series
 from nvc.slices.store.limits import read_quota
 from nvc.slices.store.liveness import budgets_of
 from nvc.slices.store.status import SliceStatus, statuses, with_enforcement
@@ -37,10 +36,6 @@ class Track(Value):
             "points": [list(point) for point in self.points],
             "entitlement": [list(point) for point in self.entitlement],
         }
-
-    @property
-    def series(self) -> Series:
-        return Series(f"{self.name}: {self.mean * 100:.1f}% received", self.points, self.entitlement)
 
 
 def watch(

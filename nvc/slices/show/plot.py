@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nvc.base.value import Value
+from nvc.slices.show.history import Track
 
 WIDTH, HEIGHT = 900, 420  # of the drawing, in its own units
 LEFT, RIGHT, TOP, BOTTOM = 56, 24, 44, 48
@@ -13,19 +13,11 @@ STEPS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600
 TICKS = 10  # at most, below
 
 
-class Series(Value):
-    """One slice on one device."""
-
-    name: str
-    points: tuple[tuple[float, float], ...]  # seconds since the beginning, part of the time
-    entitlement: tuple[tuple[float, float], ...] = ()  # likewise; drawn with dashes
-
-
-def svg(title: str, series: tuple[Series, ...], seconds: float) -> str:
-    """The drawing of `seconds`, shares from 0 to at least 100 % upwards."""
-    most = max((part for one in series for _, part in one.points), default=0.0)
+def svg(title: str, tracks: tuple[Track, ...], seconds: float) -> str:
+    """The drawing of `seconds`, shares from 0 to at least 100 % upwards; entitlements with dashes."""
+    most = max((part for one in tracks for _, part in one.points), default=0.0)
     top = 1.0 if most <= 1.05 else int(most * 10 + 1) / 10
-    height = HEIGHT + LINE * len(series)
+    height = HEIGHT + LINE * len(tracks)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
         'font-family="sans-serif" font-size="12">',
@@ -49,14 +41,14 @@ def svg(title: str, series: tuple[Series, ...], seconds: float) -> str:
     for tick in range(int(seconds / step + 1e-9) + 1):
         parts.append(_rule(x(tick * step), y(0), x(tick * step), y(0) + 5, "#444"))
         parts.append(_label(x(tick * step), y(0) + 18, f"{tick * step:g} s", "middle"))
-    for number, one in enumerate(series):
+    for number, one in enumerate(tracks):
         colour = COLOURS[number % len(COLOURS)]
         dashes = '" stroke-dasharray="5 4" stroke-opacity="0.7'
         parts.append(_line([(x(a), y(b)) for a, b in one.entitlement], colour + dashes))
         parts.append(_line([(x(a), y(min(b, top))) for a, b in one.points], colour))
         base = HEIGHT + LINE * number
         parts.append(_rule(LEFT, base - 4, LEFT + 24, base - 4, colour, 3))
-        parts.append(_label(LEFT + 32, base, one.name, "start"))
+        parts.append(_label(LEFT + 32, base, f"{one.name}: {one.mean * 100:.1f}% received", "start"))
     return "\n".join([*(part for part in parts if part), "</svg>", ""])
 
 

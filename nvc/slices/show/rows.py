@@ -129,10 +129,6 @@ def policy_text(device: SliceDeviceStatus) -> str:
     return f"{name}, paused" if device.paused else name
 
 
-def _suspended(tenant: SliceStatus) -> str:
-    return f", {tenant.suspension.state}" if tenant.suspension is not None else ""
-
-
 def limit_text(device: SliceDeviceStatus, size: Callable[[int], str] = short_size) -> str:
     """The limit for people; short in tables."""
     return "none" if device.limit == NO_LIMIT else size(device.limit)
@@ -190,7 +186,8 @@ CELLS: dict[str, Callable[[Row, float], str]] = {
     "USE": lambda row, _: use_text(row.tenant, row.device),
     "CORES": lambda row, _: f"{row.device.cores}%" if row.device.cores else "-",
     "WEIGHT": lambda row, _: str(row.device.weight),
-    "POLICY": lambda row, _: policy_text(row.device) + _suspended(row.tenant),
+    "POLICY": lambda row, _: policy_text(row.device)
+    + (f", {row.tenant.suspension.state}" if row.tenant.suspension is not None else ""),
     "PROCESSES": lambda row, _: processes_text(row.tenant),
     "AGE": lambda row, now: age_text(now - row.tenant.entry.created),
     "CONTAINER": lambda row, _: row.tenant.origin,
