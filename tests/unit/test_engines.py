@@ -193,11 +193,11 @@ def test_hooks_d(etc: str) -> None:
     """What is written is the template that packages install."""
     with open(f"{REPO}/packaging/hooks.d/nvc.json", encoding="utf-8") as template:
         text = template.read()
-    assert hooksd.edit(wanted(hook_dir=etc)).content == text
+    assert hooksd.edits(wanted(hook_dir=etc), "", (), [etc])[0].content == text
     document = json.loads(text)
     assert document["version"] == "1.0.0" and document["stages"] == ["prestart"] and document["hook"]["env"]
     with pytest.raises(EngineError, match="a hook is not a runtime"):
-        hooksd.edit(wanted(hook_dir=etc, default=True))
+        hooksd.edits(wanted(hook_dir=etc, default=True), "", (), [])
 
 
 def test_podman(etc: str) -> None:

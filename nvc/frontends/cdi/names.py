@@ -52,8 +52,3 @@ def kind_problem(kind: str) -> str:
         return f"has a vendor that {problem}"
     problem = class_problem(name)
     return f"has a class that {problem}" if problem else ""
-
-
-def begins_with_letter(name: str) -> bool:
-    """Whether a device name is one that versions before 0.5.0 accept."""
-    return bool(name) and name[0] in _LETTERS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nvc.base.errors import InputError
-from nvc.frontends.cdi.versions import lowest_version, newest
+from nvc.frontends.cdi.versions import lowest_version, order
 
 #: Options of hooks whose value is a path in the container, and those with a path of the host.
 _CONTAINER_ARGUMENTS = ("--folder", "--path", "--cuda-compat-container-root")
@@ -28,7 +28,7 @@ def transform_root(document: dict[str, Any], old: str, new: str, relative_to: st
     result["devices"] = [
         {**device, "containerEdits": move.edits(device["containerEdits"])} for device in document["devices"]
     ]
-    result["cdiVersion"] = newest(document["cdiVersion"], lowest_version(result))
+    result["cdiVersion"] = max(document["cdiVersion"], lowest_version(result), key=order)
     return result
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from nvc.frontends.cdi.names import begins_with_letter
-
 #: Every released version, oldest first. 0.8.0 and 1.0.0 brought nothing that a document shows.
 KNOWN = ("0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0")
 #: The first with a tag, and the oldest that is ever written.
@@ -21,11 +19,6 @@ def order(version: str) -> int:
     """The place of a version in KNOWN, -1 for an unknown one. A leading `v` does not count."""
     version = version[1:] if version.startswith("v") else version
     return KNOWN.index(version) if version in KNOWN else -1
-
-
-def newest(one: str, other: str) -> str:
-    """The newer of two known versions."""
-    return one if order(one) >= order(other) else other
 
 
 def lowest_version(document: dict[str, Any]) -> str:
@@ -43,7 +36,7 @@ def _needs(document: dict[str, Any]) -> Iterator[str]:
     for device in document.get("devices") or ():
         if device.get("annotations"):
             yield "0.6.0"
-        if not begins_with_letter(device.get("name", "")):
+        if not device.get("name", "")[:1].isalpha():  # else it begins with a digit
             yield "0.5.0"
         yield from _edits_need(device.get("containerEdits") or {})
 

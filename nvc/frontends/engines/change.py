@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import stat
 from types import ModuleType
@@ -117,7 +118,7 @@ def configure(edit: FileEdit) -> Change:
     if after == (before or b""):
         return Change(path, before, before)
     record["text"] = text
-    return Change(path, before, after, backup, undo.dump(record))
+    return Change(path, before, after, backup, f"{json.dumps(record, indent=1)}\n".encode())
 
 
 def remove(path: str, form: str) -> Change | None:

@@ -31,13 +31,8 @@ def registration(wanted: Wanted) -> Registration:
     if wanted.cdi:
         advice.append("CRI-O has CDI always on: `nvc-cli cdi generate` writes what it reads")
     if wanted.hook_dir:
-        edits = [hooksd.edit(wanted)]
-        known = _last(documents, "hooks_dir")
-        known = list(known) if isinstance(known, list) else list(hooksd.BUILT_IN)
-        if wanted.hook_dir not in known:
-            key = Key(("crio", "runtime", "hooks_dir"), [*known, wanted.hook_dir])
-            edits.append(FileEdit(path, "toml", (key,)))
-        return Registration(tuple(edits), tuple(advice))
+        keys = ("crio", "runtime", "hooks_dir")
+        return Registration(hooksd.edits(wanted, path, keys, _last(documents, keys[-1])), tuple(advice))
     for file, document in documents:
         there = value_at(document, ("crio", "runtime", "runtimes", name, "runtime_path"))
         link.refuse_foreign(file, f"crio.runtime.runtimes.{name}", there)
@@ -47,12 +42,11 @@ def registration(wanted: Wanted) -> Registration:
         value = _last(documents, "runtimes", base, copied)
         if value:
             table[copied] = value
-    keys = [Key(("crio", "runtime", "runtimes", name), table)] if base != name else []
+    made = Key(("crio", "runtime", "runtimes", name), table)
     if base == name:  # registered before, as the default: what was copied then stays
-        keys.append(Key(("crio", "runtime", "runtimes", name, "runtime_path"), wanted.runtime_path))
-    if wanted.default:
-        keys.insert(0, Key(("crio", "runtime", "default_runtime"), name))
-    return Registration((FileEdit(path, "toml", tuple(keys)),), tuple(advice))
+        made = Key((*made.path, "runtime_path"), wanted.runtime_path)
+    default = (Key(("crio", "runtime", "default_runtime"), name),) if wanted.default else ()
+    return Registration((FileEdit(path, "toml", (*default, made)),), tuple(advice))
 
 
 def _documents(path: str) -> list[tuple[str, Any]]:

@@ -6,8 +6,9 @@ A container that asks for no GPU is left alone by the hook. No condition on vari
 from __future__ import annotations
 
 import os
+from typing import Any
 
-from nvc.frontends.engines import EngineError, EngineFiles, FileEdit, Wanted
+from nvc.frontends.engines import EngineError, EngineFiles, FileEdit, Key, Wanted
 
 NAME = "nvc.json"
 #: Read without being named anywhere (containers-common).
@@ -37,10 +38,17 @@ def files(wanted: Wanted, config: str) -> EngineFiles:
     return EngineFiles((*hooks, (wanted.config or config, "toml")))
 
 
-def edit(wanted: Wanted) -> FileEdit:
-    """The file for `wanted.hook_dir`. Raises EngineError."""
+def edits(wanted: Wanted, path: str, keys: tuple[str, ...], there: Any) -> tuple[FileEdit, ...]:
+    """The file for `wanted.hook_dir`; and `keys` of the engine's file `path`, unless `there`, its list, has that.
+
+    Raises EngineError.
+    """
     if wanted.default:
         raise EngineError(
             "--set-as-default", wanted.hook_dir, "a hook is not a runtime", "leave out one of the two options"
         )
-    return FileEdit(path_of(wanted.hook_dir), "json", content=TEXT.format(path=wanted.hook_path))
+    hook = FileEdit(path_of(wanted.hook_dir), "json", content=TEXT.format(path=wanted.hook_path))
+    known = list(there) if isinstance(there, list) else list(BUILT_IN)
+    if wanted.hook_dir in known:
+        return (hook,)
+    return hook, FileEdit(path, "toml", (Key(keys, [*known, wanted.hook_dir]),))

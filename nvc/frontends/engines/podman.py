@@ -18,16 +18,9 @@ def registration(wanted: Wanted) -> Registration:
     if wanted.cdi:
         advice.append("podman has CDI always on: `nvc-cli cdi generate` writes what it reads")
     if wanted.hook_dir:
-        edits = [hooksd.edit(wanted)]
-        if wanted.hook_dir not in hooksd.BUILT_IN:
-            there = value_at(document_of(path, "toml"), ("engine", "hooks_dir"))
-            there = there or value_at(document_of(MAIN, "toml"), ("engine", "hooks_dir"))
-            known = list(there) if isinstance(there, list) else list(hooksd.BUILT_IN)
-            if wanted.hook_dir not in known:
-                edits.append(
-                    FileEdit(path, "toml", (Key(("engine", "hooks_dir"), [*known, wanted.hook_dir]),))
-                )
-        return Registration(tuple(edits), tuple(advice))
+        place = ("engine", "hooks_dir")
+        there = value_at(document_of(path, "toml"), place) or value_at(document_of(MAIN, "toml"), place)
+        return Registration(hooksd.edits(wanted, path, place, there), tuple(advice))
     name = wanted.runtime_name
     keys = [Key(("engine", "runtimes", name), [wanted.runtime_path])]
     for file in (MAIN, path):

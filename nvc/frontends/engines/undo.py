@@ -58,11 +58,6 @@ def load(data: bytes | None, path: str) -> dict[str, Any] | None:
     return dict(record)
 
 
-def dump(record: dict[str, Any]) -> bytes:
-    """The record as it is stored."""
-    return (json.dumps(record, indent=1) + "\n").encode()
-
-
 def begin(path: str, existed: bool, directories: list[str]) -> dict[str, Any]:
     """The record of a file that is about to be changed for the first time."""
     return {

@@ -18,8 +18,8 @@ def parse_mode(text: str) -> int:
     return int(text, 8)
 
 
-def change_modes(kernel: Kernel, rootfs: int, mode: int, paths: list[str]) -> tuple[int, tuple[str, ...]]:
-    """Give each path the mode: the number of changes and warnings. All or none of it.
+def change_modes(kernel: Kernel, rootfs: int, mode: int, paths: list[str]) -> tuple[str, ...]:
+    """Give each path the mode; warnings are returned. All or none of it.
 
     A missing path is a warning: images differ. Raises ContainerError.
     """
@@ -49,7 +49,6 @@ def change_modes(kernel: Kernel, rootfs: int, mode: int, paths: list[str]) -> tu
             done.append((fd, old))
             if old != mode:
                 os.chmod(f"/proc/self/fd/{fd}", mode)
-        changes = sum(old != mode for _, old in done)
     except BaseException as error:
         for fd, old in done:
             try:
@@ -62,4 +61,4 @@ def change_modes(kernel: Kernel, rootfs: int, mode: int, paths: list[str]) -> tu
     finally:
         for fd, _ in done:
             os.close(fd)
-    return changes, tuple(warnings)
+    return tuple(warnings)

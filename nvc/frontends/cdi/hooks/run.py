@@ -55,7 +55,7 @@ def run_steps(call: Call, log: Callable[[str], None]) -> tuple[str, ...]:
                 from nvc.frontends.cdi.hooks.modes import change_modes
 
                 mode, paths = build.modes[step]
-                warnings += change_modes(kernel, target.rootfs, mode, paths)[1]
+                warnings += change_modes(kernel, target.rootfs, mode, paths)
         return warnings
 
 
