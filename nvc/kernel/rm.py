@@ -107,7 +107,7 @@ class SwitchLog:
         if status := client.control(step, subdevice, rm_abi.BIND, asked):
             reason = _REASONS.get(bind.unpack(asked)[-1], "")
             raise RmError(step, client.path, f"{words(status)}{': ' if reason else ''}{reason}")
-        self._get: int = rm_abi.HEADER.unpack_from(self._maps[0])[0]
+        self._get: int = rm_abi.HEADER.unpack(self._maps[0][: rm_abi.HEADER.size])[0]
         if self._get >= self._count:
             raise RmError(step, client.path, strerror(errno.EBADMSG))
 
@@ -115,7 +115,8 @@ class SwitchLog:
         """What happened since the last call, and how many records were lost. Raises RmError."""
         step, client, (header, records) = "read the switch log", self._client, self._maps
         client.ask(step, self._buffer, rm_abi.FLUSH)
-        _, put, dropped = rm_abi.HEADER.unpack_from(header)
+        # A copy: what is unpacked in place is read byte by byte, while the driver writes.
+        _, put, dropped = rm_abi.HEADER.unpack(header[: rm_abi.HEADER.size])
         if put >= self._count:
             raise RmError(step, client.path, strerror(errno.EBADMSG))
         # This lets go of the interpreter's lock, so that no processor reads records before it reads `put`.

@@ -13,7 +13,7 @@ import struct
 from contextlib import suppress
 
 from nvc.base.errors import RmError
-from nvc.kernel import ffi
+from nvc.kernel import address
 
 #: nvstatuscodes.h, what these calls can answer.
 STATUS = {
@@ -97,7 +97,7 @@ BUFFER_IS = struct.Struct("<16xII28xI4xII4x")
 #: behind its header, 1: no details, filter, 1: of all users, why not.
 BIND_IS = struct.Struct("<IIIIB3xI")
 #: class/cl90cd.h, NV_EVENT_BUFFER_HEADER: get, put, and how many records were dropped.
-HEADER = struct.Struct("<II8xQ")
+HEADER = struct.Struct("<II8xQ8x")
 #: NV_EVENT_BUFFER_RECORD_HEADER there, with class/cl90cdfecs.h, NV_EVENT_BUFFER_FECS_RECORD_V2: type, tag,
 #: sequence, context, process, GPU instance, compute instance, time.
 RECORD = struct.Struct("<H6xBxHII2xBBQ")
@@ -118,10 +118,6 @@ def open_control(path: str) -> int:
         return os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
         raise RmError.of("open", path, error) from None
-
-
-def _address(parameters: bytearray) -> int:
-    return int(ffi.cast("uintptr_t", ffi.from_buffer(parameters))) if parameters else 0
 
 
 class Client:
@@ -158,7 +154,7 @@ class Client:
 
     def control(self, step: str, target: int, command: int, parameters: bytearray) -> int:
         """The driver's status; the parameters are as it leaves them."""
-        fields = (self.handle, target, command, 0, _address(parameters), len(parameters), 0)
+        fields = (self.handle, target, command, 0, address(parameters), len(parameters), 0)
         return self.call(step, _CONTROL, _CONTROL_CALL, -1, *fields)[-1]
 
     def ask(self, step: str, target: int, command: int, parameters: bytes = b"") -> bytearray:
@@ -171,7 +167,7 @@ class Client:
     def make(self, step: str, handle: int, kind: int, parameters: bytes = b"", parent: int = 0) -> int:
         """Have the driver make an object, of the client itself if no parent is named; its handle."""
         data = bytearray(parameters)
-        fields = (self.handle, parent or self.handle, handle, kind, _address(data), len(data), 0)
+        fields = (self.handle, parent or self.handle, handle, kind, address(data), len(data), 0)
         return self.call(step, _ALLOC, _ALLOC_CALL, 6, *fields)[2]
 
     def free(self, handle: int) -> None:
