@@ -103,6 +103,11 @@ def checked(result: int, path: str = "") -> int:
     return result
 
 
+def address(data: bytes | bytearray) -> int:
+    """Where the bytes of an object are that lives on; 0 for none."""
+    return int(ffi.cast("uintptr_t", ffi.from_buffer(data))) if data else 0
+
+
 def _text(array: Any) -> str:
     return bytes(ffi.string(array)).decode("utf-8", "replace")
 

@@ -1,21 +1,27 @@
 """Device programs of cgroup v2: bpf(2), as little of it as replacing such a program takes.
 
-Imported by `nvc.apply.cgroup.v2` alone. Every function raises OSError; descriptors are close-on-exec.
+Imported by `nvc.apply.cgroup.v2`, and for the tracer. Every function raises OSError; descriptors are close-on-exec.
 """
 
 from __future__ import annotations
 
 import errno
 import posix
+from _struct import Struct  # `struct` itself costs a container start time
 
-from nvc.base.types import Any, Iterator
+from nvc.base.types import Iterator
 from nvc.base.value import Value
-from nvc.kernel import checked, ffi, lib, strerror
+from nvc.kernel import address, checked, ffi, lib, strerror
 
 # linux/bpf.h
 ALLOW_OVERRIDE = 1
 ALLOW_MULTI = 2
 REPLACE = 4
+_INFO, _LINK_UPDATE, _LINK_OPEN, _LINK_NEXT = 15, 29, 30, 31  # enum bpf_cmd
+_LINK = Struct("<IIII")  # descriptor or id, program or next id, flags, old program
+_ASK_INFO = Struct("<IIQ")  # descriptor, size and address of the answer
+_LINK_INFO = Struct("<I4xI4xQI4x")  # struct bpf_link_info of a cgroup: type, program, cgroup, attach_type
+_OF_CGROUP, _DEVICE = 3, 6  # BPF_LINK_TYPE_CGROUP, BPF_CGROUP_DEVICE
 
 _MOST_PROGRAMS = 4096  # the kernel allows 64 for each cgroup of a path
 _MOST_BYTES = 65536 * 8
@@ -29,6 +35,11 @@ class BpfProgram(Value):
     id: int
     tag: int  # the kernel's hash of the instructions as they were loaded
     instructions: bytes | None
+
+
+def command(number: int, structure: bytearray) -> int:
+    """bpf(2) with its structure, which the kernel may change: a result, or -errno."""
+    return int(lib.nvc_bpf(number, ffi.from_buffer(structure), len(structure)))
 
 
 def attached(cgroup: int, effective: bool = False) -> tuple[tuple[int, ...], int]:
@@ -81,17 +92,17 @@ def load(instructions: bytes) -> int:
     """Load a device program and return its descriptor. A refusal quotes the verifier's last words."""
     result = lib.nvc_bpf_program_load(instructions, len(instructions), ffi.NULL, 0)
     if result < 0:
-        log = ffi.new("char[]", _LOG_BYTES)
-        again = lib.nvc_bpf_program_load(instructions, len(instructions), log, _LOG_BYTES)
+        log = bytearray(_LOG_BYTES)
+        again = lib.nvc_bpf_program_load(instructions, len(instructions), ffi.from_buffer(log), len(log))
         if again >= 0:
             return int(again)
         raise refused(result, log)
     return int(result)
 
 
-def refused(result: int, log: Any, name: str = "") -> OSError:
+def refused(result: int, log: bytearray, name: str = "") -> OSError:
     """The error for a program that was not loaded, with the verifier's last words."""
-    text = ffi.string(log).decode("utf-8", "replace")
+    text = log.partition(b"\0")[0].decode("utf-8", "replace")
     lines = [line for line in text.splitlines() if line and not line.startswith("processed ")]
     words = strerror(-result)
     return OSError(-result, f"{words} ({lines[-1]})" if lines else words, *filter(None, (name,)))
@@ -109,19 +120,19 @@ def replace(cgroup: int, program: int, old: int) -> None:
 
 def links(cgroup_inode: int, program_id: int) -> Iterator[int]:
     """Descriptors, for the caller to close, of the links that hold a device program on a cgroup."""
-    link_id = ffi.new("uint32_t *")
-    info = ffi.new("struct nvc_bpf_link *")
+    position, told = bytearray(_LINK.size), bytearray(_LINK_INFO.size)
     for _ in range(_MOST_LINKS):
-        if lib.nvc_bpf_link_next(link_id) < 0:
+        if command(_LINK_NEXT, position) < 0:
             return
-        link = lib.nvc_bpf_link_open(link_id[0])
-        if link < 0:
-            if link == -errno.ENOENT:
-                continue  # gone in the meantime
-            checked(link)
-        result = lib.nvc_bpf_link_info(link, info)
-        here = info.cgroup == cgroup_inode and info.program == program_id
-        if result == 0 and info.is_cgroup_device and here:
+        _, link_id, _, _ = _LINK.unpack(position)
+        _LINK.pack_into(position, 0, link_id, 0, 0, 0)
+        link = command(_LINK_OPEN, bytearray(position))
+        if link == -errno.ENOENT:
+            continue  # gone in the meantime
+        checked(link)
+        told[:] = bytes(_LINK_INFO.size)
+        result = command(_INFO, bytearray(_ASK_INFO.pack(link, len(told), address(told))))
+        if result == 0 and _LINK_INFO.unpack(told) == (_OF_CGROUP, program_id, cgroup_inode, _DEVICE):
             yield link
         else:
             posix.close(link)
@@ -129,4 +140,4 @@ def links(cgroup_inode: int, program_id: int) -> Iterator[int]:
 
 def update_link(link: int, program: int, old: int) -> None:
     """Exchange the program of a link at once; EPERM when it no longer holds `old`."""
-    checked(lib.nvc_bpf_link_update(link, program, old))
+    checked(command(_LINK_UPDATE, bytearray(_LINK.pack(link, program, REPLACE, old))))

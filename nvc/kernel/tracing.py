@@ -12,10 +12,17 @@ import struct
 
 from nvc.base.types import Any
 from nvc.base.value import Value
-from nvc.kernel import bpf, checked, ffi, lib
+from nvc.kernel import address, bpf, checked, ffi, lib
 
 _LOG_BYTES = 1 << 20
-_LOOKUP, _UPDATE, _DELETE = 1, 2, 3  # linux/bpf.h: enum bpf_cmd
+#: linux/bpf.h: enum bpf_cmd, and parts of union bpf_attr.
+_MAP_CREATE, _LOOKUP, _UPDATE, _DELETE, _DUMP = 0, 1, 2, 3, 24
+_PROG_LOAD, _PIN, _PINNED, _TRACEPOINT = 5, 6, 7, 17
+_SHAPE = struct.Struct("<5I8x15sx")  # of a new map, and its name
+_ENTRY = struct.Struct("<I4xQQ8x")  # map, key, value
+_BATCH = struct.Struct("<QQQQII16x")  # position before and after, keys, values, how many, map
+_PROGRAM = struct.Struct("<IIQQIIQ8x15sx")  # type, instructions, licence, log, name
+_NAMED = struct.Struct("<QI4x")  # name, descriptor
 _RAW_TRACEPOINT = 17  # enum bpf_prog_type
 _INSTRUCTION = 8
 #: src_reg of a 64-bit load whose constant is a map's descriptor (linux/bpf.h: BPF_PSEUDO_MAP_FD).
@@ -82,45 +89,53 @@ class Map:
     @classmethod
     def create(cls, shape: MapShape) -> Map:
         """Make an empty map."""
-        made = lib.nvc_bpf_map_create(
-            shape.type, shape.key_size, shape.value_size, shape.entries, shape.flags, shape.name.encode()
-        )
+        sizes = (shape.type, shape.key_size, shape.value_size, shape.entries, shape.flags)
+        made = bpf.command(_MAP_CREATE, bytearray(_SHAPE.pack(*sizes, shape.name.encode())))
         return cls(checked(made, shape.name), shape)
+
+    def _call(self, number: int, key: bytes, value: bytes | bytearray) -> int:
+        return bpf.command(number, bytearray(_ENTRY.pack(self.fd, address(key), address(value))))
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key, or None."""
-        value = ffi.new("char[]", self.shape.value_size)
-        result = lib.nvc_bpf_map(_LOOKUP, self.fd, key, value)
+        value = bytearray(self.shape.value_size)
+        result = self._call(_LOOKUP, key, value)
         if result == -errno.ENOENT:
             return None
         checked(result, self.shape.name)
-        return bytes(ffi.buffer(value))
+        return bytes(value)
 
     def put(self, key: bytes, value: bytes) -> None:
-        checked(lib.nvc_bpf_map(_UPDATE, self.fd, key, value), self.shape.name)
+        checked(self._call(_UPDATE, key, value), self.shape.name)
 
     def remove(self, key: bytes) -> None:
         """Nothing happens when it is not there."""
-        result = lib.nvc_bpf_map(_DELETE, self.fd, key, ffi.NULL)
+        result = self._call(_DELETE, key, b"")
         if result != -errno.ENOENT:
             checked(result, self.shape.name)
 
     def dump(self) -> list[tuple[bytes, bytes]]:
-        """All entries of a hash map."""
+        """All entries of a hash map. Those that change meanwhile may be missing, or appear twice."""
         shape, room = self.shape, self.shape.entries + 1024
-        keys = ffi.new("char[]", shape.key_size * room)
-        values = ffi.new("char[]", shape.value_size * room)
-        count = checked(
-            lib.nvc_bpf_map_dump(self.fd, keys, shape.key_size, values, shape.value_size, room), shape.name
-        )
-        all_keys, all_values = ffi.buffer(keys), ffi.buffer(values)
         key, value = shape.key_size, shape.value_size
+        keys, values, position, total = bytearray(key * room), bytearray(value * room), bytearray(8), 0
+        all_keys, all_values, next_at = address(keys), address(values), address(position)
+        while total < room:
+            places = (all_keys + total * key, all_values + total * value)
+            asked = bytearray(_BATCH.pack(next_at if total else 0, next_at, *places, room - total, self.fd))
+            result = bpf.command(_DUMP, asked)
+            if result != -errno.ENOENT:
+                checked(result, shape.name)  # ENOSPC: a bucket has more entries than there is room for
+            count = _BATCH.unpack(asked)[4]
+            total += count
+            if result or not count:
+                break
         return [
             (
-                bytes(all_keys[place * key : (place + 1) * key]),
-                bytes(all_values[place * value : (place + 1) * value]),
+                bytes(keys[place * key : (place + 1) * key]),
+                bytes(values[place * value : (place + 1) * value]),
             )
-            for place in range(count)
+            for place in range(total)
         ]
 
 
@@ -152,28 +167,34 @@ def load(program: Program, license_text: str, maps: list[Map]) -> int:
         at = place * _INSTRUCTION
         code[at + 1] = code[at + 1] & 0x0F | _MAP_FD << 4
         struct.pack_into("<i", code, at + 4, maps[index].fd)
-    arguments = (_RAW_TRACEPOINT, program.name.encode(), license_text.encode(), bytes(code), len(code))
-    result = lib.nvc_bpf_load(*arguments, ffi.NULL, 0)
+    name, terms = program.name.encode(), license_text.encode() + b"\0"
+    whole = (_RAW_TRACEPOINT, len(code) // _INSTRUCTION, address(code), address(terms))
+    result = bpf.command(_PROG_LOAD, bytearray(_PROGRAM.pack(*whole, 0, 0, 0, name)))
     if result < 0:
-        log = ffi.new("char[]", _LOG_BYTES)
-        lib.nvc_bpf_load(*arguments, log, _LOG_BYTES)
+        log = bytearray(_LOG_BYTES)
+        bpf.command(_PROG_LOAD, bytearray(_PROGRAM.pack(*whole, 1, len(log), address(log), name)))
         raise bpf.refused(result, log, program.name)
-    return int(result)
+    return result
+
+
+def _named(number: int, name: str, descriptor: int = 0) -> int:
+    at = os.fsencode(name) + b"\0"
+    return checked(bpf.command(number, bytearray(_NAMED.pack(address(at), descriptor))), name)
 
 
 def attach(program: int, tracepoint: str) -> int:
     """A link that holds the program on the raw tracepoint."""
-    return checked(lib.nvc_bpf_tracepoint_open(program, tracepoint.encode()), tracepoint)
+    return _named(_TRACEPOINT, tracepoint, program)
 
 
 def pin(descriptor: int, path: str) -> None:
     """Give a map, program or link a name in a file system bpf, by which it outlives its descriptors."""
-    checked(lib.nvc_bpf_pin(descriptor, os.fsencode(path)), path)
+    _named(_PIN, path, descriptor)
 
 
 def pinned(path: str) -> int:
     """A descriptor of what is pinned there; OSError ENOENT when nothing is."""
-    return checked(lib.nvc_bpf_pinned(os.fsencode(path)), path)
+    return _named(_PINNED, path)
 
 
 def is_bpffs(directory: str) -> bool:

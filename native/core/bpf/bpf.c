@@ -1,6 +1,5 @@
-/* bpf(2) for the device programs of cgroup v2: query, dump, load, replace. */
+/* bpf(2), and what the launcher does with it: query, dump, load and replace device programs of cgroup v2. */
 #include "bpf.h"
-#include "_bpf.h"
 
 #include <errno.h>
 #include <linux/bpf.h>
@@ -11,14 +10,25 @@
 
 _Static_assert(sizeof(struct bpf_insn) == 8, "an instruction has 8 bytes");
 
-int nvc_bpf(int command, union bpf_attr *attr)
+/* The kernel wants zeros in all bytes that a command does not use. */
+#define BPF_ATTR(name)                                                                                      \
+    union bpf_attr name;                                                                                    \
+    memset(&name, 0, sizeof(name))
+#define CALL(command, attr) nvc_bpf(command, &(attr), sizeof(attr))
+
+static uint64_t address(const void *pointer)
+{
+    return (uint64_t)(uintptr_t)pointer;
+}
+
+int nvc_bpf(int command, void *attr, uint32_t size)
 {
     long result;
     int tries = 0;
 
     /* BPF_PROG_LOAD gives EAGAIN when a signal interrupts the verifier. */
     do
-        result = syscall(SYS_bpf, command, attr, sizeof(*attr));
+        result = syscall(SYS_bpf, command, attr, size);
     while (result < 0 && (errno == EINTR || errno == EAGAIN) && ++tries < 8);
     return result < 0 ? -errno : (int)result;
 }
@@ -29,9 +39,9 @@ int nvc_bpf_query(int cgroup, int effective, uint32_t *ids, uint32_t *count, uin
     attr.query.target_fd = (uint32_t)cgroup;
     attr.query.attach_type = BPF_CGROUP_DEVICE;
     attr.query.query_flags = effective ? BPF_F_QUERY_EFFECTIVE : 0;
-    attr.query.prog_ids = nvc_bpf_address(ids);
+    attr.query.prog_ids = address(ids);
     attr.query.prog_cnt = *count;
-    int result = nvc_bpf(BPF_PROG_QUERY, &attr);
+    int result = CALL(BPF_PROG_QUERY, attr);
     *count = attr.query.prog_cnt;
     *attach_flags = attr.query.attach_flags;
     return result;
@@ -41,28 +51,22 @@ int nvc_bpf_program_open(uint32_t id)
 {
     BPF_ATTR(attr);
     attr.prog_id = id;
-    return nvc_bpf(BPF_PROG_GET_FD_BY_ID, &attr);
-}
-
-static int object_info(int object, void *info, uint32_t size)
-{
-    BPF_ATTR(attr);
-    attr.info.bpf_fd = (uint32_t)object;
-    attr.info.info_len = size;
-    attr.info.info = nvc_bpf_address(info);
-    return nvc_bpf(BPF_OBJ_GET_INFO_BY_FD, &attr);
+    return CALL(BPF_PROG_GET_FD_BY_ID, attr);
 }
 
 int nvc_bpf_program_info(int program, struct nvc_bpf_program *info, void *instructions, uint32_t room)
 {
     struct bpf_prog_info reply;
-    int result;
 
     memset(&reply, 0, sizeof(reply));
-    reply.xlated_prog_insns = nvc_bpf_address(instructions);
+    reply.xlated_prog_insns = address(instructions);
     reply.xlated_prog_len = room;
     /* The part that every kernel since 4.15 knows; the rest is of no interest. */
-    result = object_info(program, &reply, offsetof(struct bpf_prog_info, ifindex));
+    BPF_ATTR(attr);
+    attr.info.bpf_fd = (uint32_t)program;
+    attr.info.info_len = offsetof(struct bpf_prog_info, ifindex);
+    attr.info.info = address(&reply);
+    int result = CALL(BPF_OBJ_GET_INFO_BY_FD, attr);
     if (result < 0)
         return result;
     info->id = reply.id;
@@ -73,36 +77,21 @@ int nvc_bpf_program_info(int program, struct nvc_bpf_program *info, void *instru
     return 0;
 }
 
-void nvc_bpf_name(char *to, size_t room, const char *name)
-{
-    size_t length = strnlen(name, room - 1);
-
-    memcpy(to, name, length);
-    to[length] = '\0';
-}
-
-int nvc_bpf_load(uint32_t type, const char *name, const char *license, const void *instructions,
-                 uint32_t size, char *log, uint32_t log_size)
+int nvc_bpf_program_load(const void *instructions, uint32_t size, char *log, uint32_t log_size)
 {
     BPF_ATTR(attr);
-    attr.prog_type = type;
-    attr.insns = nvc_bpf_address(instructions);
+    attr.prog_type = BPF_PROG_TYPE_CGROUP_DEVICE;
+    attr.insns = address(instructions);
     attr.insn_cnt = size / sizeof(struct bpf_insn);
-    attr.license = nvc_bpf_address(license);
-    nvc_bpf_name(attr.prog_name, sizeof(attr.prog_name), name);
+    attr.license = address("Apache-2.0");
+    memcpy(attr.prog_name, "nvc_devices", sizeof("nvc_devices"));
     if (log != NULL && log_size > 0) {
         log[0] = '\0';
-        attr.log_buf = nvc_bpf_address(log);
+        attr.log_buf = address(log);
         attr.log_size = log_size;
         attr.log_level = 1;
     }
-    return nvc_bpf(BPF_PROG_LOAD, &attr);
-}
-
-int nvc_bpf_program_load(const void *instructions, uint32_t size, char *log, uint32_t log_size)
-{
-    return nvc_bpf_load(BPF_PROG_TYPE_CGROUP_DEVICE, "nvc_devices", "Apache-2.0", instructions, size, log,
-                        log_size);
+    return CALL(BPF_PROG_LOAD, attr);
 }
 
 int nvc_bpf_attach(int cgroup, int program, uint32_t flags, int replaced)
@@ -114,49 +103,5 @@ int nvc_bpf_attach(int cgroup, int program, uint32_t flags, int replaced)
     attr.attach_flags = flags;
     if (replaced >= 0)
         attr.replace_bpf_fd = (uint32_t)replaced;
-    return nvc_bpf(BPF_PROG_ATTACH, &attr);
-}
-
-int nvc_bpf_link_next(uint32_t *id)
-{
-    BPF_ATTR(attr);
-    attr.start_id = *id;
-    int result = nvc_bpf(BPF_LINK_GET_NEXT_ID, &attr);
-    *id = attr.next_id;
-    return result;
-}
-
-int nvc_bpf_link_open(uint32_t id)
-{
-    BPF_ATTR(attr);
-    attr.link_id = id;
-    return nvc_bpf(BPF_LINK_GET_FD_BY_ID, &attr);
-}
-
-int nvc_bpf_link_info(int link, struct nvc_bpf_link *info)
-{
-    struct bpf_link_info reply;
-    int result;
-
-    memset(info, 0, sizeof(*info));
-    memset(&reply, 0, sizeof(reply));
-    result = object_info(link, &reply, sizeof(reply));
-    if (result < 0)
-        return result;
-    if (reply.type == BPF_LINK_TYPE_CGROUP && reply.cgroup.attach_type == BPF_CGROUP_DEVICE) {
-        info->is_cgroup_device = 1;
-        info->program = reply.prog_id;
-        info->cgroup = reply.cgroup.cgroup_id;
-    }
-    return 0;
-}
-
-int nvc_bpf_link_update(int link, int program, int old)
-{
-    BPF_ATTR(attr);
-    attr.link_update.link_fd = (uint32_t)link;
-    attr.link_update.new_prog_fd = (uint32_t)program;
-    attr.link_update.flags = BPF_F_REPLACE;
-    attr.link_update.old_prog_fd = (uint32_t)old;
-    return nvc_bpf(BPF_LINK_UPDATE, &attr);
+    return CALL(BPF_PROG_ATTACH, attr);
 }
