@@ -154,6 +154,7 @@ class Daemon:
             return False
         if not self.nvml.ask(now):
             return False
+        self.suspender.note()
         self._guarded(lambda: self.use.before(now))
         self.accountant.before()
         return True

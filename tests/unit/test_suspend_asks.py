@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from nvc.daemon.suspend.asks import Asks, answer
-from nvc.daemon.suspend.room import GPU_SPARE
 from nvc.model.slices import layout, quota
 from nvc.model.slices.ledger import Account, Budget
 
@@ -32,10 +31,10 @@ class Known:
         quota.set_room(self.quota, number, at, answered)
 
 
-def world(asked: int, tentative: tuple[int, ...], truth: int = GIB, used: int = 15 * GIB) -> Any:
+def world(asked: int, tentative: tuple[int, ...], truth: int = GIB) -> Any:
     return SimpleNamespace(
         balances=(SimpleNamespace(key="a", uuid=UUID, limit=8 * GIB, truth=truth),),
-        devices=(SimpleNamespace(uuid=UUID.upper(), memory=16 * GIB, used=used),),
+        devices=(SimpleNamespace(uuid=UUID.upper(), memory=16 * GIB),),
         ledgers=SimpleNamespace(
             budgets=lambda key: (Budget(asked=asked),),
             accounts={"a": tuple(Account(slot, 7, "x", (0,), 0, (each,)) for slot, each in enumerate(tentative))},
@@ -53,7 +52,6 @@ def test_all_that_its_processes_wait_for(known: Any) -> None:
     asks.note([known])
     (ask,) = asks.read().values()
     assert (ask.key, ask.uuid, ask.number, ask.bytes) == ("a", UUID, 2, 3 * GIB)
-    assert ask.lacks == 2 * GIB + GPU_SPARE
     answer({"a": known}, [ask], 5)
     (told,) = quota.read(known.quota)
     assert (told.answered, told.room_until) == (2, 5 + layout.ROOM_FOR)
@@ -71,12 +69,6 @@ def test_who_lies_gets_no_more_than_its_limit(known: Any, truth: int, most: int)
     assert ask.bytes == most
     answer({"a": known}, [ask], time.monotonic_ns())
     assert quota.answered(known.quota, 0) == (1 << 64) - 1
-
-
-def test_room_that_is_there(known: Any) -> None:
-    asks = Asks(world(1, (GIB,), used=14 * GIB))
-    asks.note([known])
-    assert asks.read()["a"].lacks == 0
 
 
 def test_a_ledger_that_cannot_be_read(known: Any) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from nvc.daemon.suspend.room import GPU_SPARE, gpu_refusal, host_refusal, stopped_refusal
+from nvc.daemon.suspend.room import GPU_SPARE, gpu_refusal, host_refusal, needed, stopped_refusal, unclaimed
 from nvc.model.slices.suspension import HOST_SPARE, Saved
 
 GIB = 1 << 30
@@ -37,8 +39,8 @@ def limit(host: Path, group: str, most: int, used: int, cache: int = 0) -> None:
     write(host / f"cgroup/{group}/memory.stat", f"anon 1\ninactive_file {cache}\n")
 
 
-def refused(host: Path) -> str:
-    found = host_refusal((ONE, OTHER), str(host / "proc"), str(host / "cgroup"))
+def refused(host: Path, *leaving: Saved) -> str:
+    found = host_refusal((ONE, OTHER), leaving, str(host / "proc"), str(host / "cgroup"))
     return f"{found.path}: {found.cause}" if found else ""
 
 
@@ -48,6 +50,18 @@ def test_a_host_without_room(host: Path) -> None:
     assert refused(host) == ""
     write(host / "proc/meminfo", f"MemAvailable: {(free >> 10) - 1} kB\n")
     assert "6 GiB are to be kept in the host's memory, which has " in refused(host)
+
+
+def test_two_are_not_granted_the_same_memory_of_the_host(host: Path) -> None:
+    write(host / "proc/meminfo", f"MemAvailable: {(9 * GIB + HOST_SPARE) >> 10} kB\n")
+    write(host / "proc/12/cgroup", "0::/pods/other\n")
+    leaving = Saved(12, 1, "GPU-b", 3 * GIB)
+    assert refused(host, leaving) == ""
+    assert "10 GiB are to be kept in the host's memory" in refused(host, leaving, leaving.replace(bytes=GIB))
+    limit(host, "pods/other", GIB, 0)
+    assert refused(host, leaving) == "", "what has begun to leave is not judged again"
+    limit(host, "pods", 8 * GIB, 0)
+    assert "pods: 9 GiB are to be kept in the memory of this cgroup" in refused(host, leaving)
 
 
 @pytest.mark.parametrize("group", ["pods/web", "pods"])
@@ -85,11 +99,17 @@ def test_processes_that_cannot_answer(host: Path) -> None:
 
 
 def test_a_gpu() -> None:
-    free = {"gpu-a": 6 * GIB + GPU_SPARE}
-    assert gpu_refusal((ONE, OTHER), frozenset(), free) is None
-    found = gpu_refusal((ONE, OTHER), frozenset(), {"gpu-a": free["gpu-a"] - 1})
+    needs = needed((ONE, OTHER))
+    assert needs == {"GPU-a": 6 * GIB + GPU_SPARE}
+    assert gpu_refusal(needs, {"gpu-a": needs["GPU-a"]}) is None
+    found = gpu_refusal(needs, {"gpu-a": needs["GPU-a"] - 1})
     assert found is not None and found.path == "GPU-a" and "6 GiB" not in found.hint
-    assert gpu_refusal((ONE, OTHER), frozenset({11}), {"gpu-a": 4 * GIB + GPU_SPARE}) is None
-    assert gpu_refusal((ONE,), frozenset(), free, (OTHER,)) is None
-    assert gpu_refusal((ONE,), frozenset(), free, (OTHER, OTHER)) is not None
-    assert gpu_refusal((ONE,), frozenset(), {}) is not None
+    assert gpu_refusal(needed((ONE,)), {}) is not None
+
+
+def test_what_is_on_its_way_has_its_room() -> None:
+    """One that comes is not all there yet; one that leaves may come back, if another process cannot leave."""
+    seen: Any = SimpleNamespace(uuid="GPU-A", memory=16 * GIB, used=3 * GIB)
+    users: list[Any] = [SimpleNamespace(pid=10, uuid="GPU-a", used=3 * GIB)]
+    assert unclaimed([seen], users, ()) == {"gpu-a": 13 * GIB}
+    assert unclaimed([seen], users, (ONE, OTHER)) == {"gpu-a": 10 * GIB}

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from nvc.base.value import Value
 from nvc.daemon.audit.accountant import Accountant
 from nvc.daemon.schedule.slice_index import IndexedSlice
-from nvc.daemon.suspend.room import GPU_SPARE
 from nvc.model.slices import quota
 
 
@@ -23,8 +22,7 @@ class Ask(Value):
     uuid: str
     place: int  # of the device in its quota
     number: int  # what the answer is
-    bytes: int = 0
-    lacks: int = 0  # bytes that the device lacks for that; NVML says so
+    bytes: int = 0  # NVML says what it can have
 
 
 class Asks:
@@ -56,9 +54,7 @@ class Asks:
             accounts = self.accountant.ledgers.accounts.get(ask.key, ())
             wanted = sum(one.tentative[ask.place] for one in accounts if len(one.tentative) > ask.place)
             left = min(balance.limit, seen.memory) - max(0, balance.truth)
-            count = max(0, min(wanted, left))
-            free = max(0, seen.memory - seen.used)
-            found.setdefault(ask.key, ask.replace(bytes=count, lacks=max(0, count + GPU_SPARE - free)))
+            found.setdefault(ask.key, ask.replace(bytes=max(0, min(wanted, left))))
         return found
 
 

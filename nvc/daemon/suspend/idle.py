@@ -1,14 +1,17 @@
 """Suspends slices that do nothing for as long as an operator says, and brings them back when they are used.
 
 A slice works while the driver's log gives it time on a device. A suspended one is wanted once a thread of it waits
-in the driver, another one once the driver had no room for an allocation. If there is no room for it, another slice
-makes room: whoever has done nothing for longest, else whoever is there for longest. One that works stays for ten
-times as long as it takes to move the one that is slowest to move, so nine tenths of the time go to work. Of several
-that are wanted, who has waited longest by its weight is served first.
+in the driver, another one once the driver had no room for an allocation. Of several that are wanted, who has waited
+longest by its weight is served first. Free memory is kept for it, and who makes room leaves at once, while others
+leave or come back. On each device one comes back at a time.
+
+Room is made by whoever has done nothing for longest, else by whoever is there for longest. One that works stays for
+ten times as long as it takes to move the one that is slowest to move, so nine tenths of the time go to work.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from nvc.base.value import Value
@@ -31,22 +34,22 @@ class Tenant(Value):
     weight: int
     idle_ns: int  # after which it is to be suspended
     work: int  # time of its devices in all
-    suspended: bool
+    suspended: bool  # or on its way there or back
     wanted: bool = False  # a thread of it waits: for its memory where it is suspended, else for an allocation
-    room: bool = True  # its devices have what it waits for
+    needs: tuple[int, ...] = ()  # bytes of each device for which it waits
     moves: bool = False  # on its way
-    held: tuple[int, ...] = ()  # bytes of each device that it would give back; (): it cannot be suspended
-    place: str = ""  # the device on which it waits for an allocation
-    lacks: int = 0  # bytes that this device lacks for that
+    leaves: bool = False  # and does not come back
+    held: tuple[int, ...] = ()  # bytes of each device that it gives back if it leaves; (): it cannot be suspended
 
     @property
-    def places(self) -> tuple[str, ...]:
-        """The devices on which it waits."""
-        return (self.place,) if self.place else self.devices
+    def wants(self) -> dict[str, int]:
+        """The bytes for which it waits, of those devices on which it does."""
+        return {uuid: count for uuid, count in zip(self.devices, self.needs) if count}
 
-    def held_on(self, uuid: str) -> int:
-        """The bytes of a device that it would give back."""
-        return sum(count for each, count in zip(self.devices, self.held) if each == uuid)
+    @property
+    def gives(self) -> dict[str, int]:
+        """The bytes of each device that it gives back if it leaves."""
+        return dict(zip(self.devices, self.held))
 
 
 class Seen:
@@ -66,34 +69,59 @@ class Seen:
         self.stuck = 0  # when it was last to come back, and did not
 
 
+class Room:
+    """Free bytes of each device, now and once all who leave have left, without what is kept for who waits."""
+
+    def __init__(self, free: Mapping[str, int], moving: Iterable[Tenant]) -> None:
+        self.free = free
+        self.here, self.soon = Counter(free), Counter(free)
+        self.coming = set[str]()  # devices to which somebody comes back
+        self.kept = set[str]()  # slices for which room is
+        for one in moving:
+            if one.leaves:
+                self.soon.update(one.gives)
+            else:
+                self.coming.update(one.devices)
+
+    def keep(self, one: Tenant) -> bool:
+        """Keep what it waits for; whether that is there now."""
+        fits = all(self.here[uuid] >= count for uuid, count in one.wants.items())
+        self.here.subtract(one.wants)
+        self.soon.subtract(one.wants)
+        self.kept.add(one.key)
+        return fits
+
+
 class Idle:
     """What to do next, by what is known of each slice."""
 
     def __init__(self) -> None:
         self.seen: dict[str, Seen] = {}
 
-    def plan(self, tenants: Iterable[Tenant], now: int) -> tuple[tuple[str, str], ...]:
-        """Slices, each with the step that is due for it."""
+    def plan(self, tenants: Iterable[Tenant], free: Mapping[str, int], now: int) -> tuple[tuple[str, str], ...]:
+        """Slices, each with the step that is due for it.
+
+        `free`: bytes of each device, without what slices on their way had there, or are to have.
+        """
         known = {one.key: one for one in tenants}
         self.seen = {key: seen for key, seen in self.seen.items() if key in known}
         for one in known.values():
             self._note(one, now)
-        busy = {uuid for one in known.values() if one.moves for uuid in one.devices}
-        found: list[tuple[str, str]] = []
+        moving = [one for one in known.values() if one.moves]
+        room = Room(free, moving)
+        found: dict[str, str] = {}
         wanted = [one for one in known.values() if one.wanted and not one.moves and not self._stuck(one.key, now)]
         for one in sorted(wanted, key=lambda one: (now - self.seen[one.key].wanted + 1) * one.weight, reverse=True):
-            if busy.isdisjoint(one.places):
-                steps, later = self._serve(one, known, now)
-                found += steps
-                if steps or later:
-                    busy.update(one.places)  # who waits for longer is not overtaken
+            if one.key not in found:
+                self._serve(one, known.values(), room, found, now)
+        busy = {uuid for one in known.values() if one.moves or one.key in found for uuid in one.devices}
         for one in known.values():
             seen = self.seen[one.key]
             idle = not one.suspended and not one.wanted and any(one.held) and now - seen.worked >= one.idle_ns
-            if idle and self._may_try(seen, now) and not one.moves and busy.isdisjoint(one.devices):
-                found.append((one.key, RESTS))
+            if idle and self._may_leave(one, now) and busy.isdisjoint(one.devices):
+                found[one.key] = RESTS
                 busy.update(one.devices)
-        for key, step in found:
+        for key, step in found.items():
             seen = self.seen[key]
             if step == ANSWERED:
                 seen.worked, seen.wanted = now, 0
@@ -103,7 +131,7 @@ class Idle:
                 seen.refused = now  # unless it goes
             else:
                 seen.stuck = now  # unless it comes
-        return tuple(found)
+        return tuple(found.items())
 
     def _note(self, one: Tenant, now: int) -> None:
         seen = self.seen.setdefault(one.key, Seen(one.work, now))
@@ -122,45 +150,55 @@ class Idle:
         elif not seen.wanted:
             seen.wanted = now
 
-    def _serve(self, one: Tenant, known: Mapping[str, Tenant], now: int) -> tuple[list[tuple[str, str]], bool]:
-        """The step for one that waits, and whether somebody can be moved for it later if there is none now."""
-        near = [each for each in known.values() if not set(each.devices).isdisjoint(one.places)]
-        others = [
-            each for each in near
-            if each.key != one.key and not each.suspended and any(map(each.held_on, one.places))
-        ]  # fmt: skip
-        able = [each for each in others if self._may_try(self.seen[each.key], now)]
-        seen = self.seen[one.key]
-        if one.place:
-            if one.room or sum(each.held_on(one.place) for each in able) < one.lacks:
-                return [(one.key, ANSWERED)], False
-            if seen.moved and seen.wanted > seen.moved > now - AGAIN:
-                return [], True
-        elif one.room:
-            return [(one.key, RETURNS)], False
-        leaves = self._leaves(able, near, now)
-        if leaves and one.place:
-            seen.moved = now
-        return leaves, bool(able)
+    def _serve(
+        self, one: Tenant, known: Iterable[Tenant], room: Room, found: dict[str, str], now: int
+    ) -> None:  # fmt: skip
+        """Add the steps for one that waits to `found`, and keep room for it, unless there is never enough."""
+        seen, wants = self.seen[one.key], one.wants
+        near = [each for each in known if not wants.keys().isdisjoint(each.devices)]
+        able = [each for each in near if each.key != one.key and self._may_leave(each, now)]
+        whole = Counter(room.free)
+        for each in (*able, *(each for each in near if each.moves)):
+            whole.update(each.gives)
+        if any(whole[uuid] < count for uuid, count in wants.items()):
+            if not one.suspended:
+                found[one.key] = ANSWERED
+            return
+        fits = room.keep(one)
+        if fits and not one.suspended:
+            found[one.key] = ANSWERED
+        elif fits and room.coming.isdisjoint(one.devices):
+            found[one.key] = RETURNS
+            room.coming.update(one.devices)
+        if fits or seen.moved and seen.wanted > seen.moved > now - AGAIN:
+            return
+        while short := {uuid for uuid in wants if room.soon[uuid] < 0}:
+            free = [each for each in able if each.key not in room.kept and each.key not in found]
+            key = self._victim([each for each in free if any(map(each.gives.get, short))], near, now)
+            if not key:
+                return
+            found[key] = LEAVES
+            room.soon.update(next(each.gives for each in able if each.key == key))
+            seen.moved = 0 if one.suspended else now
 
     def _stuck(self, key: str, now: int) -> bool:
         """Whether it was to come back a moment ago, and did not: its processes may be frozen."""
         return 0 < self.seen[key].stuck > now - AGAIN
 
-    def _leaves(self, others: Iterable[Tenant], near: Iterable[Tenant], now: int) -> list[tuple[str, str]]:
-        """Which of `others` leaves; `near` says how long moving takes."""
+    def _victim(self, able: Iterable[Tenant], near: Iterable[Tenant], now: int) -> str:
+        """Which of these leaves, "": none yet. `near` says how long moving takes."""
         stay = max(STAY_LEAST, STAY * max(self.seen[one.key].out + self.seen[one.key].back for one in near))
-        there = [(self.seen[one.key], one.key) for one in others]
-        able = [
-            (now - seen.worked, now - seen.came, key)
-            for seen, key in there
-            if now - seen.worked >= REST or now - seen.came >= stay
-        ]  # fmt: skip
-        return [(max(able)[2], LEAVES)] if able else []
+        found = [
+            (now - seen.worked, now - seen.came, one.key)
+            for one in able
+            if now - (seen := self.seen[one.key]).worked >= REST or now - seen.came >= stay
+        ]
+        return max(found)[2] if found else ""
 
-    @staticmethod
-    def _may_try(seen: Seen, now: int) -> bool:
-        return not seen.refused or now - seen.refused >= REFUSED
+    def _may_leave(self, one: Tenant, now: int) -> bool:
+        refused = self.seen[one.key].refused
+        is_there = any(one.held) and not one.suspended and not one.moves
+        return is_there and (not refused or now - refused >= REFUSED)
 
     def waited(self, key: str, now: int) -> int:
         """Nanoseconds for which a slice has been wanted."""

@@ -8,10 +8,13 @@ before a process comes back: driver 580 never brings one back that once found no
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from nvc.base.files import lines_of
 from nvc.base.value import Value
+from nvc.daemon.audit.accountant import User
+from nvc.daemon.audit.nvml_client import DeviceSeen
 from nvc.model.slices.sizes import size_text
 from nvc.model.slices.suspension import HOST_SPARE, Saved
 from nvc.slices.store.process_info import ENDED
@@ -31,20 +34,24 @@ class Refusal(Value):
     hint: str
 
 
-def host_refusal(saved: Iterable[Saved], proc: str = "/proc", cgroups: str = "/sys/fs/cgroup") -> Refusal | None:
-    """Why the host has no room for the memory of these processes; None: it has."""
-    needed: dict[int, int] = {}
-    for one in saved:
-        needed[one.pid] = needed.get(one.pid, 0) + one.bytes
-    whole, free = sum(needed.values()), _available(proc)
+def host_refusal(
+    saved: Iterable[Saved], leaving: Iterable[Saved] = (), proc: str = "/proc", cgroups: str = "/sys/fs/cgroup"
+) -> Refusal | None:
+    """Why the host has no room for the memory of these processes, with those that leave already; None: it has."""
+    own, others = Counter[int](), Counter[int]()
+    for pids, each in (own, saved), (others, leaving):
+        for one in each:
+            pids[one.pid] += one.bytes
+    whole, free = own.total() + others.total(), _available(proc)
     if free is not None and free < whole + HOST_SPARE:
         left = f"{size_text(max(0, free))} left, of which {size_text(HOST_SPARE)} stay free"
         cause = f"{size_text(whole)} are to be kept in the host's memory, which has {left}"
         return Refusal(f"{proc}/meminfo", cause, "end or resume others, or have more memory")
-    groups: dict[str, int] = {}
-    for pid, count in needed.items():
-        for path in _groups(pid, proc, cgroups):
-            groups[path] = groups.get(path, 0) + count
+    groups = Counter[str]()
+    for pid, count in own.items():
+        groups.update(dict.fromkeys(_groups(pid, proc, cgroups), count))
+    for pid, count in others.items():
+        groups.update({path: count for path in _groups(pid, proc, cgroups) if path in groups})
     for path, count in sorted(groups.items(), reverse=True):
         room = _left(path)
         if room is not None and room < count:
@@ -67,23 +74,33 @@ def stopped_refusal(pids: Iterable[int], proc: str = "/proc", cgroups: str = "/s
     return None
 
 
-def gpu_refusal(
-    saved: Iterable[Saved], shown: frozenset[int], free: Mapping[str, int], coming: Iterable[Saved] = ()
-) -> Refusal | None:
-    """Why a GPU has no room for the processes that are not `shown` there any more; None: all have.
-
-    `free`: bytes by UUID in lower case; one that is not known has none. `coming`: what others are about to take.
-    """
-    needed: dict[str, int] = {}
+def needed(saved: Iterable[Saved]) -> dict[str, int]:
+    """Bytes of each GPU that have to be free for these to come back, by UUID."""
+    found: dict[str, int] = {}
     for one in saved:
-        if one.pid not in shown:
-            needed[one.uuid] = needed.get(one.uuid, 0) + one.bytes
-    for uuid, count in needed.items():
-        taken = sum(one.bytes for one in coming if one.uuid == uuid)
-        left = max(0, free.get(uuid.lower(), 0) - taken)
-        if left < count + GPU_SPARE:
+        found[one.uuid] = found.get(one.uuid, GPU_SPARE) + one.bytes
+    return found
+
+
+def unclaimed(devices: Iterable[DeviceSeen], users: Iterable[User], moving: Iterable[Saved]) -> Counter[str]:
+    """Bytes of each GPU that are free, by UUID in lower case, without what those on their way have not there yet.
+
+    Nor without what they do not have there any more: if one process of a slice cannot leave, the others come back.
+    """
+    found = Counter({one.uuid.lower(): one.memory - one.used for one in devices})
+    shown = {(one.pid, one.uuid.lower()): max(0, one.used) for one in users}
+    for one in moving:
+        found[one.uuid.lower()] -= max(0, one.bytes - shown.get((one.pid, one.uuid.lower()), 0))
+    return found
+
+
+def gpu_refusal(needs: Mapping[str, int], free: Mapping[str, int]) -> Refusal | None:
+    """Why a GPU has no room; None: all have. `free` by UUID in lower case; one that is not known has none."""
+    for uuid, count in needs.items():
+        left = max(0, free.get(uuid.lower(), 0))
+        if left < count:
             return Refusal(
-                uuid, f"{size_text(count + GPU_SPARE)} have to be free, and {size_text(left)} are",
+                uuid, f"{size_text(count)} have to be free, and {size_text(left)} are",
                 "end or suspend others on this GPU, then try again",
             )  # fmt: skip
     return None

@@ -24,7 +24,7 @@ from nvc.daemon.schedule.slice_index import IndexedSlice, SliceIndex
 from nvc.daemon.suspend import worker
 from nvc.daemon.suspend.calls import IS_FAILED, IS_RUNNING, IS_SUSPENDED, Outcome
 from nvc.daemon.suspend.hooks import Hooks, Processes
-from nvc.daemon.suspend.room import Refusal, gpu_refusal, host_refusal, stopped_refusal
+from nvc.daemon.suspend.room import Refusal, gpu_refusal, host_refusal, needed, stopped_refusal, unclaimed
 from nvc.daemon.suspend.words import failure
 from nvc.kernel import Kernel
 from nvc.model.slices import suspension
@@ -107,6 +107,7 @@ class Suspender:
         self._again: dict[str, int] = {}  # when what hung is brought back
         self._unwritten: set[str] = set()  # slices whose record on disk is not what it should be
         self._unreaped: list[int] = []
+        self._noted: dict[str, Suspension] = {}  # who was on its way when NVML was last asked
 
     def open(self, now: int) -> None:
         """Find what an nvcd before this one left, and bring back what was on its way."""
@@ -160,8 +161,7 @@ class Suspender:
 
     def state_of(self, key: str) -> tuple[str, Refusal | None]:
         """The state of a slice, and why the last question came to nothing."""
-        told = self.told_of.get(key)
-        one = self.records.get(key)
+        told, one = self.told_of.get(key), self.records.get(key)
         if key in self._waiting or key in self.hooks.going:
             leave = self._waiting[key][0] if key in self._waiting else self.hooks.going[key].leave
             state = SUSPENDING if leave else RESUMING
@@ -173,8 +173,7 @@ class Suspender:
         """NVML has told who has what: begin with those who waited for that."""
         for key, (leave, _) in list(self._waiting.items()):
             del self._waiting[key]
-            refusal = self._leave(key, now) if leave else self._return(key, now)
-            if refusal is not None:
+            if (refusal := self._leave(key, now) if leave else self._return(key, now)) is not None:
                 self._stays(key, leave, refusal, now)
 
     def _stays(self, key: str, leave: bool, refusal: Refusal, now: int) -> None:
@@ -239,31 +238,49 @@ class Suspender:
         if not saved:
             return Refusal("", "no process of it uses a GPU, so there is nothing to give back", "")
         pids = sorted({one.pid for one in saved})
-        refusal = stopped_refusal(pids) or host_refusal(saved)
-        if refusal is not None:
+        if (refusal := stopped_refusal(pids) or host_refusal(saved)) is not None:
             return refusal
+        leaving = [each for job in self.jobs.values() if job.leave for each in self.records[job.key].saved]
+        if leaving and host_refusal(saved, leaving) is not None:  # until they have left
+            self._why[key], self._waiting[key] = why, (True, now)
+            return None
         return self._begin(Suspension(key, SUSPENDING, int(time.time()), saved, why=why), True, now)
 
     def moves(self, key: str) -> bool:
-        """Whether a slice is on its way, or about to be."""
-        return key in self.jobs or key in self._waiting or key in self._again or key in self.hooks.going
+        """Whether a slice is on its way, or about to be, or was so when NVML was asked for what it told last."""
+        return any(key in each for each in (self.jobs, self._waiting, self._again, self.hooks.going, self._noted))
 
-    def room_refusal(self, one: Suspension) -> Refusal | None:
-        """Why the GPUs have no room for what a slice had there, by what NVML told last; None: they have."""
-        shown = frozenset(user.pid for user in self.accountant.users)
-        free = {seen.uuid.lower(): seen.memory - seen.used for seen in self.accountant.devices}
-        coming = [
-            each for other, job in self.jobs.items() if not job.leave
-            for each in self.records[other].saved if each.pid not in shown
-        ]  # fmt: skip
-        return gpu_refusal((each for each in one.saved if is_here(each.pid, each.start)), shown, free, coming)
+    def leaves(self, key: str) -> bool:
+        """Whether one that moves does not come back."""
+        before = self._noted[key].state if key in self._noted else ""
+        return SUSPENDING in (before, self.state_of(key)[0])
+
+    def note(self) -> None:
+        """NVML is being asked: what it tells can be of before what ends by then."""
+        self._noted = {}
+        self._noted = self.on_their_way()
+
+    def on_their_way(self) -> dict[str, Suspension]:
+        """The slices whose memory may be anywhere, by what NVML told last."""
+        away = {key: one for key, one in self.records.items() if one.state != SUSPENDED and self.moves(key)}
+        return self._noted | away
+
+    def free(self, own: str = "") -> dict[str, int]:
+        """Bytes of each GPU, by UUID in lower case, that nobody but `own` has or can take back."""
+        others = (each for key, one in self.on_their_way().items() if key != own for each in one.saved)
+        return unclaimed(self.accountant.devices, self.accountant.users, others)
+
+    def needs(self, one: Suspension) -> dict[str, int]:
+        """Bytes that have to be free, by UUID, for a slice to come back."""
+        shown = {user.pid for user in self.accountant.users}
+        return needed(each for each in one.saved if each.pid not in shown and is_here(each.pid, each.start))
 
     def _return(self, key: str, now: int) -> Refusal | None:
         one = self.records[key]
         if not one.saved:
             return Refusal("", one.problem, "end its processes")
         here = [each for each in one.saved if is_here(each.pid, each.start)]
-        refusal = stopped_refusal({each.pid for each in here}) or self.room_refusal(one)
+        refusal = stopped_refusal({each.pid for each in here}) or gpu_refusal(self.needs(one), self.free(key))
         if refusal is None:
             return self._begin(one.replace(state=RESUMING, problem=""), False, now)
         if one.state != SUSPENDED:  # an nvcd before this one was killed on the way
@@ -301,8 +318,7 @@ class Suspender:
         job.due = now + STEP + self.records[job.key].bytes // GIB * SECOND
 
     def _ready(self, job: Job, now: int) -> None:
-        data = received(job.channel, worker.PACKET)
-        if data is None:
+        if (data := received(job.channel, worker.PACKET)) is None:
             return
         step, pid = job.step
         try:
@@ -341,6 +357,7 @@ class Suspender:
         took = ", ".join(f"{each.bytes >> 20} MiB of {each.uuid}" for each in one.saved)
         step = "suspend" if job.leave else "resume"
         self.log(f"{self.slices.whose(job.key)}: {step}: it is {found.state}; {took}")
+        self.look(now)  # somebody may wait for the room
 
     def _refuse(self, key: str, refusal: Refusal, now: int) -> None:
         told = self.told_of.get(key)
@@ -363,8 +380,7 @@ class Suspender:
 
     def _say(self, key: str, suspended: bool) -> None:
         """Tell the slice's shims: they let no call begin that would fault."""
-        known = self.slices.by_key.get(key)
-        if known is not None:
+        if (known := self.slices.by_key.get(key)) is not None:
             known.set_suspended(suspended)
 
     def _forget(self, key: str) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from nvc.daemon.audit.accountant import Accountant
 from nvc.daemon.schedule.slice_index import IndexedSlice, SliceIndex
 from nvc.daemon.suspend.asks import Ask, Asks, answer
 from nvc.daemon.suspend.idle import ANSWERED, RESTS, RETURNS, SECOND, Idle, Tenant
 from nvc.daemon.suspend.observer import QUIET, WANTED, Observer, Subject
+from nvc.daemon.suspend.room import GPU_SPARE
 from nvc.daemon.suspend.suspender import Suspender
 from nvc.daemon.time.timing import Timing
 from nvc.model.slices.isolation import MPS
@@ -33,7 +35,6 @@ class Use:
         self.idle = Idle()
         self.observer = observer
         self.asks = Asks(accountant)
-        self._moving: frozenset[str] = frozenset()  # slices, when NVML was last asked
         self._said: dict[str, str] = {}
         self._told: dict[str, int] = {}  # slices that got no room, and when that was last logged
         self._had: dict[tuple[str, str], tuple[int, int]] = {}  # by UUID and slice: time by the log, and work
@@ -41,7 +42,6 @@ class Use:
     def before(self, now: int) -> None:
         """Note what NVML's next answer is to be seen with. Raises OSError."""
         if self.seconds():
-            self._moving = frozenset(filter(self.suspender.moves, self.slices.by_key))
             self.asks.note(self._subject(now).values())
             self.observer.look(self._observed(now), now)
 
@@ -55,10 +55,11 @@ class Use:
         asks = self.asks.read()
         answered = [ask for ask in asks.values() if not ask.bytes]
         waiting = {key: ask for key, ask in asks.items() if ask.bytes}
-        for key, step in self.idle.plan(tuple(self._tenants(waiting, now)), now):
+        free = self.suspender.free()
+        for key, step in self.idle.plan(tuple(self._tenants(waiting, now)), free, now):
             if step == ANSWERED:
                 answered.append(waiting[key])
-                self._say_of_room(waiting[key], now)
+                self._say_of_room(waiting[key], free, now)
             else:
                 self._move(key, step, now)
         answer(self._subject(now), answered, now)
@@ -74,14 +75,15 @@ class Use:
         waits = 0 if leave else now - self.idle.waited(key, now)
         self.suspender.ask(key, leave, now, waits, IDLE if step == RESTS else ROOM)
 
-    def _say_of_room(self, ask: Ask, now: int) -> None:
+    def _say_of_room(self, ask: Ask, free: Mapping[str, int], now: int) -> None:
         """That an allocation finds room, or none; the latter of a slice once a minute."""
         what = f"{self.slices.whose(ask.key)}: {size_text(ask.bytes)} of {ask.uuid} for an allocation:"
-        if not ask.lacks:
+        lacks = ask.bytes + GPU_SPARE - max(0, free.get(ask.uuid.lower(), 0))
+        if lacks <= 0:
             self.log(f"{what} there is room")
         elif now - self._told.get(ask.key, -MINUTE) >= MINUTE:
             self._told = {key: at for key, at in self._told.items() if now - at < MINUTE} | {ask.key: now}
-            self.log(f"{what} no room, and no slice can be suspended for it: {size_text(ask.lacks)} are missing")
+            self.log(f"{what} no room, and no slice can be suspended for it: {size_text(lacks)} are missing")
 
     def _say(self, uuid: str, cause: str) -> None:
         """Why idle slices of a GPU cannot be told from others; "": they can."""
@@ -129,36 +131,44 @@ class Use:
 
     def _tenants(self, asks: dict[str, Ask], now: int) -> Iterator[Tenant]:
         work = self.count()
-        held: dict[tuple[str, str], int] = {}
+        moving = self.suspender.on_their_way()
+        had = [(one.key, each.uuid, each.bytes) for one in moving.values() for each in one.saved]
         for user in self.accountant.users:
-            place = user.key, user.uuid.lower()
-            held[place] = held.get(place, 0) + (user.used if user.used >= 0 else UNKNOWN)
+            if user.key not in moving:
+                had.append((user.key, user.uuid, user.used if user.used >= 0 else UNKNOWN))
+        held = Counter[tuple[str, str]]()
+        for key, uuid, count in had:
+            held[key, uuid.lower()] += count
         for key, seconds in self.seconds().items():
             known, one = self.slices.by_key[key], self.suspender.records.get(key)
-            uuids = tuple(device.uuid for device in known.devices)
+            uuids = tuple(device.uuid.lower() for device in known.devices)
             ask = asks.get(key)
             suspended = one is not None and one.state == SUSPENDED
-            moves = self.suspender.moves(key) or key in self._moving
+            moves = self.suspender.moves(key)
             # Of one that cannot be looked at nobody would see that it is wanted.
             waits = suspended and not moves and self.observer.answer(key) not in (QUIET, "")
-            able = self._can_be_idle(known, uuids, now)
+            needs = self.suspender.needs(one) if one is not None else {}
+            if ask is not None and one is None:
+                needs = {ask.uuid: ask.bytes + GPU_SPARE}
+            needs = {uuid.lower(): count for uuid, count in needs.items()}
+            able = key in moving or self._can_be_idle(known, now)
             yield Tenant(
                 key, uuids, max(1, *(device.weight for device in known.devices)), seconds * SECOND,
                 work.get(key, 0),
                 suspended=one is not None,
                 wanted=waits or (ask is not None and (suspended or one is None)),
-                room=self.suspender.room_refusal(one) is None if one is not None else ask is None or not ask.lacks,
+                needs=tuple(needs.get(uuid, 0) for uuid in uuids),
                 moves=moves,
-                held=tuple(held.get((key, uuid.lower()), 0) for uuid in uuids) if able else (),
-                place=ask.uuid if ask is not None and one is None else "",
-                lacks=ask.lacks if ask is not None else 0,
+                leaves=moves and self.suspender.leaves(key),
+                held=tuple(held[key, uuid] for uuid in uuids) if able else (),
             )  # fmt: skip
 
-    def _can_be_idle(self, known: IndexedSlice, uuids: tuple[str, ...], now: int) -> bool:
+    def _can_be_idle(self, known: IndexedSlice, now: int) -> bool:
         """Whether it is known when it works, and nothing else stops it or keeps it from being suspended."""
         stopped = any(device.flags & (PAUSED | DENIED) for device in known.devices)
         served = known.entry.isolation == MPS or known.entry.server
-        return not stopped and not served and not any(self.timing.keeper_of(uuid, now) for uuid in uuids)
+        kept = not any(self.timing.keeper_of(device.uuid, now) for device in known.devices)
+        return kept and not stopped and not served
 
     def _observed(self, now: int) -> dict[str, Subject]:
         """The slices of whose threads something has to be known: suspended ones, and those that may be."""
