@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 from support.bundle import Container
-from support.simrm import Served, serve, simrm  # noqa: F401
+from support.simrm import Served, groups, serve, simrm  # noqa: F401
 from support.vgpucap import Worker
 from support.virtual import World, device_time
 
@@ -21,7 +21,6 @@ from nvc.model.request import DriverOptions
 from nvc.slices.make.calibrate import Libraries, libraries_of
 from nvc.testing.sim.layout import STATE
 from nvc.testing.sim.report import report
-from nvc.testing.sim.state import groups
 
 
 def libraries(root: str) -> Libraries:

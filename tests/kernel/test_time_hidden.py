@@ -11,13 +11,12 @@ import pytest
 from support import need, run, until
 from support.builds import kept
 from support.nvcd import Place, ask, eventually
-from support.simrm import Served, serve
+from support.simrm import Served, groups, serve
 from support.tracing import WARN
 from support.vgpucap import Worker
 
 from nvc.daemon.time.timing import BREAKS
 from nvc.testing.sim.layout import STATE
-from nvc.testing.sim.state import groups
 
 pytestmark = [pytest.mark.usefixtures("shim"), pytest.mark.driver(gpus=1)]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from support.nightly import few
-from support.simrm import Served
+from support.simrm import Served, groups
 from support.vgpucap import Worker
 from support.virtual import World, device_time
 
@@ -16,7 +16,6 @@ from nvc.daemon.keeper.plan import DevicePlan, Group, Plan, SlicePlan
 from nvc.kernel import rm
 from nvc.model.slices.policy import MS
 from nvc.testing.sim.layout import STATE
-from nvc.testing.sim.state import groups
 
 UUID = "GPU-any"
 

@@ -16,12 +16,11 @@ from typing import Any
 import pytest
 from support import CLEAN_ENV, REPO, until
 from support.nvcd import Place, ask, eventually
-from support.simrm import Served
+from support.simrm import Served, groups
 from support.vgpucap import Worker
 
 from nvc.daemon.time.meddling import BREAKS
 from nvc.testing.sim.layout import STATE
-from nvc.testing.sim.state import groups
 
 pytestmark = [pytest.mark.usefixtures("shim"), pytest.mark.driver(gpus=1)]
 

@@ -10,12 +10,11 @@ import pytest
 from support import until
 from support.nvcd import Place, eventually
 from support.nvcd_programs import started
-from support.simrm import Served
+from support.simrm import Group, Served, groups
 from support.vgpucap import Worker
 
 from nvc.daemon.keeper.plan import NATIVE_US
 from nvc.testing.sim.layout import STATE
-from nvc.testing.sim.state import Group, groups
 
 #: nvcd sees all programs of the host, so those of other tests, too. Few of them use this GPU.
 GPU = 2 + os.getpid() % 30

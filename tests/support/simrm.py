@@ -15,9 +15,11 @@ import ctypes
 import os
 import subprocess
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import pytest
 
+from nvc.testing.sim import state
 from nvc.testing.sim.layout import RM
 from support import CLEAN_ENV, PATIENCE
 
@@ -26,6 +28,31 @@ from .virtual import World
 
 MNT_DETACH = 2  # umount2(2)
 libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Group(NamedTuple):
+    """A channel group that computes, as the resource manager of tests has it."""
+
+    client: int
+    handle: int
+    pid: int  # as the resource manager sees it
+    slot: int  # of the owner, -1 if it has none
+    partition: int
+    timeslice: int  # microseconds
+    channels: int
+    stopped: int  # of them
+
+
+def groups(path: str) -> list[Group]:
+    """The groups that a resource manager keeps for the processes of a simulated driver with this state."""
+    with open(path, "rb") as file:
+        file.seek(state.GROUPS_AT)
+        data = file.read(state.GROUPS * state.GROUP.size)
+    return [
+        Group(identity >> 32, identity & 0xFFFFFFFF, pid, slot - 1, *rest[:4])
+        for identity, pid, slot, *rest in state.GROUP.iter_unpack(data)
+        if identity
+    ]
 
 
 class Served:

@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from nvc.testing.sim import state
 from nvc.testing.sim.layout import STATE
 
 from . import rmcalls
 from .rmcalls import Client
-from .simrm import Served, serve
+from .simrm import Group, Served, groups, serve
 from .vgpucap import Capped, Worker
 from .virtual import World
 
@@ -32,21 +31,21 @@ class Host:
         self.device = self.client.device()
         self.subdevice = self.client.alloc(self.device, rmcalls.SUBDEVICE, bytes(4))
 
-    def groups(self) -> list[state.Group]:
-        return state.groups(os.path.join(self.slice.root, STATE))
+    def groups(self) -> list[Group]:
+        return groups(os.path.join(self.slice.root, STATE))
 
-    def group(self, pid: int) -> state.Group:
+    def group(self, pid: int) -> Group:
         (found,) = [one for one in self.groups() if one.pid == pid]
         return found
 
     def worker(self, **arguments: object) -> Worker:
         return self.slice.native(seconds=600, warm=0, **arguments)
 
-    def channels(self, group: state.Group) -> list[tuple[int, int]]:
+    def channels(self, group: Group) -> list[tuple[int, int]]:
         """libcuda's handles are one after the other."""
         return [(group.client, group.handle + 1 + i) for i in range(group.channels)]
 
-    def stop(self, group: state.Group, on: bool = True) -> int:
+    def stop(self, group: Group, on: bool = True) -> int:
         return self.client.disable(self.subdevice, self.channels(group), on)
 
     def now(self) -> int:
@@ -61,7 +60,7 @@ class Host:
                 return int(name)
         raise AssertionError("no descriptor")
 
-    def tenants(self, worker: Worker, group: state.Group) -> Client:
+    def tenants(self, worker: Worker, group: Group) -> Client:
         """The tenant's client, by its own descriptor."""
         process = os.pidfd_open(worker.process.pid)
         fd = libc.syscall(PIDFD_GETFD, process, self.descriptor(worker.process.pid), 0)

@@ -33,9 +33,9 @@ _SLOT_SIZE = _SLOT_HEAD.size + USES * _USE.size
 _EXPORTS_AT = _HEADER.size + PARTITIONS * _PARTITION_SIZE
 _SLOTS_AT = _EXPORTS_AT + EXPORTS * _EXPORT.size
 _RM_AT = _SLOTS_AT + SLOTS * _SLOT_SIZE + LIMITS * _LIMIT_SIZE
-_GROUP = struct.Struct(f"<QIIIIIIII{CHANGES}Q")
-_GROUPS_AT = _RM_AT + 16 + 4 * PARTITIONS
-SIZE = _GROUPS_AT + GROUPS * _GROUP.size + REGIONS * 32
+GROUP = struct.Struct(f"<QIIIIIIII{CHANGES}Q")
+GROUPS_AT = _RM_AT + 16 + 4 * PARTITIONS
+SIZE = GROUPS_AT + GROUPS * GROUP.size + REGIONS * 32
 
 _LOCK_SLOTS = 0x1000
 _FLOCK = struct.Struct("hhqqi4x")
@@ -49,19 +49,6 @@ class Usage(Value):
     bytes: int
     managed: int  # bytes of resident managed memory
     busy_ns: int
-
-
-class Group(Value):
-    """A channel group that computes, as the resource manager of tests has it."""
-
-    client: int
-    handle: int
-    pid: int  # as the resource manager sees it
-    slot: int  # of the owner, -1 if it has none
-    partition: int
-    timeslice: int  # microseconds
-    channels: int
-    stopped: int  # of them
 
 
 def empty(pid_namespace: int) -> bytes:
@@ -84,18 +71,6 @@ def usage(path: str) -> list[Usage]:
         return _users(data, fd) if len(data) == SIZE else []
     finally:
         os.close(fd)
-
-
-def groups(path: str) -> list[Group]:
-    """The groups that a resource manager keeps for `usage`'s processes. Raises OSError."""
-    with open(path, "rb") as file:
-        file.seek(_GROUPS_AT)
-        data = file.read(GROUPS * _GROUP.size)
-    return [
-        Group(identity >> 32, identity & 0xFFFFFFFF, pid, slot - 1, *rest[:4])
-        for identity, pid, slot, *rest in _GROUP.iter_unpack(data)
-        if identity
-    ]
 
 
 def _users(data: bytes, fd: int) -> list[Usage]:
