@@ -15,7 +15,7 @@ from nvc.discovery.devices.devfiles import (
     missing_nodes,
     possible_nodes,
 )
-from nvc.discovery.devices.kmods import load_modules, missing_modules
+from nvc.discovery.devices.kmods import load_kmods, missing_modules
 from nvc.discovery.driver.ldcache import CACHE_LIMIT, parse_cache
 from nvc.discovery.host import Host
 from nvc.kernel import LinuxKernel
@@ -147,7 +147,7 @@ def _load_modules(ctx: click.Context, host: Host, options: DriverOptions, dry_ru
             output.note(program_of(ctx), f"would load {module}")
     elif missing:
         _check_root("load kernel modules", missing[0])
-        warnings = load_modules(host, options)
+        warnings = load_kmods(host, options, nodes=False)
         if warnings:
             hint = f"`modprobe -v {missing[0]}`, then `dmesg`, tell why"
             raise InitializationError("load kernel modules", missing[0], "; ".join(warnings), hint)

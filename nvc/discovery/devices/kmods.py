@@ -18,35 +18,27 @@ from nvc.discovery.devices.devfiles import missing_nodes, wanted_nodes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, TypeAlias
+    from typing import Any
 
     from nvc.discovery.host import Host
     from nvc.discovery.hostroot import HostRoot
     from nvc.model.request import DriverOptions
-
-    _Load: TypeAlias = Callable[[Host, DriverOptions, Any], list[str]]
 
 MODULES = ("nvidia", "nvidia-uvm", "nvidia-modeset")
 _NO_DEVICE = "kernel modules are not loaded: no NVIDIA device on the PCI bus"
 _REPORT_LIMIT = 32 << 10
 
 
-def load_kmods(host: Host, options: DriverOptions) -> tuple[str, ...]:
-    """Loads what is not loaded, makes the nodes that are missing. Returns warnings."""
-    return _locked(host, options, _work, _load)
+def load_kmods(host: Host, options: DriverOptions, nodes: bool = True) -> tuple[str, ...]:
+    """Loads what is not loaded, and makes the `nodes` that are missing, one at a time on this host.
 
+    Returns warnings.
+    """
 
-def load_modules(host: Host, options: DriverOptions) -> tuple[str, ...]:
-    """Loads what is not loaded, and makes no nodes. Returns warnings."""
-    return _locked(host, options, lambda host, _: bool(missing_modules(host)), _load_modules)
+    def done() -> bool:
+        return not missing_modules(host) and not (nodes and missing_nodes(host, wanted_nodes(host, options)))
 
-
-def _locked(
-    host: Host, options: DriverOptions, work: Callable[[Host, DriverOptions], bool], load: _Load
-) -> tuple[str, ...]:
-    """Have a child `load` where there is `work`, one at a time on this host."""
-    if not work(host, options):
+    if done():
         return ()
     if os.geteuid() != 0 or in_user_namespace():
         return ("kernel modules are not loaded: it takes root of the host",)
@@ -55,13 +47,7 @@ def _locked(
     except (OSError, NvcError) as error:
         return (f"kernel modules are not loaded: {error}",)
     with closing(lock):
-        if not work(host, options):  # another start did it while we waited
-            return ()
-        return _in_child(host, options, load)
-
-
-def _work(host: Host, options: DriverOptions) -> bool:
-    return bool(missing_modules(host)) or bool(missing_nodes(host, wanted_nodes(host, options)))
+        return () if done() else _in_child(host, options, nodes)  # another start did it while we waited
 
 
 def missing_modules(host: Host) -> tuple[str, ...]:
@@ -81,8 +67,8 @@ def _lock() -> int:
     return fd
 
 
-def _in_child(host: Host, options: DriverOptions, load: _Load) -> tuple[str, ...]:
-    """Runs `load` in a child that dies with us; its warnings, or one about the child itself."""
+def _in_child(host: Host, options: DriverOptions, nodes: bool) -> tuple[str, ...]:
+    """Does the work in a child that dies with us; its warnings, or one about the child itself."""
     try:
         import prctl  # type: ignore[import-not-found, import-untyped, unused-ignore]  # before the fork
     except ImportError:
@@ -100,7 +86,7 @@ def _in_child(host: Host, options: DriverOptions, load: _Load) -> tuple[str, ...
                 prctl.CAP_SYS_MODULE, prctl.CAP_SYS_CHROOT, prctl.CAP_SETPCAP, prctl.CAP_MKNOD,
                 prctl.CAP_CHOWN, prctl.CAP_FOWNER, prctl.CAP_DAC_OVERRIDE,
             )  # fmt: skip
-            warnings = load(host, options, prctl)
+            warnings = _load(host, options, nodes, prctl)
             os.write(send, "\n".join(one_line(text) for text in warnings).encode()[:_REPORT_LIMIT])
             os._exit(0)
         except BaseException as error:
@@ -133,28 +119,21 @@ def _read(fd: int, pid: int, deadline: float) -> bytes:
         report += chunk
 
 
-def _load(host: Host, options: DriverOptions, prctl: Any) -> list[str]:
+def _load(host: Host, options: DriverOptions, nodes: bool, prctl: Any) -> list[str]:
     """The child's work: the modules, then the nodes that they ask for."""
-    warnings = _load_modules(host, options, prctl)
-    if warnings == [_NO_DEVICE]:
-        return warnings
-    for node in missing_nodes(host, wanted_nodes(host, options)):
-        try:
-            node.make(host.devices)
-        except (OSError, NvcError) as error:
-            warnings.append(f"device node {node.path} could not be made: {error}")
-    return warnings
-
-
-def _load_modules(host: Host, _: DriverOptions, prctl: Any) -> list[str]:
     modules = missing_modules(host)
     if modules and not has_nvidia_device(host.system):
         return [_NO_DEVICE]
     for module in modules:
         modprobe(host, module, prctl)
-    return [
-        f"kernel module {module} could not be loaded: see the kernel log" for module in missing_modules(host)
-    ]
+    failed = missing_modules(host)
+    warnings = [f"kernel module {module} could not be loaded: see the kernel log" for module in failed]
+    for node in missing_nodes(host, wanted_nodes(host, options)) if nodes else ():
+        try:
+            node.make(host.devices)
+        except (OSError, NvcError) as error:
+            warnings.append(f"device node {node.path} could not be made: {error}")
+    return warnings
 
 
 def has_nvidia_device(system: HostRoot) -> bool:

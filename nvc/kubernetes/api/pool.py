@@ -91,7 +91,8 @@ def changes(
     names = [name_of(owner, place) for place in range(len(parts))]
     generations = [_generation(slice) for slice in there]
     same = sorted(known) == sorted(names) and len(set(generations)) == 1 and all(
-        _names(known[name]) == [device.name for device in part] for name, part in zip(names, parts)
+        [one["name"] for one in known[name].get("spec", {}).get("devices") or ()] == [one.name for one in part]
+        for name, part in zip(names, parts)
     )  # fmt: skip
     generation = generations[0] if same else max(generations, default=0) + 1
     create, update = [], []
@@ -142,7 +143,3 @@ def _meant(mark: Mark, wanted: dict[str, Any]) -> Mark:
 def _generation(slice: dict[str, Any]) -> int:
     found = slice.get("spec", {}).get("pool", {}).get("generation")
     return found if type(found) is int else 0
-
-
-def _names(slice: dict[str, Any]) -> list[str]:
-    return [device["name"] for device in slice.get("spec", {}).get("devices") or ()]

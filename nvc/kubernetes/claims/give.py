@@ -19,7 +19,7 @@ from nvc.frontends.cdi.hookspec import CHAINING, STEP
 from nvc.frontends.cdi.sliced import Slicing
 from nvc.frontends.cdi.store import CdiError, open_directory, text_of, write_in
 from nvc.kernel import Kernel
-from nvc.kubernetes.claims.claim import Allocation, Given
+from nvc.kubernetes.claims.claim import Allocation
 from nvc.kubernetes.names import CDI_CLASS, CDI_GPU_CLASS, CDI_SIZE_CLASS, CDI_SLICE_CLASS, CDI_VENDOR
 from nvc.model.facts import CAPABILITIES, HostFacts
 from nvc.model.request import DriverOptions, Part, Portion, Request, SliceRequest
@@ -73,10 +73,38 @@ def documents(
     """
     found = {}
     for kind in (CDI_CLASS, CDI_SLICE_CLASS):
-        places = [place for place, one in enumerate(allocation.given) if one.whole == (kind == CDI_CLASS)]
-        if places:
-            found[kind] = _document(kernel, facts, options, outlet, allocation, bounds, places, kind)
+        sliced = kind == CDI_SLICE_CLASS
+        given = {place: one for place, one in enumerate(allocation.given) if one.whole != sliced}
+        if not given:
+            continue
+        uuids = tuple(dict.fromkeys(one.uuid for one in given.values()))
+        wanted = {name for one in given.values() for name in one.capabilities or _DEFAULT}
+        request = Request(devices=uuids, capabilities=tuple(name for name in CAPABILITIES if name in wanted))
+        slicing = None
+        if sliced:
+            parts = tuple((str(place), _part(allocation, place)) for place in given)
+            slicing = Slicing((), shim.current(), any(part.uncounted for _, part in parts), bounds, parts)
+        document = document_of(kernel, facts, request, _options(outlet, kind, sliced), options, slicing)
+        edits = {device["name"]: device["containerEdits"] for device in document["devices"]}
+        document["devices"] = [
+            {
+                "name": f"{allocation.uid}-{place}",
+                "containerEdits": edits[f"{one.uuid}:{place}" if sliced else one.uuid],
+            }
+            for place, one in given.items()
+        ]
+        if sliced and len(given) == 1:
+            _chain(document)
+        found[kind] = document
     return found
+
+
+def _options(outlet: Outlet, kind: str, sliced: bool) -> DocumentOptions:
+    # Variables of a container must not make a slice of a whole device.
+    disabled = () if sliced else (STEP,)
+    return DocumentOptions(
+        outlet.hook_path, CDI_VENDOR, kind, ("uuid",), all_device=False, disabled_hooks=disabled
+    )
 
 
 def hold(kernel: Kernel, facts: HostFacts, allocation: Allocation, bounds: SliceRequest) -> None:
@@ -113,40 +141,6 @@ def _part(allocation: Allocation, place: int) -> Part:
     return Part(one.uuid, one.limit, **one.replace(hold=f"{allocation.uid}-{place}").only(Portion))
 
 
-def _document(
-    kernel: Kernel,
-    facts: HostFacts,
-    options: DriverOptions,
-    outlet: Outlet,
-    allocation: Allocation,
-    bounds: SliceRequest,
-    places: list[int],
-    kind: str,
-) -> dict[str, Any]:
-    given = {place: allocation.given[place] for place in places}
-    sliced = kind == CDI_SLICE_CLASS
-    uuids = tuple(dict.fromkeys(one.uuid for one in given.values()))
-    request = Request(devices=uuids, capabilities=_capabilities(tuple(given.values())))
-    how = DocumentOptions(
-        outlet.hook_path, CDI_VENDOR, kind, ("uuid",), all_device=False,
-        # Variables of a container must not make a slice of a whole device.
-        disabled_hooks=() if sliced else (STEP,),
-    )  # fmt: skip
-    slicing = None
-    if sliced:
-        parts = tuple((str(place), _part(allocation, place)) for place in places)
-        slicing = Slicing((), shim.current(), any(part.uncounted for _, part in parts), bounds, parts)
-    document = document_of(kernel, facts, request, how, options, slicing)
-    edits = {device["name"]: device["containerEdits"] for device in document["devices"]}
-    named = {place: edits[f"{one.uuid}:{place}" if sliced else one.uuid] for place, one in given.items()}
-    document["devices"] = [
-        {"name": f"{allocation.uid}-{place}", "containerEdits": own} for place, own in named.items()
-    ]
-    if sliced and len(places) == 1:
-        _chain(document)
-    return document
-
-
 def _chain(document: dict[str, Any]) -> None:
     """Have the hook of a document's only device do what that of all devices does: each process costs a start."""
     common, own = document["containerEdits"], document["devices"][0]["containerEdits"]
@@ -154,12 +148,6 @@ def _chain(document: dict[str, Any]) -> None:
     if len(hooks) == 1 and hooks[0]["args"][0] == CHAINING:
         for one in common.pop("hooks", ()):
             hooks[0]["args"] += one["args"][1:]
-
-
-def _capabilities(given: tuple[Given, ...]) -> tuple[str, ...]:
-    """What containers get of the driver: all that any of the devices was asked for."""
-    wanted = {name for one in given for name in one.capabilities or _DEFAULT}
-    return tuple(name for name in CAPABILITIES if name in wanted)
 
 
 def size_name(uuid: str, size: str) -> str:
@@ -181,10 +169,7 @@ def write_node(
             if kind == CDI_SIZE_CLASS and parts is None:
                 _remove(fd, name)
                 continue
-            disabled = (STEP,) if parts is None else ()
-            how = DocumentOptions(
-                outlet.hook_path, CDI_VENDOR, kind, ("uuid",), all_device=False, disabled_hooks=disabled
-            )
+            how = _options(outlet, kind, parts is not None)
             document = document_of(kernel, facts, request, how, options, parts)
             data = text_of(document, "json").encode("utf-8", "surrogateescape")
             write_in(fd, name, data, f"{outlet.directory}/{name}")

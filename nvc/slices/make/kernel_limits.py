@@ -88,10 +88,12 @@ def held_processes(
         cause = "no such process"
         raise ContainerError(STEP, f"pid {pids[0]}" if pids else "", cause, "start it again if it has ended")
     library = library_of(facts)
-    return tuple(
-        HeldCgroup(path, leaf.inode, library, _told(limits, {} if place else reserved), path == known)
-        for place, (path, leaf) in enumerate(found.items())
-    )
+    told: list[HeldCgroup] = []
+    for path, leaf in found.items():
+        soft = {} if told else reserved
+        hard = tuple(MemoryLimit(uuid, soft.get(uuid, 0), max(limit, LEAST)) for uuid, limit in limits.items())
+        told.append(HeldCgroup(path, leaf.inode, library, hard, path == known))
+    return tuple(told)
 
 
 def cgroup_with_id(pid: int, container: str) -> str:
@@ -102,12 +104,6 @@ def cgroup_with_id(pid: int, container: str) -> str:
     with closing(os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as proc:
         path = named_after(container, directory_of(proc))
     return f"{os.stat(path).st_ino} {path}" if path else ""
-
-
-def _told(limits: dict[str, int], reserved: dict[str, int]) -> tuple[MemoryLimit, ...]:
-    return tuple(
-        MemoryLimit(uuid, reserved.get(uuid, 0), max(limit, LEAST)) for uuid, limit in limits.items()
-    )
 
 
 def _has_ended(proc: int) -> bool:

@@ -82,14 +82,7 @@ def container_document(container: ContainerName) -> dict[str, str | None] | None
     """A container as its engine knows it, for programs; None where nothing is known of it."""
     if not container.id:
         return None
-    return {
-        "engine": container.engine or None,
-        "id": container.id,
-        "name": container.name or None,
-        "pod": container.pod or None,
-        "namespace": container.namespace or None,
-        "realm": container.realm or None,
-    }
+    return {name: text or None for name, text in zip(container._fields, container)}
 
 
 def _time(device: SliceDeviceStatus) -> dict[str, Any] | None:
