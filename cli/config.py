@@ -10,7 +10,7 @@ import click
 
 from nvc.base.columns import fitted
 from nvc.base.errors import one_line
-from nvc.frontends.engines import change, place, tomltext
+from nvc.frontends.engines.files import change, place, tomltext
 from nvc.request.config import PATHS, ConfigError, check_file
 from nvc.request.config.file import examine, refusal, written
 from nvc.request.config.origins import DEFAULT, Setting, settings, split

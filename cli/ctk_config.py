@@ -7,7 +7,7 @@ import os
 import click
 
 from nvc.base.errors import InputError
-from nvc.frontends.engines import change, place, tomltext
+from nvc.frontends.engines.files import change, place, tomltext
 from nvc.request.config import PATHS
 from nvc.request.config.file import examine, refusal
 from nvc.request.config.keys import KEYS

@@ -9,8 +9,9 @@ import click
 
 from nvc.base.errors import InputError
 from nvc.base.program import programs
-from nvc.frontends.engines import RUNTIME, FileEdit, Wanted, ask, change, crio, hooksd
-from nvc.frontends.engines.change import Change
+from nvc.frontends.engines import RUNTIME, FileEdit, Wanted, ask, crio, hooksd
+from nvc.frontends.engines.files import change
+from nvc.frontends.engines.files.change import Change
 from nvc_cli import output
 from nvc_cli.ctk import Flags, debug, only
 from nvc_cli.main import Commands, examples, flag, program_of, value

@@ -9,9 +9,10 @@ import click
 
 from nvc.base.errors import InputError
 from nvc.base.program import programs
-from nvc.frontends.engines import RUNTIME, Wanted, change
+from nvc.frontends.engines import RUNTIME, Wanted
 from nvc.frontends.engines import link as links
-from nvc.frontends.engines.change import Change
+from nvc.frontends.engines.files import change
+from nvc.frontends.engines.files.change import Change
 from nvc.frontends.engines.registered import ENGINES, having
 from nvc_cli import output
 from nvc_cli.main import Commands, examples, filled, flag, program_of, value

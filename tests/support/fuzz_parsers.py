@@ -22,7 +22,8 @@ from nvc.discovery.nvml.wire import parse_reply
 from nvc.frontends.cdi import validate
 from nvc.frontends.cdi.hooks.arguments import parse_arguments
 from nvc.frontends.cdi.store import CdiError, parse_document, text_of
-from nvc.frontends.engines import EngineError, jsontext, tomltext
+from nvc.frontends.engines import EngineError
+from nvc.frontends.engines.files import jsontext, tomltext
 from nvc.kernel import objects, rm, tracing
 from nvc.kernel.bpf import BpfProgram
 from nvc.model.slices import layout, ledger, quota, sizes

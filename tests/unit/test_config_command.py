@@ -70,7 +70,7 @@ def test_lines_of_anything(text: str) -> None:
 
 def test_defaults_are_what_a_file_of_them_says() -> None:
     """Each default, written down, is accepted and changes nothing."""
-    from nvc.frontends.engines import tomltext
+    from nvc.frontends.engines.files import tomltext
 
     text = ""
     for item in settings(b"", "")[0]:

@@ -16,7 +16,6 @@ from nvc.frontends.engines import (
     Registration,
     Wanted,
     ask,
-    change,
     containerd,
     crio,
     docker,
@@ -25,6 +24,7 @@ from nvc.frontends.engines import (
     podman,
 )
 from nvc.frontends.engines.ask import ContainerdState
+from nvc.frontends.engines.files import change
 
 PATH, HOOK = "/usr/local/bin/nvc-runtime", "/usr/local/bin/nvc-hook"
 V2 = "io.containerd.grpc.v1.cri"

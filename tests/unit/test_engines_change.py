@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
-from nvc.frontends.engines import EngineError, FileEdit, Key, change, link, tomltext, undo
+from nvc.frontends.engines import EngineError, FileEdit, Key, link
+from nvc.frontends.engines.files import change, tomltext, undo
 
 KEYS = (Key(("runtimes", "nvc"), {"path": "/p"}), Key(("default-runtime",), "nvc"))
 SOMEBODY = 1234

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvc.frontends.engines import EngineError, jsontext
+from nvc.frontends.engines import EngineError
+from nvc.frontends.engines.files import jsontext
 
 P = "/etc/docker/daemon.json"
 KEYS = st.sampled_from(["a", "b", "runtimes", "ü", 'q"\\', ""])

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from nvc.frontends.engines import EngineError, FileEdit, Key, change, tomltext, undo
+from nvc.frontends.engines import EngineError, FileEdit, Key
+from nvc.frontends.engines.files import change, tomltext, undo
 
 KEYS = (Key(("runtimes", "nvc"), {"path": "/p"}), Key(("default-runtime",), "nvc"))
 ORIGINAL = '{\n  "debug": true,\n  "default-runtime": "runc"\n}'

@@ -12,7 +12,7 @@ from nvc.doctor import FAILED, OK, WARNING, Check, Fact, Row, aside, with_system
 from nvc.doctor.context import Context, read_text
 from nvc.frontends.engines import RUNTIME, EngineError, ask, containerd, docker
 from nvc.frontends.engines.ask import PATH
-from nvc.frontends.engines.change import document_of, value_at
+from nvc.frontends.engines.files.change import document_of, value_at
 from nvc.frontends.engines.hooksd import DEFAULTS
 from nvc.frontends.engines.registered import ENGINES, Registered, Runtime, registered
 from nvc.kernel.processes import read

@@ -11,7 +11,8 @@ import tempfile
 from typing import Any
 
 from nvc.base.value import Value
-from nvc.frontends.engines import EngineError, tomltext
+from nvc.frontends.engines import EngineError
+from nvc.frontends.engines.files import tomltext
 from nvc.model.request import DriverOptions
 
 #: Where they are, and where dockerd looks for other programs: the PATH of a systemd service.

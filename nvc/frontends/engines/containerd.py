@@ -22,9 +22,9 @@ from nvc.frontends.engines import (
     Wanted,
     ask,
     link,
-    place,
 )
-from nvc.frontends.engines.change import document_of, read, text_of, value_at
+from nvc.frontends.engines.files import place
+from nvc.frontends.engines.files.change import document_of, read, text_of, value_at
 
 CONFIG = "/etc/containerd/config.toml"
 RESTART = "restart containerd: systemctl restart containerd"

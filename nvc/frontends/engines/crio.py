@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from nvc.frontends.engines import Engine, FileEdit, Key, Registration, Wanted, hooksd, link
-from nvc.frontends.engines.change import document_of, value_at
+from nvc.frontends.engines.files.change import document_of, value_at
 
 MAIN = "/etc/crio/crio.conf"
 DROP_INS = "/etc/crio/crio.conf.d"

@@ -15,7 +15,7 @@ from nvc.frontends.engines import (
     ask,
     link,
 )
-from nvc.frontends.engines.change import document_of, value_at
+from nvc.frontends.engines.files.change import document_of, value_at
 
 CONFIG = "/etc/docker/daemon.json"
 #: dockerd finds this name on its PATH when it starts, or 20.10 to 28 have no `--gpus`.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from nvc.frontends.engines import Engine, FileEdit, Key, Registration, Wanted, hooksd, link
-from nvc.frontends.engines.change import document_of, value_at
+from nvc.frontends.engines.files.change import document_of, value_at
 
 MAIN = "/etc/containers/containers.conf"
 CONFIG = "/etc/containers/containers.conf.d/50-nvc.conf"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nvc.frontends.engines import Engine, EngineError, containerd, crio, docker, podman
-from nvc.frontends.engines.change import document_of, value_at
+from nvc.frontends.engines.files.change import document_of, value_at
 
 _FILES_MAX = 64
 

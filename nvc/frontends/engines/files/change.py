@@ -12,8 +12,9 @@ from typing import Any
 from nvc.base.errors import PermissionDenied
 from nvc.base.rundir import is_ours_alone
 from nvc.base.value import Value
-from nvc.frontends.engines import EngineError, FileEdit, jsontext, place, tomltext, undo
-from nvc.frontends.engines.tomltext import pruned
+from nvc.frontends.engines import EngineError, FileEdit
+from nvc.frontends.engines.files import jsontext, place, tomltext, undo
+from nvc.frontends.engines.files.tomltext import pruned
 
 MAX_SIZE = 16 << 20  # bytes
 FORMS: dict[str, ModuleType] = {"json": jsontext, "toml": tomltext}

@@ -10,7 +10,7 @@ import os
 from typing import Any
 
 from nvc.frontends.engines import EngineError
-from nvc.frontends.engines.place import above_drop_ins
+from nvc.frontends.engines.files.place import above_drop_ins
 
 VERSION = 1
 
