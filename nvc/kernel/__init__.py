@@ -108,6 +108,14 @@ def address(data: bytes | bytearray) -> int:
     return int(ffi.cast("uintptr_t", ffi.from_buffer(data))) if data else 0
 
 
+def fence() -> None:
+    """Memory that others write is read before, or written after, what stands behind this.
+
+    Each call of C lets the interpreter's lock go and takes it again, over which no processor moves a load or store.
+    """
+    lib.nvc_build()
+
+
 def _text(array: Any) -> str:
     return bytes(ffi.string(array)).decode("utf-8", "replace")
 

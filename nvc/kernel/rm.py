@@ -18,7 +18,7 @@ from nvc.base.errors import RmError
 from nvc.base.files import closing, lines_of
 from nvc.base.types import Sequence
 from nvc.base.value import Value
-from nvc.kernel import processes, rm_abi, strerror
+from nvc.kernel import fence, processes, rm_abi, strerror
 from nvc.kernel.rm_abi import Client, open_control, words
 
 START, END, RESET = 1, 2, 3
@@ -119,8 +119,7 @@ class SwitchLog:
         _, put, dropped = rm_abi.HEADER.unpack(header[: rm_abi.HEADER.size])
         if put >= self._count:
             raise RmError(step, client.path, strerror(errno.EBADMSG))
-        # This lets go of the interpreter's lock, so that no processor reads records before it reads `put`.
-        os.fstat(client.fd)
+        fence()
         size = rm_abi.RECORD.size
         start, end, whole = self._get * size, put * size, self._count * size
         data = records[start:end] if start <= end else records[start:whole] + records[:end]

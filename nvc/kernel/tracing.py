@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import errno
 import json
+import mmap
 import os
 import struct
 
-from nvc.base.types import Any
 from nvc.base.value import Value
-from nvc.kernel import address, bpf, checked, ffi, lib
+from nvc.kernel import address, bpf, checked, fence, lib
 
 _LOG_BYTES = 1 << 20
 #: linux/bpf.h: enum bpf_cmd, and parts of union bpf_attr.
@@ -25,6 +25,7 @@ _PROGRAM = struct.Struct("<IIQQIIQ8x15sx")  # type, instructions, licence, log, 
 _NAMED = struct.Struct("<QI4x")  # name, descriptor
 _RAW_TRACEPOINT = 17  # enum bpf_prog_type
 _INSTRUCTION = 8
+_BUSY, _DISCARDED, _RING_HEADER = 1 << 31, 1 << 30, 8  # of a record in a ring buffer
 #: src_reg of a 64-bit load whose constant is a map's descriptor (linux/bpf.h: BPF_PSEUDO_MAP_FD).
 _MAP_FD = 1
 
@@ -140,24 +141,51 @@ class Map:
 
 
 class Ring:
-    """The reader's side of a ring buffer map, whose descriptor is readable when there is a record."""
+    """The reader's side of a ring buffer map, whose descriptor is readable when there is a record.
+
+    kernel/bpf/ringbuf.c: a page with the reader's position, one with the writer's, and the data twice.
+    """
 
     ROOM = 256
 
     def __init__(self, ring: Map, record: int) -> None:
-        self._ring: Any = ffi.new("struct nvc_ring *")
-        self._record = record
-        self._out: Any = ffi.new("char[]", record * self.ROOM)
-        checked(lib.nvc_ring_open(ring.fd, ring.shape.entries, self._ring), ring.shape.name)
+        self._record, self._size = record, ring.shape.entries
+        page, whole = mmap.PAGESIZE, mmap.PAGESIZE + 2 * self._size
+        self._data = mmap.mmap(ring.fd, whole, mmap.MAP_SHARED, mmap.PROT_READ, offset=page)
+        self._own = mmap.mmap(ring.fd, page, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        # Items of these are read and written whole.
+        self._consumed, self._produced = memoryview(self._own).cast("Q"), memoryview(self._data).cast("Q")
+        self._words = memoryview(self._data).cast("I")
 
     def read(self) -> list[bytes]:
-        """At most 256 records, in order."""
-        count = checked(lib.nvc_ring_read(self._ring, self._out, self._record, self.ROOM), "ring buffer")
-        data, size = ffi.buffer(self._out), self._record
-        return [bytes(data[place * size : (place + 1) * size]) for place in range(count)]
+        """At most 256 records, in order. Those of another size are skipped."""
+        at, end, places = self._consumed[0], self._produced[0], list[int]()
+        if end - at > self._size:
+            raise OSError(errno.EBADMSG, "is not whole", "ring buffer")
+        fence()
+        while at < end and len(places) < self.ROOM:
+            place = mmap.PAGESIZE + at % self._size
+            header = self._words[place // 4]
+            length = header & ~_DISCARDED
+            if header & _BUSY:
+                break
+            if length > end - at:
+                raise OSError(errno.EBADMSG, "is not whole", "ring buffer")
+            if header == self._record:
+                places.append(place + _RING_HEADER)
+            at += (length + _RING_HEADER + 7) & ~7
+        fence()
+        found = [self._data[place : place + self._record] for place in places]
+        fence()
+        self._consumed[0] = at
+        return found
 
     def close(self) -> None:
-        lib.nvc_ring_close(self._ring)
+        """Nothing is read any more."""
+        for view in (self._consumed, self._produced, self._words):
+            view.release()
+        self._data.close()
+        self._own.close()
 
 
 def load(program: Program, license_text: str, maps: list[Map]) -> int:

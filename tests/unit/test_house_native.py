@@ -17,7 +17,6 @@ FOLDERS = (
     "native/core/files",
     "native/core/apply",
     "native/core/ldcache",
-    "native/core/tracer",
     "native/core/steps",
     "native/core/probe",
     "native/core",

@@ -1,4 +1,4 @@
-/* Mounts for a plain process that is given a slice: nothing of them is seen by anybody else. */
+/* Mounts for a plain process that is given a slice: nothing of them is seen by anybody else. And what only Python calls. */
 #include "private.h"
 #include "_files.h"
 
@@ -10,9 +10,11 @@
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #define FD_PATH 64
+#define BPF_FS 0xcafe4a11 /* linux/magic.h: BPF_FS_MAGIC */
 
 static int receive_only(void)
 {
@@ -102,4 +104,16 @@ int nvc_writable_over(const char *directory)
 int nvc_prctl(int option, unsigned long value)
 {
     return prctl(option, value, 0, 0, 0) < 0 ? -errno : 0;
+}
+
+int nvc_bpf_mount(const char *directory)
+{
+    return mount("bpf", directory, "bpf", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=0700") ? -errno : 0;
+}
+
+int nvc_bpf_is_mounted(const char *directory)
+{
+    struct statfs found;
+
+    return statfs(directory, &found) ? -errno : (uint32_t)found.f_type == BPF_FS;
 }

@@ -11,4 +11,9 @@ int nvc_writable_over(const char *directory);
 /* prctl(2) with one argument, for hosts whose Python has no python-prctl. 0 or -errno. */
 int nvc_prctl(int option, unsigned long value);
 
+/* Mounts a file system bpf of its own, by which programs and maps outlive their descriptors, and whether a directory is on
+ * one: 1 or 0. Or -errno. */
+int nvc_bpf_mount(const char *directory);
+int nvc_bpf_is_mounted(const char *directory);
+
 #endif
