@@ -6,6 +6,7 @@ The probe is started first and asked last, so that files are found while NVML st
 from __future__ import annotations
 
 import os
+import select
 import time
 
 from nvc._syscalls import ffi, lib
@@ -42,32 +43,40 @@ class Probe(Closable):
 
     def result(self) -> bytes:
         """The whole answer. Raises InitializationError when there is none: a hang, a crash, or too much."""
-        buffer = ffi.new("char[]", 1 << 16)
         parts: list[bytes] = []
         size = 0
+        poller = select.poll()
+        for fd in (self.fd, self.pidfd):
+            poller.register(fd, select.POLLIN)
+        os.set_blocking(self.fd, False)
         while True:
-            left = self.deadline - time.monotonic()
-            code = lib.nvc_probe_read(self.fd, self.pidfd, buffer, len(buffer), max(0, int(left * 1000)))
-            if code == -_EINTR:
-                continue  # a signal handler of Python runs here, and may raise
-            if code == -_ETIMEDOUT:
+            ready = poller.poll(max(0, int((self.deadline - time.monotonic()) * 1000)))
+            if not ready:
                 self._kill()
                 raise InitializationError(
                     "driver rpc error", "", "timed out",
                     f"NVML did not answer within {self.timeout:g} s: start nvidia-persistenced, "
                     "which keeps the driver initialised, and look for Xid errors in the kernel log",
                 )  # fmt: skip
-            if code < 0:
-                raise InitializationError("driver rpc error", "", os.strerror(-code).lower(), _FOREIGN)
-            if code == 0:
+            try:
+                part = os.read(self.fd, 1 << 16)
+            except BlockingIOError:
+                if all(fd != self.pidfd for fd, _ in ready):
+                    continue
+                break  # all that the probe wrote is read; another process may still hold the stream open
+            except ConnectionResetError:
                 break
-            size += code
+            except OSError as error:
+                raise InitializationError.of("driver rpc error", "", error, _FOREIGN) from None
+            if not part:
+                break
+            size += len(part)
             if size > ANSWER_LIMIT:
                 self._kill()
                 raise InitializationError(
                     "driver rpc error", "", f"answer larger than {ANSWER_LIMIT} bytes", _FOREIGN
                 )
-            parts.append(ffi.unpack(buffer, code))
+            parts.append(part)
         if not parts:
             self._explain_silence()
         return b"".join(parts)
@@ -92,13 +101,7 @@ class Probe(Closable):
         """The wait status once the probe has ended, or None: still ending, or reaped by someone else."""
         if not self.pid:
             return None
-        deadline = time.monotonic() + timeout_ms / 1000
-        while True:
-            left = max(0, int((deadline - time.monotonic()) * 1000))
-            code = lib.nvc_probe_wait(self.pidfd, left)
-            if code != -_EINTR:
-                break
-        if code < 0:
+        if not _ends(self.pidfd, timeout_ms):
             return None
         pid, self.pid = self.pid, 0
         try:
@@ -123,8 +126,13 @@ class Probe(Closable):
         os.close(self.pidfd)
 
 
-_EINTR = 4
-_ETIMEDOUT = 110
+def _ends(pidfd: int, timeout_ms: int) -> bool:
+    """Whether the process of a pidfd has ended by then. Handlers of signals run meanwhile, and may raise."""
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    return bool(poller.poll(timeout_ms))
+
+
 _LIMITS = "check dmesg, and limits such as TasksMax= and MemoryMax="
 _FOREIGN = "libnvidia-ml.so.1 of the driver root does not behave like NVML: reinstall the driver"
 
@@ -179,7 +187,7 @@ def reap(timeout: float) -> None:
     for pid in _unreaped:
         pidfd = lib.nvc_pidfd_open(pid)
         if pidfd >= 0:
-            lib.nvc_probe_wait(pidfd, max(0, int((deadline - time.monotonic()) * 1000)))
+            _ends(pidfd, max(0, int((deadline - time.monotonic()) * 1000)))
             os.close(pidfd)
     _reap_ended()
 

@@ -8,7 +8,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -154,31 +153,4 @@ int nvc_probe_start(const struct nvc_probe_options *options, int *fd, int *pidfd
         return -error;
     }
     return pid;
-}
-
-int nvc_probe_read(int fd, int pidfd, void *buffer, size_t size, int timeout_ms)
-{
-    struct pollfd wait[2] = {{.fd = fd, .events = POLLIN}, {.fd = pidfd, .events = POLLIN}};
-    int ready = poll(wait, 2, timeout_ms);
-    ssize_t got;
-
-    if (ready <= 0)
-        return ready < 0 ? -errno : -ETIMEDOUT;
-    got = recv(fd, buffer, size, MSG_DONTWAIT);
-    if (got >= 0)
-        return (int)got;
-    /* The probe has ended and all it wrote is read; another process may still hold the stream open. */
-    if (errno == EAGAIN)
-        return wait[1].revents ? 0 : -EINTR;
-    return errno == ECONNRESET ? 0 : -errno;
-}
-
-int nvc_probe_wait(int pidfd, int timeout_ms)
-{
-    struct pollfd wait = {.fd = pidfd, .events = POLLIN};
-    int ready = poll(&wait, 1, timeout_ms);
-
-    if (ready < 0)
-        return -errno;
-    return ready ? 0 : -ETIMEDOUT;
 }

@@ -102,10 +102,4 @@ struct nvc_probe_options {
 /* Forks the probe. Returns its pid or -errno; *fd is the stream of its answer, *pidfd stands for it. */
 int nvc_probe_start(const struct nvc_probe_options *options, int *fd, int *pidfd);
 
-/* Waits for more of the answer: bytes read, 0 at its end, -ETIMEDOUT, -EINTR or another -errno. */
-int nvc_probe_read(int fd, int pidfd, void *buffer, size_t size, int timeout_ms);
-
-/* Waits until the process has ended: 0, -ETIMEDOUT, -EINTR or another -errno. */
-int nvc_probe_wait(int pidfd, int timeout_ms);
-
 #endif
