@@ -40,8 +40,7 @@ def test_prestart(runc_bundle: Any, scratch: str, runtime: str, readonly: bool) 
     assert "Read-only file system" in done.stderr or "can't create" in done.stderr
 
 
-@pytest.mark.parametrize("readonly", [False, True])
-@pytest.mark.parametrize("runtime", ["runc", "crun"])
+@pytest.mark.parametrize(("runtime", "readonly"), [("runc", True), ("crun", False)])
 def test_running_container_and_second_run(
     runc_bundle: Any, scratch: str, runtime: str, readonly: bool
 ) -> None:

@@ -29,8 +29,7 @@ def chown_all(directory: str, owner: int) -> None:
     os.lchown(directory, owner, owner)
 
 
-@pytest.mark.parametrize("readonly", [False, True])
-@pytest.mark.parametrize("runtime", ["runc", "crun"])
+@pytest.mark.parametrize(("runtime", "readonly"), [("runc", True), ("crun", False)])
 def test_container_in_a_user_namespace(runc_bundle: Any, scratch: str, runtime: str, readonly: bool) -> None:
     bundle = runc_bundle()
     chown_all(bundle.rootfs, 100000)

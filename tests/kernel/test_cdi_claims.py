@@ -91,14 +91,6 @@ def test_the_hooks_of_a_claim(
         assert words.index("slice-memory") < words.index("create-symlinks")
 
 
-def test_slices_behind_other_steps(claimed: Any) -> None:
-    one = claimed()
-    one.words[0][:0] = OTHERS
-    one.say()
-    seen, _ = one.start()
-    assert "exit 0" in seen
-
-
 def test_slices_of_two_gpus_by_two_hooks(claimed: Any) -> None:
     two = claimed(2)
     assert two.start(0) == two.start(1)

@@ -17,8 +17,7 @@ from support.rootfs import LIBS
 VERSION = "580.159.04"
 
 
-@pytest.mark.parametrize("readonly", [False, True])
-@pytest.mark.parametrize("runtime", ["runc", "crun"])
+@pytest.mark.parametrize(("runtime", "readonly"), [("runc", True), ("crun", False)])
 def test_a_container_gets_its_gpus(
     runc_bundle: Any, debian: str, sim_root: Any, launcher: str, runtime: str, readonly: bool
 ) -> None:

@@ -46,7 +46,7 @@ def test_every_kind_of_hook(hook: Any, bundle: Bundle, runtime: str, kind: str) 
     assert mounted(bundle.rootfs) == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ("prestart", "createContainer"))
 def test_with_a_cgroup_namespace(hook: Any, bundle: Bundle, kind: str) -> None:
     bundle.config["linux"]["namespaces"].append({"type": "cgroup"})
     hook().add(bundle, kind)
@@ -79,7 +79,7 @@ def test_version_2_below_a_group_of_version_1(hook: Any, bundle: Bundle, runtime
         look_with_programs(bundle, runtime, "/bin/sh", "-c", enter, group.path)
 
 
-@pytest.mark.parametrize(("runtime", "kind"), tuple(zip(("runc", "crun", "runc"), KINDS)))
+@pytest.mark.parametrize(("runtime", "kind"), (("runc", "prestart"), ("crun", "createContainer")))
 def test_with_a_user_namespace(hook: Any, bundle: Bundle, runtime: str, kind: str) -> None:
     for directory, _, files in os.walk(bundle.rootfs):
         for name in (".", *files):
@@ -104,7 +104,6 @@ def test_under_the_names_of_the_peer(hook: Any, bundle: Bundle, scratch: str, ca
     ("variables", "wanted"),
     [
         ({"NVIDIA_VISIBLE_DEVICES": "1"}, ["nvidia1"]),
-        ({"NVIDIA_VISIBLE_DEVICES": "0,all"}, ["nvidia0", "nvidia1"]),
         ({"NVIDIA_VISIBLE_DEVICES": "none"}, []),
     ],
 )
@@ -116,7 +115,7 @@ def test_visible_devices(hook: Any, bundle: Bundle, variables: dict[str, str], w
     assert "nvidiactl" in found and "libcuda.so.1" in found
 
 
-@pytest.mark.parametrize("value", ["", "void", "0,void"])
+@pytest.mark.parametrize("value", ["", "0,void"])
 def test_nothing_is_asked_for(hook: Any, bundle: Bundle, value: str) -> None:
     hook().add(bundle)
     ask(bundle, NVIDIA_VISIBLE_DEVICES=value)
@@ -267,8 +266,7 @@ def test_called_twice_injects_once(hook: Any, bundle: Bundle) -> None:
     )
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
-@pytest.mark.parametrize("kind", ["prestart", "createRuntime"])
+@pytest.mark.parametrize(("runtime", "kind"), (("runc", "prestart"), ("crun", "createRuntime")))
 def test_createcontainer_command_in_the_runtime_s_namespace(
     hook: Any, bundle: Bundle, runtime: str, kind: str
 ) -> None:

@@ -19,28 +19,27 @@ def _launched(place: Place) -> None:
 def test_sockets_and_their_rights(place: Place) -> None:
     daemon = place.start()
     assert stat.S_IMODE(os.stat(f"{place.run}/nvcd/nvcd.sock").st_mode) == 0o600
-    second = run(*place.enter(f"{place.stage}/bin/nvcd"), check=False)
-    assert second.returncode == 1 and "another nvcd listens there" in second.stderr
     with open(f"/proc/{daemon.pid}/status", encoding="ascii") as file:
         capabilities = {line.split()[0]: int(line.split()[1], 16) for line in file if line.startswith("Cap")}
     assert capabilities["CapEff:"] & (1 << 21 | 1 << 12) == 0  # neither SYS_ADMIN nor NET_ADMIN
     assert capabilities["CapBnd:"] == capabilities["CapEff:"]
 
 
-@pytest.mark.parametrize("name", ["nvcd.sock", "", "metrics.sock"])
-def test_a_link_in_the_place_of_a_socket_is_refused(place: Place, name: str) -> None:
+def test_a_link_in_the_place_of_a_socket_is_refused(place: Place) -> None:
     """Or of its directory, wherever the link leads."""
     config = os.path.join(place.scratch, "config.toml")
     with open(config, "w", encoding="ascii") as out:
         out.write('[nvcd]\nmetrics = "unix:/run/nvc/nvcd/metrics.sock"\n')
     place.start(f"--config={config}").end()
-    path = f"{place.run}/nvcd/{name}".rstrip("/")
-    os.rename(path, f"{path}.elsewhere")
-    os.symlink(f"{os.path.basename(path)}.elsewhere", path)
-    done = run(*place.enter(f"{place.stage}/bin/nvcd", f"--config={config}"), check=False)
-    assert done.returncode == 1 and done.stderr.startswith("nvcd: initialization error: "), done.stderr
-    assert f"/run/nvc/nvcd/{name}".rstrip("/") in done.stderr
-    assert "sock" not in name or "a symbolic link" in done.stderr
+    for name, cause in (("/nvcd.sock", "a symbolic link"), ("/metrics.sock", "a symbolic link"), ("", "")):
+        path = f"{place.run}/nvcd{name}"
+        os.rename(path, f"{path}.elsewhere")
+        os.symlink(f"{os.path.basename(path)}.elsewhere", path)
+        done = run(*place.enter(f"{place.stage}/bin/nvcd", f"--config={config}"), check=False)
+        assert done.returncode == 1 and done.stderr.startswith("nvcd: initialization error: "), done.stderr
+        assert f"/run/nvc/nvcd{name}" in done.stderr and cause in done.stderr
+        os.unlink(path)
+        os.rename(f"{path}.elsewhere", path)
 
 
 def test_a_socket_from_systemd(place: Place) -> None:

@@ -59,10 +59,9 @@ def vgpu(place: Place, launcher: str, driver: str) -> Callable[..., subprocess.C
     return lambda *words: run(*place.enter(launcher, f"--root={driver}", "vgpu", *words))
 
 
-@pytest.mark.parametrize("policy", ["fair", "soft"])
-def test_without_nvcd(vgpu: Any, start: Slice, policy: str) -> None:
-    held = start("--weight=3", f"--policy={policy}")
-    text = f"{policy} {NOT_RUNNING}"
+def test_without_nvcd(vgpu: Any, start: Slice) -> None:
+    held = start("--weight=3", "--policy=fair")
+    text = f"fair {NOT_RUNNING}"
     for words in (("ls",), ("top", "--once"), ("show", held.pid)):
         assert text in vgpu(*words).stdout, words
     (one,) = json.loads(vgpu("ls", "--format=json").stdout)["slices"]
@@ -79,7 +78,7 @@ def test_policies_that_are_laid_down(vgpu: Any) -> None:
     assert vgpu("policy", "0", "native", "--max-instances=8").stderr == ""
 
 
-@pytest.mark.parametrize("options", [("--cores=30",), ("--policy=native",), ()])
+@pytest.mark.parametrize("options", [("--cores=30",), ()])
 def test_what_needs_no_nvcd(vgpu: Any, start: Slice, options: tuple[str, ...]) -> None:
     held = start(*options)
     assert "not enforced" not in vgpu("ls").stdout + vgpu("show", held.pid).stdout

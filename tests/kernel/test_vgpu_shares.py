@@ -24,12 +24,6 @@ pytestmark = pytest.mark.usefixtures("shim")
     ("variables", "settings", "shares"),
     [
         ({"NVC_VGPU_CORES": "50", "NVC_VGPU_CORES_1": "100"}, "", [(50, 1, "fixed", 0), NATIVE]),
-        ({"NVC_VGPU_MEMORY": "1g", "NVC_VGPU_WEIGHT": "4"}, "", [(0, 4, "weight", 0)] * 2),
-        ({"NVC_VGPU_POLICY": "1", "CUDA_DEVICE_SM_LIMIT": "30"}, "", [(30, 1, "first", 0)] * 2),
-        (
-            {"ALIYUN_COM_GPU_MEM_CONTAINER": "3", "ALIYUN_COM_GPU_SCHD_WEIGHT": "2"}, "",
-            [(0, 2, "weight", 0)] * 2,
-        ),
         ({}, 'vgpu-cores = 20\nvgpu-policy = "soft"', [(20, 1, "soft", 0)] * 2),
     ],
 )  # fmt: skip
