@@ -23,8 +23,7 @@ SHOW = (
 )
 
 
-@pytest.mark.parametrize("readonly", [False, True])
-@pytest.mark.parametrize("runtime", ["runc", "crun"])
+@pytest.mark.parametrize(("runtime", "readonly"), [("runc", False), ("crun", True)])
 def test_prestart(runc_bundle: Any, scratch: str, runtime: str, readonly: bool) -> None:
     bundle = runc_bundle()
     bundle.config["root"]["readonly"] = readonly

@@ -39,8 +39,7 @@ def volume(scratch: str) -> Callable[[Any, str, str], str]:
     return make
 
 
-@pytest.mark.parametrize("readonly", [False, True])
-@pytest.mark.parametrize("destination", [LIBS, "/usr"])
+@pytest.mark.parametrize(("destination", "readonly"), [(LIBS, False), ("/usr", True)])
 def test_a_read_only_volume_is_not_written(
     runc_bundle: Any, scratch: str, volume: Any, destination: str, readonly: bool
 ) -> None:

@@ -11,7 +11,6 @@ import random
 import shutil
 import sys
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from support.cdi_world import COMPAT, FOLDER, LIBS, VERSION, World, add_compat, broken
@@ -162,32 +161,6 @@ def test_no_image_breaks_the_launcher(world: World, seed: int) -> None:
     for words in (all_steps(), choose(chance)):
         seen, said = world.start(world.alone, *words)
         assert {"exit 0", "exit 1"} & set(seen) and not any("anitizer" in line for line in said), said
-
-
-@pytest.mark.parametrize(
-    "variable", ["NVC_VGPU_LOG=1", "CUDA_DEVICE_MEMORY_LIMIT=", "NVC_VGPU_MEMORY=nonsense"]
-)
-def test_variables_that_may_limit_are_read_by_python(world: World, variable: str) -> None:
-    world.process = {"env": ["PATH=/bin", variable]}
-    _, said = world.agree(*all_steps(), alone=False)
-    assert bool(said) is variable.endswith("nonsense")
-    _, said = world.start(world.alone, *all_steps())
-    assert "launch.conf" in said[0]
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"mounts": [{"source": 1}]}, {"process": {"env": [1]}},
-        {"root": {"path": "/"}}, {"ociVersion": ""},
-    ],
-)  # fmt: skip
-def test_what_a_bundle_must_not_say(world: World, config: dict[str, Any]) -> None:
-    world.more = config
-    seen, said = world.agree(*all_steps(), alone=False)
-    assert "exit 1" in seen and "error" in said[0]
-    _, said = world.start(world.alone, *all_steps())
-    assert "launch.conf" in said[0]
 
 
 def test_every_variable_that_asks_for_a_slice_is_known_to_the_launcher(world: World) -> None:

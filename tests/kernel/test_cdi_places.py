@@ -63,10 +63,8 @@ IMAGES = {
     ("image", "libdir"),
     [
         ("debian", f"{LIBS}/nvidia/current"),
-        ("debian", "/usr/lib64/nvidia"),
         ("fedora", ""),
         ("alpine", ""),
-        ("alpine", f"{LIBS}/nvidia/current"),
     ],
 )
 def test_every_loader_finds_the_driver(
@@ -81,7 +79,7 @@ def test_every_loader_finds_the_driver(
 
 
 @pytest.mark.parametrize(
-    ("image", "directory"), [("debian", LIBS), ("fedora", "/usr/lib64"), ("alpine", "/usr/lib")]
+    ("image", "directory"), [("fedora", "/usr/lib64"), ("alpine", "/usr/lib")]
 )
 def test_they_are_also_found_without_a_cache(
     start: Callable[..., Bundle], rootfs: Any, image: str, directory: str
@@ -137,7 +135,6 @@ def test_a_volume_in_the_place_of_the_directory_stays_as_it_is(
     [
         ("/lib:/usr/local/lib:/usr/lib\n", "/usr/lib"),
         ("/none:relative:/usr/local/bin/../lib\n/opt/own\n/lib", "/opt/own"),
-        ("/nowhere", ""),
         ("/" + "x" * 4096, ""),
     ],
 )
@@ -153,24 +150,7 @@ def test_musl_searches_what_its_list_says(
         assert os.readlink(f"{path}{directory}/libnvidia-ml.so.1") == f"{LIBS}/libnvidia-ml.so.1"
 
 
-@pytest.mark.parametrize("image", ["debian", "fedora"])
-def test_consumers_without_hooks_find_them_by_a_variable(
-    start: Callable[..., Bundle], rootfs: Any, image: str
-) -> None:
-    make, _ = IMAGES[image]
-    bundle = start(make(rootfs), "--disable-hook=all")
+def test_consumers_without_hooks_find_them_by_a_variable(start: Callable[..., Bundle], rootfs: Any) -> None:
+    bundle = start(as_fedora(rootfs()), "--disable-hook=all")
     bundle.config.pop("hooks")  # that of the simulated driver
     assert opened(bundle, "libcuda.so.1 libnvidia-ml.so.1", f"LD_LIBRARY_PATH={LIBS}") == ["loaded"] * 2
-
-
-def test_what_is_mounted_under_its_soname_is_no_file_of_the_image(
-    start: Callable[..., Bundle], rootfs: Any
-) -> None:
-    """A specification for programs without hooks serves engines, too: the loader cache names the SONAME."""
-    bundle = start(as_debian_with_programs(rootfs()), "--disable-hook=create-symlinks")
-    done = bundle.run(
-        "runc", f"[ -L {LIBS}/libcuda.so.1 ] || echo mounted; open {NAMES.replace('libcuda.so ', '')}"
-    )
-    assert done.stdout.splitlines() == ["mounted", *["loaded"] * 3]
-    listed = run("/sbin/ldconfig", "-p", "-C", f"{bundle.rootfs}/etc/ld.so.cache").stdout
-    assert f" => {LIBS}/libcuda.so.1\n" in listed and f"libcuda.so.{VERSION}" not in listed

@@ -65,19 +65,6 @@ def test_program_of_a_real_runtime_is_extended(name: str, runc_bundle: Callable[
         found.close()
 
 
-@pytest.mark.parametrize("name", RUNTIMES)
-def test_container_that_may_use_every_device(name: str, runc_bundle: Callable[..., Bundle]) -> None:
-    bundle = runc_bundle()
-    bundle.config["linux"]["resources"]["devices"] = [{"allow": True, "access": "rwm"}]
-    with running(name, bundle) as container:
-        found = find(container.pid)
-        assert found is not None
-        before = bpf.attached(found.directory)
-        prepare(LinuxKernel(), found, (GPU,)).apply()
-        assert bpf.attached(found.directory) == before
-        found.close()
-
-
 SCRIPT = """
 import os, sys
 from nvc.apply.cgroup import prepare

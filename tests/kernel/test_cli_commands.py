@@ -281,10 +281,3 @@ def test_completion_in_fish(launcher: str) -> None:
 def test_completion_in_zsh(launcher: str) -> None:
     shown = screen_of_zsh(launcher, "nvc-cli vgpu r", "rm")
     assert all(f"{word} " in shown for word in ("report", "resume", "run"))
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_scripts(launcher: str, shell: str) -> None:
-    script = run(launcher, "completion", shell).stdout
-    assert "_NVC_CLI_COMPLETE" in script
-    assert "nvc-cli" in script

@@ -185,15 +185,9 @@ def test_a_loader_cache_of_rubbish(hook: Hook, image: Image) -> None:
 @pytest.mark.parametrize(
     "variables",
     [
-        {"NVIDIA_VISIBLE_DEVICES": "0\n1"},
         {"NVIDIA_VISIBLE_DEVICES": "\x1b[2J"},
-        {"NVIDIA_VISIBLE_DEVICES": "," * (1 << 20) + "x"},
         {"NVIDIA_VISIBLE_DEVICES": ",".join(str(n) for n in range(150000))},
-        {"NVIDIA_DRIVER_CAPABILITIES": "compute,\nadmin"},
         {"NVIDIA_REQUIRE_CUDA": "cuda>=" + "9" * (1 << 20)},
-        {"NVIDIA_REQUIRE_CUDA": "cuda>=1\0"},
-        {"CUDA_VERSION": "$(reboot)"},
-        {"NVC_VGPU_MEMROY": "4g"},
         {"ALIYUN_COM_GPU_MEM_CONTAINER": "x" * (1 << 20)},
     ],
     ids=lambda variables: next(iter(variables)) + "=" + repr(next(iter(variables.values())))[:20],

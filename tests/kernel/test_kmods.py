@@ -12,7 +12,7 @@ from support import REPO, need, run
 from support.drivertree import DriverTree
 
 from nvc.discovery.devices import kmods
-from nvc.discovery.devices.devfiles import Attributes, WantedNode, missing_nodes, wanted_nodes
+from nvc.discovery.devices.devfiles import missing_nodes, wanted_nodes
 from nvc.discovery.devices.kmods import load_kmods, missing_modules
 from nvc.discovery.host import Host
 from nvc.model.request import DriverOptions
@@ -297,13 +297,3 @@ def test_an_ordinary_user_is_told(tree: DriverTree, load: Load) -> None:
         assert answer.read() == "kernel modules are not loaded: it takes root of the host"
     os.waitpid(pid, 0)
     assert log(tree) == []
-
-
-def test_a_wanted_node_knows_itself(tree: DriverTree) -> None:
-    root = tree.root()
-    wanted = WantedNode("/dev/nvidia5", 195, 5, Attributes())
-    assert not wanted.is_there(root)
-    wanted.make(root)
-    assert wanted.is_there(root)
-    wanted.make(root)
-    assert wanted.is_there(root)

@@ -21,10 +21,7 @@ LIST = "".join(f"[ ! -s {path} ] || echo {name};" for path, name in PLACES.items
 @pytest.mark.parametrize(
     ("capabilities", "variables", "seen"),
     [
-        ("utility", [], []),
-        ("compute", [], ["opencl"]),
         ("graphics", [], ["vulkan", "gbm", "x", "x-driver", "x-program"]),
-        ("all", [], list(PLACES.values())),
         # their libraries' memory is not counted, so a slice has none
         ("all", ["NVC_VGPU_MEMORY=1GiB"], ["x-program"]),
     ],

@@ -96,8 +96,9 @@ def test_imex_channels(edited: Edited) -> None:
         edited(f"{VISIBLE}=0", "NVIDIA_IMEX_CHANNELS=7")
 
 
-@pytest.mark.parametrize("mode", ["jit-cdi", "cdi", "auto"])
-@pytest.mark.parametrize("value", ["none", "nvidia.com/gpu=none"])
+@pytest.mark.parametrize(
+    ("mode", "value"), [("jit-cdi", "none"), ("cdi", "nvidia.com/gpu=none"), ("auto", "none")]
+)
 def test_none_is_the_driver_without_a_gpu(edited: Edited, mode: str, value: str) -> None:
     made = edited(f"{VISIBLE}={value}", mode=mode)
     assert not {path for path in nodes(made) if path.removeprefix("/dev/nvidia").isdecimal()}
@@ -117,14 +118,13 @@ def test_the_refresh_units_see_modules_however_they_are_compressed() -> None:
     assert not [text for text in texts if ".ko" in text]
 
 
-@pytest.mark.parametrize(
-    "flag",
-    ["enable-coherent-annotations", "disable-nvsandboxutils", "enable-explicit-driver-libraries",
-     "disable-multiple-csv-devices", "disable-ipc-discoverer"],
-)  # fmt: skip
-def test_flags_of_features_that_are_not_here(edited: Edited, flag: str) -> None:
+def test_flags_of_features_that_are_not_here(edited: Edited) -> None:
     """A configuration that names them is taken, and nothing changes."""
-    found, plain = edited(f"{VISIBLE}=0", jit_feature_flags=(flag,)), edited(f"{VISIBLE}=0")
+    flags = (
+        *("enable-coherent-annotations", "disable-nvsandboxutils", "enable-explicit-driver-libraries"),
+        *("disable-multiple-csv-devices", "disable-ipc-discoverer"),
+    )
+    found, plain = edited(f"{VISIBLE}=0", jit_feature_flags=flags), edited(f"{VISIBLE}=0")
     assert found.pop("root") != plain.pop("root") and found == plain
 
 
@@ -153,8 +153,9 @@ def test_gvisor_runs_no_hooks_of_cdi(edited: Edited) -> None:
     assert any(mount["destination"].endswith("/libcuda.so.1") for mount in made["mounts"])
 
 
-@pytest.mark.parametrize("mode", ["jit-cdi", "auto"])
-@pytest.mark.parametrize("limited", [("NVC_VGPU_MEMORY=1GiB", {}), ("A=b", {"vgpu_memory": "1GiB"})])
+@pytest.mark.parametrize(
+    ("mode", "limited"), [("jit-cdi", ("NVC_VGPU_MEMORY=1GiB", {})), ("auto", ("A=b", {"vgpu_memory": "1GiB"}))]
+)
 def test_gvisor_has_no_slices(edited: Edited, mode: str, limited: tuple[str, dict[str, Any]]) -> None:
     """Nothing would keep the limit: the container would have the whole GPU."""
     variable, fields = limited

@@ -163,8 +163,13 @@ def test_of_measurements(launcher: str, driver: str, scratch: str, how: str) -> 
     assert process.returncode == 0 and f"{path}: " in said and "vgpu calibrate" in said, said
 
 
-@pytest.mark.parametrize("name", ["vgpu", "vgpu-policy"])
-@pytest.mark.parametrize("how", ["a link", "of another owner", "that others may write"])
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        ("vgpu", "a link"), ("vgpu", "of another owner"),
+        ("vgpu-policy", "a link"), ("vgpu-policy", "that others may write"),
+    ],
+)
 def test_of_a_directory(launcher: str, driver: str, name: str, how: str) -> None:
     """Of /run/nvc, in a mount namespace that has one of its own."""
     script = f"""

@@ -8,10 +8,7 @@ from typing import Any
 import pytest
 from support.bundle import Bundle
 from support.configure import BASIC, Configure, as_hook
-from support.device_cgroup import CONTROL, GPU, Group, Prober, load, runc_shape
 from support.hook import Hook, ask
-
-from nvc.kernel import bpf
 
 pytestmark = [pytest.mark.usefixtures("shim"), pytest.mark.driver(gpus=2)]
 SECOND = (195, 1)
@@ -57,24 +54,3 @@ def test_a_node_of_another_gpu_cannot_be_opened(
     errors = bundle.run("runc", script).stderr.splitlines()
     assert len(errors) == 6, errors
     assert all(ALLOWED in line for line in errors[:2]) and all(DENIED in line for line in errors[2:]), errors
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_rules_of_one_gpu(version: int) -> None:
-    """Of both kinds of cgroups, and whatever rules the runtime had made: the other one stays denied."""
-    rules = ((True, 2, 1, 3, 7), (True, 2, -1, -1, 1))  # /dev/null, and to make any node
-    with Group.make(version) as group, Prober(group) as inside:
-        if version == 1:
-            group.write("devices.deny", "a")
-            group.write("devices.allow", "c 1:3 rwm")
-            group.write("devices.allow", "c *:* m")
-        else:
-            group.attach(load(runc_shape(rules)), bpf.ALLOW_MULTI)
-        change = group.prepare((GPU, CONTROL))
-        assert not inside.opens(GPU)
-        change.apply()
-        assert inside.opens(GPU) and inside.opens(CONTROL) and inside.opens((1, 3))
-        assert not inside.opens(SECOND) and not inside.opens(SECOND, os.O_RDONLY)
-        change.undo()
-        change.close()
-        assert not inside.opens(GPU)

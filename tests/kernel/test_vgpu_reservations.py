@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from typing import Any
 
 import pytest
-from support import CLEAN_ENV, GIB
+from support import GIB
 from support.bundle import RUNTIMES
 from support.configure import BASIC, Configure
 from support.fileleases import Lease
@@ -71,21 +70,6 @@ def test_a_lease_on_a_quota_hides_no_reservation_and_refuses_nobody(programs: Pr
         programs.start("--device=0", "--memory=20g", "--memory-request=20g")
         text = programs.refused("--device=0", "--memory=10g", "--memory-request=10g")
         assert "10 GiB cannot be reserved: 9879 MiB of 81559 MiB is free" in text and "train 50 GiB" in text
-
-
-def test_of_two_at_once_one_is_refused(programs: Programs) -> None:
-    words = [*programs.command, "--device=0", "--memory=50g", "--memory-request=50g"]
-    pipe = subprocess.PIPE
-    pair = [
-        subprocess.Popen(
-            [*words, "--", "sh", "-c", "echo runs; read line"], stdin=pipe, stdout=pipe, stderr=pipe, text=True,
-            env=CLEAN_ENV,
-        )
-        for _ in range(2)
-    ]  # fmt: skip
-    said = [process.stdout.readline() for process in pair if process.stdout]  # "" where it was refused
-    errors = [process.communicate()[1] for process in pair]
-    assert sorted(said) == ["", "runs\n"] and "50 GiB cannot be reserved" in "".join(errors)
 
 
 def test_it_is_shown(programs: Programs, launcher: str) -> None:

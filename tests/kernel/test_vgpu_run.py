@@ -16,7 +16,6 @@ from support import CLEAN_ENV, GIB, MIB, PATIENCE, need, run
 from support.configure import BASIC, Configure
 from support.processes import in_child
 from support.rootfs import LIBS
-from support.vgpu import cli
 
 from nvc.kernel import LinuxKernel
 from nvc.model.slices.entry import RegistryError, read_entry

@@ -296,10 +296,8 @@ def test_dry_run_as_json(runc_bundle: Any, debian: str, configure: Configure) ->
 
 #: What is refused, and what is said.
 REFUSED = [
-    (("--vgpu-memory=0",), "--vgpu-memory: 0: 0 is not allowed"),
     (("--vgpu-memory=80g",), "has 81559 MiB"),
     (("--vgpu-memory=1g,2g,3g",), "3 sizes, but the number of devices is 2"),
-    (("--vgpu-cores=101",), "--vgpu-cores: 101: want a whole number from 1 to 100"),
     (("--vgpu-cores=50", "--vgpu-policy=native"), "--vgpu-policy: native: policy native ignores caps"),
     (("--vgpu-memory=1g", "--vgpu-policy=3"), "has no cap for the policy fixed"),
     (("--vgpu-uncounted",), "only with --vgpu-memory"),
@@ -311,11 +309,3 @@ def test_refused(runc_bundle: Any, debian: str, configure: Configure) -> None:
         for words, cause in REFUSED:
             assert cause in configure.refusal(container.pid, debian, (*BASIC, *words))
             assert entry_of(container.pid) is None, words
-
-
-def test_defaults_may_be_written_out(runc_bundle: Any, debian: str, configure: Configure) -> None:
-    with runc_bundle(debian).created("runc") as container:
-        container.start()
-        words = ("--vgpu-memory=1g", "--vgpu-cores=100", "--vgpu-weight=1", "--vgpu-policy=native")
-        configure(container.pid, debian, (*BASIC, *words))
-        assert limits_of(container.pid) == [GIB, GIB]

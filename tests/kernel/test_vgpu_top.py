@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
-import signal
 import subprocess
 import sys
 import threading
@@ -14,11 +12,10 @@ from collections.abc import Callable, Iterator
 from xml.etree import ElementTree
 
 import pytest
-from support import CLEAN_ENV, PATIENCE
+from support import CLEAN_ENV
 from support.completion import offers
 from support.nvcd import CLI
 from support.programs import Programs
-from support.rootfs import LIBS
 from support.terminal import PROMPT, Terminal
 from support.vgpu import cli, entry_of, listed
 from support.virtual import World
@@ -122,34 +119,6 @@ def test_a_report(launcher: str, tenant: int, scratch: str, world: World) -> Non
     assert shown[0].split()[:4] == ["SLICE", "DEVICE", "ENTITLED", "MEAN"] and " 0       40.0%" in shown[1]
 
 
-@pytest.mark.nightly
-def test_a_report_that_is_interrupted(launcher: str, tenant: int, scratch: str) -> None:
-    drawing = f"{scratch}/shares.svg"
-    words = (
-        "report",
-        str(tenant),
-        "--seconds=600",
-        "--interval=0.1",
-        "--format=json",
-        f"--output={drawing}",
-    )
-    with (
-        Busy(tenant),
-        subprocess.Popen(
-            [launcher, "vgpu", *words], stdout=subprocess.PIPE, text=True, env=CLEAN_ENV
-        ) as report,
-    ):
-        with pytest.raises(subprocess.TimeoutExpired):
-            report.wait(1.5)
-        assert report.stdout is not None
-        report.send_signal(signal.SIGINT)
-        found = json.loads(report.stdout.read())
-    assert report.returncode == 130 and found["seconds"] > 0.5
-    (track,) = found["tracks"]
-    assert abs(track["mean"] - SHARE) < 0.2 and len(track["points"]) > 4
-    assert len(ElementTree.parse(drawing).getroot().findall("{http://www.w3.org/2000/svg}polyline")) == 2
-
-
 def test_nothing_was_measured_so_nothing_is_drawn(launcher: str, tenant: int, scratch: str) -> None:
     """A file that was there is kept; none that is empty is left behind, nor while it is measured."""
     new, old = f"{scratch}/new.svg", f"{scratch}/old.svg"
@@ -190,48 +159,6 @@ def test_tab_offers_slices(launcher: str, tenant: int, command: str) -> None:
     assert name not in offers(launcher, f"nvc-cli vgpu rm {name[:1]}"), "it runs"
     if command == "report":
         assert name not in offers(launcher, f"nvc-cli vgpu {command} {name} ")
-
-
-@pytest.fixture
-def working(launcher: str, sim_root: Callable[..., str], work: str) -> Iterator[str]:
-    """A program that launches kernels one after another, with a cap of 30 %; the id of a process of the slice."""
-    root = sim_root()
-    command = [launcher, f"--root={root}", "vgpu", "run", "--cores=30", "--", "sh", "-c"]
-    command += [f"echo $$; exec {shlex.quote(work)} ns=1000000 batch=4 seconds=600"]
-    env = {**CLEAN_ENV, "LD_LIBRARY_PATH": f"{root}{LIBS}"}
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
-    assert process.stdout is not None
-    pid = process.stdout.readline().strip()
-    assert process.stdout.readline().startswith("start ")
-    yield pid
-    process.communicate("end\n", timeout=PATIENCE)
-
-
-@pytest.mark.nightly
-def test_what_is_set_is_what_is_received(launcher: str, working: str) -> None:
-    """The cap, a change of it, a pause and its end, while a program works on."""
-
-    def mean(least: float, most: float) -> float:
-        """Of half a second, once it is within these bounds: the machine may be busy with other things."""
-        end = time.monotonic() + 20
-        while time.monotonic() < end:
-            shown = cli(launcher, "report", working, "--seconds=0.5", "--format=json").stdout
-            (track,) = json.loads(shown)["tracks"]
-            if least <= track["mean"] <= most:
-                return float(track["mean"])
-        raise AssertionError(f"{track['mean']} is not from {least} to {most}")
-
-    mean(0.2, 0.34)
-    cli(launcher, "set", working, "--cores=80")
-    mean(0.5, 0.84)
-    cli(launcher, "pause", working)
-    mean(0, 0.01)
-    assert "paused" in next(
-        line for line in cli(launcher, "top", "--once").stdout.splitlines() if " 80% " in line
-    )
-    cli(launcher, "resume", working)
-    cli(launcher, "set", working, "--cores=10")
-    mean(0.05, 0.13)
 
 
 @pytest.mark.parametrize(
