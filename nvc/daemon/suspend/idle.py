@@ -5,8 +5,9 @@ in the driver, another one once the driver had no room for an allocation. Of sev
 longest by its weight is served first. Free memory is kept for it, and who makes room leaves at once, while others
 leave or come back. On each device one comes back at a time.
 
-Room is made by whoever has done nothing for longest, else by whoever is there for longest. One that works stays for
-ten times as long as it takes to move the one that is slowest to move, so nine tenths of the time go to work.
+Room is made by whoever has done nothing for longest, else by whoever is there for longest. The lightest that works
+stays for ten times as long as it takes to move the one that is slowest to move, so nine tenths of the time go to
+work. Heavier ones stay for longer, in proportion.
 """
 
 from __future__ import annotations
@@ -174,7 +175,7 @@ class Idle:
             return
         while short := {uuid for uuid in wants if room.soon[uuid] < 0}:
             free = [each for each in able if each.key not in room.kept and each.key not in found]
-            key = self._victim([each for each in free if any(map(each.gives.get, short))], near, now)
+            key = self._victim(one, [each for each in free if any(map(each.gives.get, short))], near, now)
             if not key:
                 return
             found[key] = LEAVES
@@ -185,13 +186,14 @@ class Idle:
         """Whether it was to come back a moment ago, and did not: its processes may be frozen."""
         return 0 < self.seen[key].stuck > now - AGAIN
 
-    def _victim(self, able: Iterable[Tenant], near: Iterable[Tenant], now: int) -> str:
-        """Which of these leaves, "": none yet. `near` says how long moving takes."""
-        stay = max(STAY_LEAST, STAY * max(self.seen[one.key].out + self.seen[one.key].back for one in near))
+    def _victim(self, one: Tenant, able: list[Tenant], near: Iterable[Tenant], now: int) -> str:
+        """Which of `able` leaves for one that waits, "": none yet. `near` says how long moving takes."""
+        stay = max(STAY_LEAST, STAY * max(self.seen[each.key].out + self.seen[each.key].back for each in near))
+        least = min(each.weight for each in (one, *able))
         found = [
-            (now - seen.worked, now - seen.came, one.key)
-            for one in able
-            if now - (seen := self.seen[one.key]).worked >= REST or now - seen.came >= stay
+            (now - seen.worked, now - seen.came, each.key)
+            for each in able
+            if now - (seen := self.seen[each.key]).worked >= REST or (now - seen.came) * least >= stay * each.weight
         ]
         return max(found)[2] if found else ""
 
