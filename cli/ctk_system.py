@@ -10,9 +10,9 @@ from nvc.base.errors import InitializationError, InputError, PermissionDenied
 from nvc.discovery.devices import charlinks
 from nvc.discovery.devices.devfiles import (
     WantedNode,
-    control_nodes,
     existing_nodes,
     missing_nodes,
+    possible_controls,
     possible_nodes,
 )
 from nvc.discovery.devices.kmods import load_kmods, missing_modules
@@ -42,7 +42,7 @@ def system() -> None:
        "The driver root: its modprobe loads modules, its /dev gets nodes.", default="/",
        envvar=("ROOT", *_DRIVER_ROOT))  # fmt: skip
 @value("--dev-root", "PATH", "Where /dev is. Default: the driver root.", envvar=("NVIDIA_DEV_ROOT", "DEV_ROOT"))
-@flag("--control-devices", "control", "Create nvidiactl, nvidia-modeset, nvidia-uvm and nvidia-uvm-tools.")
+@flag("--control-devices", "control", "Create the nodes that belong to no GPU, such as nvidiactl.")
 @flag("--load-kernel-modules", "load", "Load the driver's kernel modules first.")
 @_DRY_RUN
 @click.pass_context
@@ -56,7 +56,7 @@ def create_device_nodes(
         if load:
             _load_modules(ctx, host, options, dry_run)
         if control:
-            _make(ctx, host, control_nodes(host), dry_run)
+            _make(ctx, host, possible_controls(host), dry_run)
 
 
 @system.command("create-dev-char-symlinks", cls=Flags, **examples(
@@ -95,7 +95,7 @@ def create_dev_char_symlinks(
         if load:
             _load_modules(ctx, host, options, dry_run)
         if nodes:
-            _make(ctx, host, control_nodes(host), dry_run)
+            _make(ctx, host, possible_controls(host), dry_run)
         found = possible_nodes(host) if everything else existing_nodes(host.devices)
         links = charlinks.links(host.devices.path, found)
         program = program_of(ctx)

@@ -12,7 +12,7 @@ import stat
 import nvc
 from nvc.base.files import closing
 from nvc.base.types import Any, Iterator
-from nvc.discovery.devices.nodes import CONTROL, CONTROLS
+from nvc.discovery.devices.nodes import CONTROL, CONTROLS, MODULES
 from nvc.discovery.devices.proc import GPUS, PROC
 from nvc.discovery.host import SIMULATION, Host
 from nvc.discovery.hostroot import HostRoot
@@ -22,7 +22,7 @@ from nvc.model.request import DriverOptions
 #: Root, kind, path and answer. Roots: D the driver's, S of /proc and /sys, V of device nodes, H this process's.
 Look = tuple[str, str, str, bytes]
 
-_MODULES = ("nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm")
+_MODULES = (*(name.replace("-", "_") for name in MODULES), "nvidia_drm")
 _CAPABILITIES = PROC + "/capabilities"
 _TABLE = nvc.__file__.rpartition("/")[0] + "/discovery/driver/library_table.py"
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
 
 from nvc.base.errors import InitializationError
 from nvc.base.files import closing
@@ -14,14 +15,8 @@ from nvc.base.value import Value
 from nvc.discovery.devices.mig import CAPABILITIES, MINORS, parse_minors
 from nvc.discovery.devices.nodes import CAPABILITIES as CAPABILITY_NODES
 from nvc.discovery.devices.nodes import (
-    CONTROL,
-    CONTROL_MINOR,
     CONTROLS,
-    MODESET,
-    MODESET_MINOR,
     NVIDIA_MAJOR,
-    UVM,
-    UVM_TOOLS,
     has_nvidia_major,
     majors_of_nodes,
     nvidia_major,
@@ -110,19 +105,14 @@ def wanted_nodes(host: Host, options: DriverOptions) -> tuple[WantedNode, ...]:
     """Every node of the modules that are loaded, as far as the configuration lets us make them."""
     system = host.system
     majors = char_majors(system.read_optional("/proc/devices") or b"")
-    found: list[WantedNode] = []
     general = _attributes(system.read_optional(PROC + "/params", 65536), "ModifyDeviceFiles")
+    found = [
+        node for module, node in _controls(majors, general)
+        if module in majors or system.exists(f"/sys/module/{module.replace('-', '_')}")
+    ]  # fmt: skip
     if system.exists("/sys/module/nvidia"):
-        major = nvidia_major(majors)
-        found.append(WantedNode(CONTROL, major, CONTROL_MINOR, general))
-        for gpu in proc_gpus(system) or ():
-            if gpu.minor >= 0:
-                found.append(WantedNode(f"/dev/nvidia{gpu.minor}", major, gpu.minor, general))
-        if system.exists("/sys/module/nvidia_modeset"):
-            found.append(WantedNode(MODESET, major, MODESET_MINOR, general))
-    if "nvidia-uvm" in majors:
-        for minor, path in enumerate((UVM, UVM_TOOLS)):
-            found.append(WantedNode(path, majors["nvidia-uvm"], minor, Attributes()))
+        minors = (gpu.minor for gpu in proc_gpus(system) or () if gpu.minor >= 0)
+        found += [WantedNode(f"/dev/nvidia{minor}", nvidia_major(majors), minor, general) for minor in minors]
     if "nvidia-caps" in majors:
         found += _capability_nodes(system, majors["nvidia-caps"])
     if options.create_imex_channels and "nvidia-caps-imex-channels" in majors:
@@ -132,18 +122,22 @@ def wanted_nodes(host: Host, options: DriverOptions) -> tuple[WantedNode, ...]:
     return tuple(node for node in found if node.attributes.modify)
 
 
-def control_nodes(host: Host) -> tuple[WantedNode, ...]:
+def possible_controls(host: Host) -> tuple[WantedNode, ...]:
     """The nodes that belong to no GPU, also those that the driver's configuration does not let us make.
 
     Raises InitializationError where the driver is not loaded.
     """
-    majors = _majors(host)
     general = _attributes(host.system.read_optional(PROC + "/params", 65536), "ModifyDeviceFiles")
-    return tuple(
-        WantedNode(path, majors[driver], minor, Attributes()) if driver
-        else WantedNode(path, nvidia_major(majors), minor, general)
-        for path, driver, minor, _ in CONTROLS
-    )  # fmt: skip
+    return tuple(node for _, node in _controls(_majors(host), general))
+
+
+def _controls(majors: dict[str, int], general: Attributes) -> Iterator[tuple[str, WantedNode]]:
+    """The nodes that belong to no GPU and have a number, each with its kernel module."""
+    for path, module, driver, minor, _ in CONTROLS:
+        if not driver:
+            yield module, WantedNode(path, nvidia_major(majors), minor, general)
+        elif driver in majors:
+            yield module, WantedNode(path, majors[driver], minor, Attributes())
 
 
 def _majors(host: Host) -> dict[str, int]:
@@ -165,7 +159,7 @@ def possible_nodes(host: Host) -> tuple[DeviceNode, ...]:
     """
     majors = _majors(host)
     minors = [gpu.minor for gpu in proc_gpus(host.system) or () if gpu.minor >= 0]
-    found = [DeviceNode(node.path, node.major, node.minor) for node in control_nodes(host)]
+    found = [DeviceNode(node.path, node.major, node.minor) for node in possible_controls(host)]
     found += [DeviceNode(f"/dev/nvidia{minor}", nvidia_major(majors), minor) for minor in minors]
     if "nvidia-caps" in majors:
         gpus = {f"gpu{minor}" for minor in minors}

@@ -15,6 +15,7 @@ from nvc.base.errors import NvcError, one_line
 from nvc.base.files import closing
 from nvc.base.rundir import in_user_namespace, runtime_directory
 from nvc.discovery.devices.devfiles import missing_nodes, wanted_nodes
+from nvc.discovery.devices.nodes import MODULES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from nvc.discovery.hostroot import HostRoot
     from nvc.model.request import DriverOptions
 
-MODULES = ("nvidia", "nvidia-uvm", "nvidia-modeset")
 _NO_DEVICE = "kernel modules are not loaded: no NVIDIA device on the PCI bus"
 _REPORT_LIMIT = 32 << 10
 

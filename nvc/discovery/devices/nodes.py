@@ -12,8 +12,6 @@ from nvc.model.facts import ControlNode, DeviceNode
 #: The registered major of GPUs and control nodes (Documentation/admin-guide/devices.txt), for kernels whose
 #: /proc/devices is hidden.
 NVIDIA_MAJOR = 195
-CONTROL_MINOR = 255
-MODESET_MINOR = 254
 #: Names of this major in /proc/devices; `nvidia-frontend` up to driver 550.
 _NVIDIA_NAMES = ("nvidia-frontend", "nvidia", "nvidiactl")
 
@@ -22,14 +20,15 @@ UVM = "/dev/nvidia-uvm"
 UVM_TOOLS = "/dev/nvidia-uvm-tools"
 MODESET = "/dev/nvidia-modeset"
 CAPABILITIES = "/dev/nvidia-caps"
-#: The nodes that belong to no GPU, in the order of `list`: path, driver in /proc/devices ("": that of GPUs), minor,
-#: and the capability that brings it into containers ("": all have it).
+#: The nodes that belong to no GPU, in the order of `list`: path, kernel module, driver in /proc/devices ("": that
+#: of GPUs), minor, and the capability that brings it into containers ("": all have it).
 CONTROLS = (
-    (CONTROL, "", CONTROL_MINOR, ""),
-    (UVM, "nvidia-uvm", 0, "compute"),
-    (UVM_TOOLS, "nvidia-uvm", 1, "compute"),
-    (MODESET, "", MODESET_MINOR, "display"),
+    (CONTROL, "nvidia", "", 255, ""),
+    (UVM, "nvidia-uvm", "nvidia-uvm", 0, "compute"),
+    (UVM_TOOLS, "nvidia-uvm", "nvidia-uvm", 1, "compute"),
+    (MODESET, "nvidia-modeset", "", 254, "display"),
 )
+MODULES = tuple(dict.fromkeys(module for _, module, *_ in CONTROLS))
 
 
 def has_nvidia_major(majors: dict[str, int]) -> bool:
@@ -75,7 +74,7 @@ def control_nodes(devices: HostRoot, majors: dict[str, int]) -> tuple[ControlNod
     A node whose module is not loaded is ignored: its number belongs to no driver.
     """
     found = []
-    for path, driver, minor, capability in CONTROLS:
+    for path, _, driver, minor, capability in CONTROLS:
         major = majors.get(driver) if driver else nvidia_major(majors)
         node = find_node(devices, path, major, minor) if major is not None else None
         if node is not None:

@@ -28,7 +28,7 @@ def _node(context: Context, path: str, major: int, minor: int) -> Iterator[Fact]
 
 def _control(context: Context) -> Iterator[Fact]:
     context.module  # noqa: B018
-    for path, driver, minor, capability in CONTROLS:
+    for path, _, driver, minor, capability in CONTROLS:
         major = context.majors.get(driver) if driver else context.major
         if major is not None and capability != "display":  # who displays nothing lacks nothing
             yield from _node(context, path, major, minor)
