@@ -72,8 +72,8 @@ def test_without_nvcd(vgpu: Any, start: Slice) -> None:
 
 
 def test_policies_that_are_laid_down(vgpu: Any) -> None:
-    assert f"weight, the quantum {NOT_RUNNING}" in vgpu("policy", "0", "weight", "--quantum=2ms").stderr
-    assert f"the quantum {NOT_RUNNING}" in vgpu("policy", "0", "none").stderr
+    assert f"weight, quantum {NOT_RUNNING}" in vgpu("policy", "0", "weight", "--quantum=2ms").stderr
+    assert f" quantum, floor {NOT_RUNNING}" in vgpu("policy", "0", "none", "--floor=1ms").stderr
     assert vgpu("policy", "0", "--reset").stderr == ""
     assert vgpu("policy", "0", "native", "--max-instances=8").stderr == ""
 

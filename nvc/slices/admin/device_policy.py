@@ -152,8 +152,8 @@ def set_device_policy(
     finally:
         os.close(lock)
     for uuid, own in new.items():
-        more = (("the quantum", own.quantum_us), ("idle-suspend", own.idle_s))
-        told += not_kept(uuid, own.effective(POLICY_NATIVE), *(name for name, value in more if value))
+        more = (row.option.lstrip("-") for row in SETTINGS if row.by_nvcd and getattr(own, row.field))
+        told += not_kept(uuid, own.effective(POLICY_NATIVE), *more)
     return tuple(told)
 
 

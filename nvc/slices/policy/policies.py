@@ -54,28 +54,30 @@ class Setting(Value):
     text: str  # the option's help
     parse: Callable[[str, str], int]  # takes the option, for messages, and its value. Raises InputError
     key: str  # in JSON
+    admits: bool = False  # it bounds the slices that may be there: nvc/slices/store/admission.py
+    by_nvcd: bool = False  # only nvcd keeps it, under each policy
 
 
 SETTINGS = (
     Setting("max_instances", "max-instances", (1, INSTANCES_MAX), "--max-instances", "N",
             "Maximum number of slices; 0: unlimited.",
-            lambda name, text: parse_number(name, text, 0, INSTANCES_MAX), "maxInstances"),
+            lambda name, text: parse_number(name, text, 0, INSTANCES_MAX), "maxInstances", admits=True),
     Setting("total_weight", "total-weight", (1, TOTAL_WEIGHT_MAX), "--total-weight", "N",
             "Maximum sum of weights; 0: unlimited.",
-            lambda name, text: parse_number(name, text, 0, TOTAL_WEIGHT_MAX), "totalWeight"),
+            lambda name, text: parse_number(name, text, 0, TOTAL_WEIGHT_MAX), "totalWeight", admits=True),
     Setting("quantum_us", "quantum-us", QUANTUM_US, "--quantum", "TIME",
             "Timeslice of equal slices, 1ms to 1s; not under first. Default: 4ms, under soft 16ms.",
-            lambda name, text: parse_duration(name, text, *QUANTUM_US), "quantumUs"),
+            lambda name, text: parse_duration(name, text, *QUANTUM_US), "quantumUs", by_nvcd=True),
     Setting("floor_us", "floor-us", FLOOR_US, "--floor", "TIME",
             "Under first: timeslice of slices that are not first, 100us to 20ms. Default: 100us.",
-            lambda name, text: parse_duration(name, text, *FLOOR_US), "floorUs"),
+            lambda name, text: parse_duration(name, text, *FLOOR_US), "floorUs", by_nvcd=True),
     Setting("idle_s", "idle-suspend-s", IDLE_S, "--idle-suspend", "TIME",
             "Suspend slices that are idle for TIME, 1s to 168h, until they are used; off: none.",
-            lambda name, text: idle_seconds(parse_idle(name, text)), "idleSuspendSeconds"),
+            lambda name, text: idle_seconds(parse_idle(name, text)), "idleSuspendSeconds", by_nvcd=True),
     Setting("oversubscribe", "oversubscribe", OVERSUBSCRIBE, "--oversubscribe", "N%",
             "Limits of memory may add up to N% of the GPU's, 100% to 1000%; off: to any sum.",
             lambda name, text: 0 if text == OFF else parse_number(name, text, *OVERSUBSCRIBE, "%"),
-            "oversubscribePercent"),
+            "oversubscribePercent", admits=True),
 )  # fmt: skip
 _BY_NAME = {row.name: row for row in SETTINGS}
 
@@ -98,7 +100,7 @@ class DevicePolicy(Value):
     @property
     def bounds(self) -> bool:
         """Whether it limits the number of slices, or the sum of their weights or limits of memory."""
-        return bool(self.max_instances or self.total_weight or self.oversubscribe)
+        return any(row.admits and getattr(self, row.field) for row in SETTINGS)
 
     def text(self) -> str:
         """The content of the file."""
