@@ -1,15 +1,15 @@
-"""Measures the memory of a CUDA context: one process makes a context, another asks NVML what that process has.
+"""Measures the memory of a CUDA context: a process makes one, and asks NVML what it has itself.
 
-Both are forked, have no rights, and are chrooted to the driver root. Other users of the device do not matter as
-long as there is room: only the figure of the one process is read.
+It is forked, has no rights, and is chrooted to the driver root. Other users of the device do not matter as long as
+there is room: only the figure of the one process is read.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-import signal
 from collections.abc import Callable
+from typing import Any
 
 from nvc.base.errors import PermissionDenied
 from nvc.base.value import Value
@@ -67,41 +67,35 @@ def libraries_of(facts: HostFacts) -> Libraries:
 
 def _measure(libraries: Libraries, device: SliceDevice) -> tuple[int, int]:
     """The bytes of a context, and the bytes that the first module adds. Raises CalibrationError."""
-    ask_read, ask_write = os.pipe2(os.O_CLOEXEC)
-    reply_read, reply_write = os.pipe2(os.O_CLOEXEC)
-    holder = fork_nobody(
-        lambda: _hold(libraries, device, ask_read, reply_write), libraries.root, ask_write, reply_read
-    )
-    os.close(ask_read)
-    os.close(reply_write)
-    try:
-        found = []
-        for _ in ("context", "module"):
-            answer = os.read(reply_read, 256)
-            if answer != b"ok":
-                cause = answer.decode("utf-8", "replace") or "the process that makes a context has ended"
-                raise CalibrationError(
-                    "make a context", device.uuid, cause, "end other programs on the device"
-                )
-            found.append(_used_by(libraries, device, holder))
-            os.write(ask_write, b"on")
-        return found[0], max(0, found[1] - found[0])
-    finally:
-        os.close(ask_write)
-        os.close(reply_read)
-        os.kill(holder, signal.SIGKILL)
-        os.waitpid(holder, 0)
+    read, write = os.pipe2(os.O_CLOEXEC)
+    pid = fork_nobody(lambda: _tell(libraries, device, write), libraries.root, read)
+    os.close(write)
+    with os.fdopen(read, "rb") as reply:
+        answer = reply.read(256).decode("utf-8", "replace")
+    os.waitpid(pid, 0)
+    numbers = answer.split()
+    if not all(number.isdigit() for number in numbers) or len(numbers) != 2:
+        raise CalibrationError(
+            "make a context", device.uuid, answer or "the process that makes a context has ended",
+            "end other programs on the device; NVML lists processes only in the host's pid namespace",
+        )  # fmt: skip
+    return int(numbers[0]), max(0, int(numbers[1]) - int(numbers[0]))
 
 
-def _hold(libraries: Libraries, device: SliceDevice, ask: int, reply: int) -> None:
-    """Make a context, then load a module, and wait after each."""
+def _tell(libraries: Libraries, device: SliceDevice, reply: int) -> None:
+    """Write the bytes with a context, and those with a module too, or why there are none."""
     os.environ["CUDA_VISIBLE_DEVICES"] = device.uuid
     os.putenv("CUDA_VISIBLE_DEVICES", device.uuid)
     try:
-        cuda = ctypes.CDLL(libraries.cuda)
+        text = _figures(libraries, device.uuid)
     except OSError as error:
-        os.write(reply, str(error).encode()[:256])
-        return
+        text = str(error)
+    os.write(reply, text.encode()[:256])
+
+
+def _figures(libraries: Libraries, uuid: str) -> str:
+    """Raises OSError."""
+    cuda, nvml = ctypes.CDLL(libraries.cuda), load(libraries.nvml)
     handle, context, module = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p()
     steps: tuple[tuple[str, Callable[[], int]], ...] = (
         ("cuInit", lambda: cuda.cuInit(0)),
@@ -110,51 +104,23 @@ def _hold(libraries: Libraries, device: SliceDevice, ask: int, reply: int) -> No
         ("cuCtxSetCurrent", lambda: cuda.cuCtxSetCurrent(context)),
     )
     for name, step in steps:
-        code = step()
-        if code:
-            os.write(reply, f"{name}: CUDA error {code}".encode())
-            return
-    os.write(reply, b"ok")
-    os.read(ask, 2)
+        if code := step():
+            raise OSError(f"{name}: CUDA error {code}")
+    before = _used(nvml, uuid)
     # One that cannot be loaded (no compiler for it, or a simulated driver that knows no PTX) adds nothing.
     cuda.cuModuleLoadData(ctypes.byref(module), PTX)
-    os.write(reply, b"ok")
-    os.read(ask, 2)
-    os.read(ask, 2)  # until it is closed, or we are killed
+    return f"{before} {_used(nvml, uuid)}"
 
 
-def _used_by(libraries: Libraries, device: SliceDevice, pid: int) -> int:
-    """Bytes that NVML shows for a process on a device. Raises CalibrationError."""
-    read, write = os.pipe2(os.O_CLOEXEC)
-    asker = fork_nobody(lambda: _ask(libraries, device, pid, write), libraries.root, read)
-    os.close(write)
-    with os.fdopen(read, "rb") as reply:
-        answer = reply.read(256).decode("utf-8", "replace")
-    os.waitpid(asker, 0)
-    if not answer.isdigit():
-        raise CalibrationError(
-            "ask NVML", device.uuid, answer or "the process that asks has ended",
-            "it lists processes only in the host's pid namespace",
-        )  # fmt: skip
-    return int(answer)
-
-
-def _ask(libraries: Libraries, device: SliceDevice, pid: int, reply: int) -> None:
-    try:
-        nvml = load(libraries.nvml)
-    except OSError as error:
-        os.write(reply, str(error).encode()[:256])
-        return
-    handle = ctypes.c_void_p()
-    count = ctypes.c_uint(PROCESSES_MAX)
+def _used(nvml: Any, uuid: str) -> int:
+    """Bytes that NVML shows for this process on a device. Raises OSError."""
+    device, count = ctypes.c_void_p(), ctypes.c_uint(PROCESSES_MAX)
     processes = (ProcessInfo * PROCESSES_MAX)()
-    code = nvml.nvmlDeviceGetHandleByUUID(device.uuid.encode(), ctypes.byref(handle))
-    code = code or nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle, ctypes.byref(count), processes)
+    code = nvml.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(device))
+    code = code or nvml.nvmlDeviceGetComputeRunningProcesses_v3(device, ctypes.byref(count), processes)
     if code:
-        os.write(reply, f"NVML error {code}".encode())
-        return
-    for process in processes[: min(count.value, PROCESSES_MAX)]:
-        if process.pid == pid:
-            os.write(reply, str(process.used).encode())
-            return
-    os.write(reply, f"process {pid} is not listed".encode())
+        raise OSError(f"NVML error {code}")
+    own = [one.used for one in processes[: min(count.value, PROCESSES_MAX)] if one.pid == os.getpid()]
+    if not own:
+        raise OSError(f"NVML does not list process {os.getpid()}")
+    return int(own[0])
