@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from decimal import ROUND_CEILING, Decimal
 from typing import Any
@@ -308,32 +307,6 @@ def test_checkpoints(scratch: str) -> None:
     checkpoint.remove("0b2e")
     checkpoint.remove("0b2e")
     assert checkpoint.read("0b2e") is None and os.listdir(f"{scratch}/claims") == []
-
-
-#: Of a device in a file of the version before administrators' access; that one refuses any other.
-OLDER = {
-    "request", "pool", "device", "share", "uuid", "whole", "limit", "cores", "weight", "policy", "uncounted",
-    "capabilities", "isolation",
-}  # fmt: skip
-
-
-def test_an_older_plugin_reads_what_this_one_keeps(scratch: str) -> None:
-    """After a downgrade, whatever came later: that is in fields of the claim, which it passes over."""
-    own = Given("a", "node-a", "gpu-0", "", UUID_0, True)
-    kept = Allocation("0b2e", "ml", "watch", (own, own.replace(request="b", admin=True)))
-    checkpoint = Checkpoint(scratch)
-    checkpoint.write(kept)
-    path = f"{scratch}/claims/0b2e.json"
-    with open(path, encoding="utf-8") as file:
-        data = json.load(file)
-    assert data["version"] == 1 and data["admin"] == [1]
-    assert [set(one) for one in data["given"]] == [OLDER, OLDER] and data["periods"] == [0, 0]
-    assert checkpoint.read("0b2e") == kept
-    del data["admin"], data["periods"]  # as that version writes it
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump(data, file)
-    found = checkpoint.read("0b2e")
-    assert found is not None and [one.admin for one in found.given] == [False, False]
 
 
 KUBECONFIG = """apiVersion: v1

@@ -2,10 +2,6 @@
 
     STATE/claims/<uid>.json
 
-A plugin of an older version reads these files after a downgrade. It refuses fields of a device that it does not
-know, and passes over other fields of the claim. So what came later is in lists beside the devices, by the field's
-name: one value for each device. `admin` instead has the places of those that an administrator looks at.
-
 A file is written before anything is made for its claim, and removed after all of that is gone. So a plugin that was
 killed finds at its next start whatever it may have left.
 """
@@ -21,13 +17,6 @@ from nvc.kubernetes.errors import CheckpointError
 
 VERSION = 1
 FILE_MAX = 1 << 20
-#: The fields of a device that every version of this file has.
-_FIRST = (
-    "request", "pool", "device", "share", "uuid", "whole", "limit", "cores", "weight", "policy", "uncounted",
-    "capabilities", "isolation",
-)  # fmt: skip
-#: The others, each with the name of its list.
-_LATER = {name: name for name in Given._fields if name not in (*_FIRST, "admin")} | {"period_us": "periods"}
 _IN_UID = frozenset("0123456789abcdefABCDEF-")
 UID_MAX = 64
 
@@ -72,17 +61,7 @@ class Checkpoint:
             if data["version"] != VERSION or data["uid"] != uid:
                 raise ValueError(f"version {data['version']} of claim {data['uid']}")
             # Of a newer version there may be fields that this one would drop: such a file cannot be used.
-            later = {name: data[key] for name, key in _LATER.items() if key in data}
-            if any(len(values) != len(data["given"]) for values in later.values()):
-                raise ValueError("not a value for each device")
-            admin = data.get("admin", ())
-            given = tuple(
-                Given(
-                    **{**one, "capabilities": tuple(one["capabilities"])}, admin=place in admin,
-                    **{name: values[place] for name, values in later.items()},
-                )
-                for place, one in enumerate(data["given"])
-            )  # fmt: skip
+            given = tuple(Given(**{**one, "capabilities": tuple(one["capabilities"])}) for one in data["given"])
             pods = tuple(Consumer(**one) for one in data["pods"])
             return Allocation(uid, data["namespace"], data["name"], given, pods)
         except (KeyError, TypeError, ValueError) as error:
@@ -96,9 +75,7 @@ class Checkpoint:
             "uid": allocation.uid,
             "namespace": allocation.namespace,
             "name": allocation.name,
-            "given": [{name: getattr(one, name) for name in _FIRST} for one in allocation.given],
-            "admin": [place for place, one in enumerate(allocation.given) if one.admin],
-            **{key: [getattr(one, name) for one in allocation.given] for name, key in _LATER.items()},
+            "given": [dict(zip(one._fields, one)) for one in allocation.given],
             "pods": [dict(zip(one._fields, one)) for one in allocation.pods],
         }
         temporary = f"{self.directory}/.{allocation.uid}"
