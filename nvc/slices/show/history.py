@@ -70,7 +70,7 @@ def watch(
         if old is not None:
             found.add(old, new, begin)
         old = new
-        tell(number * interval, len(found.points))
+        tell(number * interval, len(found.readings))
     return found.tracks(), seconds
 
 
@@ -78,11 +78,10 @@ class _Tracks:
     """What is known of each slice on each device, by its key and the device's UUID."""
 
     def __init__(self) -> None:
-        self.points: dict[tuple[str, str], list[tuple[float, float]]] = {}
-        self._entitled: dict[tuple[str, str], float] = {}  # of now
+        #: Of each reading: seconds since the beginning, received, the entitlement, and the time since the last.
+        self.readings: dict[tuple[str, str], list[tuple[float, float, float | None, int]]] = {}
+        self._entitled: dict[tuple[str, str], float | None] = {}  # of now
         self._names: dict[tuple[str, str], str] = {}
-        self._lines: dict[tuple[str, str], list[tuple[float, float]]] = {}
-        self._sums: dict[tuple[str, str], list[int]] = {}  # nanoseconds received and passed
 
     def meet(self, everybody: tuple[SliceStatus, ...]) -> None:
         self._entitled.clear()
@@ -90,19 +89,13 @@ class _Tracks:
             for device in tenant.devices:
                 place = tenant.entry.key, device.uuid
                 self._names[place] = f"{tenant.name} on {device.index}"
-                if device.entitlement is not None:
-                    self._entitled[place] = device.entitlement
+                self._entitled[place] = device.entitlement
 
     def add(self, old: Reading, new: Reading, begin: int) -> None:
         """Take in what slices received between two readings; `begin` is the time 0 of the points."""
         at, passed = (new.at - begin) / 1e9, new.at - old.at
         for place, had in received(old, new).items():
-            self.points.setdefault(place, []).append((at, had.share))
-            if place in self._entitled:
-                self._lines.setdefault(place, []).append((at, self._entitled[place]))
-            sums = self._sums.setdefault(place, [0, 0])
-            sums[0] += int(had.share * passed)
-            sums[1] += passed
+            self.readings.setdefault(place, []).append((at, had.share, self._entitled.get(place), passed))
 
     def tracks(self) -> tuple[Track, ...]:
         return tuple(
@@ -110,11 +103,11 @@ class _Tracks:
                 key,
                 self._names[key, uuid],
                 uuid,
-                tuple(points),
-                tuple(self._lines.get((key, uuid), ())),
-                self._sums[key, uuid][0] / max(self._sums[key, uuid][1], 1),
+                tuple((at, share) for at, share, _, _ in found),
+                tuple((at, entitled) for at, _, entitled, _ in found if entitled is not None),
+                sum(share * passed for _, share, _, passed in found) / max(sum(one[-1] for one in found), 1),
             )
-            for (key, uuid), points in self.points.items()
+            for (key, uuid), found in self.readings.items()
         )
 
 
