@@ -179,8 +179,8 @@ CROWDS = [Crowd(3, 8 << 10, 2, "2s", 6, 0, 60), Crowd(10, 12 << 10, 3, "1h", 60,
 
 def request(one: Program, rng: random.Random, crowd: Crowd, until: float, found: list[float]) -> None:
     """Asks at random moments until then."""
-    while (now := time.monotonic()) < until:
-        time.sleep(min(rng.expovariate(1 / crowd.pause), until - now))
+    while time.monotonic() + (pause := rng.expovariate(1 / crowd.pause)) < until:
+        time.sleep(pause)
         one.send()
         took, value = one.line()
         assert value == "3"
