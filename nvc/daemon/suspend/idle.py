@@ -126,12 +126,10 @@ class Idle:
             seen = self.seen[key]
             if step == ANSWERED:
                 seen.worked, seen.wanted = now, 0
-                continue
-            seen.began = now
-            if step != RETURNS:
-                seen.refused = now  # unless it goes
+            elif step == RETURNS:
+                seen.began = seen.stuck = now  # unless it comes
             else:
-                seen.stuck = now  # unless it comes
+                seen.began = seen.refused = now  # unless it goes
         return tuple(found.items())
 
     def _note(self, one: Tenant, now: int) -> None:
@@ -201,8 +199,3 @@ class Idle:
         refused = self.seen[one.key].refused
         is_there = any(one.held) and not one.suspended and not one.moves
         return is_there and (not refused or now - refused >= REFUSED)
-
-    def waited(self, key: str, now: int) -> int:
-        """Nanoseconds for which a slice has been wanted."""
-        seen = self.seen.get(key)
-        return now - seen.wanted if seen is not None and seen.wanted else 0

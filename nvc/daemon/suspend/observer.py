@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from nvc.base.errors import one_line
 from nvc.daemon.io import helper
@@ -59,14 +60,11 @@ def seen(threads: Threads, pids: Iterable[int]) -> str:
         return f"what its threads are at is not understood: {one_line(error)}"
 
 
-class Question:
+class Question(NamedTuple):
     """About one slice."""
 
-    __slots__ = ("key", "subject")
-
-    def __init__(self, key: str, subject: Subject) -> None:
-        self.key = key
-        self.subject = subject
+    key: str
+    subject: Subject
 
 
 class Observer:

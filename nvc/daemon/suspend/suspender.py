@@ -126,7 +126,7 @@ class Suspender:
         under_way = key in self._waiting or key in self.jobs or key in self.hooks.going
         if under_way or (one is not None and leave) or (one is None and not leave):
             return
-        refusal = self._refused(self.slices.by_key.get(key), leave)
+        refusal = self.refused(self.slices.by_key.get(key), leave)
         if refusal is not None:
             self._refuse(key, refusal, now)
             return
@@ -211,7 +211,8 @@ class Suspender:
         self.told_of = {key: told for key, told in self.told_of.items() if now - told.at < REMEMBERED}
         self._reap()
 
-    def _refused(self, known: IndexedSlice | None, leave: bool) -> Refusal | None:
+    def refused(self, known: IndexedSlice | None, leave: bool) -> Refusal | None:
+        """Why a slice cannot be suspended (`leave`) or brought back, whatever it has."""
         if known is None or not known.alive:
             return Refusal("", "it is not a slice that runs", "`nvc-cli vgpu ls` lists them")
         if self.libraries() is None:
@@ -223,10 +224,8 @@ class Suspender:
         for device in known.devices:
             if device.flags & (PAUSED | DENIED):
                 word = "paused" if device.flags & PAUSED else "denied the GPU"
-                return Refusal(
-                    device.uuid, f"the slice is {word}, so its work in flight would never end",
-                    "`nvc-cli vgpu resume SLICE` first",
-                )  # fmt: skip
+                cause = f"the slice is {word}, so its work in flight would never end"
+                return Refusal(device.uuid, cause, "`nvc-cli vgpu resume SLICE` first")
         return None
 
     def _leave(self, key: str, now: int) -> Refusal | None:

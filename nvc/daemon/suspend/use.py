@@ -13,8 +13,6 @@ from nvc.daemon.suspend.observer import QUIET, WANTED, Observer, Subject
 from nvc.daemon.suspend.room import GPU_SPARE
 from nvc.daemon.suspend.suspender import Suspender
 from nvc.daemon.time.timing import Timing
-from nvc.model.slices.isolation import MPS
-from nvc.model.slices.layout import DENIED, PAUSED
 from nvc.model.slices.sizes import size_text
 from nvc.model.slices.suspension import IDLE, ROOM, SUSPENDED
 from nvc.model.slices.time_settings import idle_seconds
@@ -72,8 +70,8 @@ class Use:
             return
         done = "suspended until it is used: idle-suspend" if leave else "resumed, as it is used"
         self.log(f"{self.slices.whose(key)}: it is {done}")
-        waits = 0 if leave else now - self.idle.waited(key, now)
-        self.suspender.ask(key, leave, now, waits, IDLE if step == RESTS else ROOM)
+        wanted, why = 0 if leave else self.idle.seen[key].wanted, IDLE if step == RESTS else ROOM
+        self.suspender.ask(key, leave, now, wanted, why)
 
     def _say_of_room(self, ask: Ask, free: Mapping[str, int], now: int) -> None:
         """That an allocation finds room, or none; the latter of a slice once a minute."""
@@ -111,11 +109,10 @@ class Use:
         """After how many seconds slices are suspended, by key: by their own rule, else by that of all devices."""
         policy, found = self.slices.device_policy, {}
         for key, known in self.slices.by_key.items():
-            if known.alive and known.devices and (own := known.entry.idle_suspend):
-                found[key] = idle_seconds(own)
-            elif known.alive and known.devices:
+            if known.alive and known.devices:
+                own = known.entry.idle_suspend
                 times = [policy[one.uuid].idle_s if one.uuid in policy else 0 for one in known.devices]
-                found[key] = max(times) if all(times) else 0
+                found[key] = idle_seconds(own) if own else all(times) and max(times)
         return {key: seconds for key, seconds in found.items() if seconds}
 
     def _uuids(self, idle: Iterable[str]) -> set[str]:
@@ -130,7 +127,7 @@ class Use:
         return {key: one for key, one in known.items() if all(device.uuid in able for device in one.devices)}
 
     def _tenants(self, asks: dict[str, Ask], now: int) -> Iterator[Tenant]:
-        work = self.count()
+        work, subject = self.count(), self._subject(now)
         moving = self.suspender.on_their_way()
         had = [(one.key, each.uuid, each.bytes) for one in moving.values() for each in one.saved]
         for user in self.accountant.users:
@@ -151,7 +148,7 @@ class Use:
             if ask is not None and one is None:
                 needs = {ask.uuid: ask.bytes + GPU_SPARE}
             needs = {uuid.lower(): count for uuid, count in needs.items()}
-            able = key in moving or self._can_be_idle(known, now)
+            able = key in moving or (key in subject and self.suspender.refused(known, True) is None)
             yield Tenant(
                 key, uuids, max(1, *(device.weight for device in known.devices)), seconds * SECOND,
                 work.get(key, 0),
@@ -162,13 +159,6 @@ class Use:
                 leaves=moves and self.suspender.leaves(key),
                 held=tuple(held[key, uuid] for uuid in uuids) if able else (),
             )  # fmt: skip
-
-    def _can_be_idle(self, known: IndexedSlice, now: int) -> bool:
-        """Whether it is known when it works, and nothing else stops it or keeps it from being suspended."""
-        stopped = any(device.flags & (PAUSED | DENIED) for device in known.devices)
-        served = known.entry.isolation == MPS or known.entry.server
-        kept = not any(self.timing.keeper_of(device.uuid, now) for device in known.devices)
-        return kept and not stopped and not served
 
     def _observed(self, now: int) -> dict[str, Subject]:
         """The slices of whose threads something has to be known: suspended ones, and those that may be."""
