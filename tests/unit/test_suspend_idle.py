@@ -43,6 +43,7 @@ def test_who_cannot_come_back_is_tried_again_and_holds_nobody_up() -> None:
     frozen = tenant(suspended=True, wanted=True)
     found = {now: idle.plan((frozen,), ROOM, now) for now in range(HALF, 12 * SECOND, HALF)}
     assert [now for now, steps in found.items() if steps] == [HALF, HALF + AGAIN, HALF + 2 * AGAIN]
+    assert idle.seen["a"].out == 0, "that does not say how long moving takes"
     other = tenant("b", suspended=True, wanted=True)
     assert idle.plan((frozen, other), ROOM, 12 * SECOND) == (("b", RETURNS),)
 

@@ -137,9 +137,10 @@ class Idle:
         if one.work != seen.work or one.suspended or not any(one.held):
             seen.work, seen.worked = one.work, now
         if seen.began and not one.moves:
-            took, seen.began = now - seen.began, 0
-            seen.out, seen.back = (took, seen.back) if one.suspended else (seen.out, took)
-            seen.came = now
+            took, left, seen.began = now - seen.began, seen.began == seen.refused, 0
+            if one.suspended == left:  # else it has not moved
+                seen.out, seen.back = (took, seen.back) if left else (seen.out, took)
+                seen.came = now
         if not one.suspended:
             seen.stuck = 0
         elif not one.moves:
