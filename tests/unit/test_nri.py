@@ -33,6 +33,7 @@ from nvc.frontends.nri.wire import (
     frames,
 )
 from nvc.request.config import Config
+from nvc.request.environment import VARIABLES
 from nvc.slices.make import shim
 
 MESSAGES = st.builds(
@@ -245,7 +246,8 @@ def test_the_operators_bounds_hold() -> None:
     assert found.devices == ("0",) and found.vgpu is not None and found.vgpu.memory[0].bytes == 10 << 30
     limited = request_of({"devices": "0"}, (), Config(vgpu_memory_max="4GiB"))
     assert limited.vgpu is not None and limited.vgpu.largest is not None
-    assert request_of({"devices": "0"}, ("NVC_VGPU_MEMORY=1GiB",), Config()).vgpu is None
+    own = [f"{row.name.replace('*', 'MEMORY')}=1" for row in VARIABLES if not row.need]
+    assert request_of({"devices": "0"}, own, Config()) == request_of({"devices": "0"}, (), Config())
 
 
 def test_a_slice_has_the_period_that_is_asked_for_and_the_operator_s_isolation(

@@ -40,8 +40,6 @@ class Given(Value):
 def given(kernel: Kernel, options: DriverOptions, config: Config, request: Request, hook_path: str) -> Given:
     """What `request` comes to on this host. Raises NvcError: then the container must not start."""
     facts = discover(kernel, options)
-    if request.mig_config or request.mig_monitor or request.imex_channels:
-        raise InternalError("read annotations", cause="rights that no annotation names")
     left_out = disabled_hooks((), not config.disable_cuda_compat_lib_hook)
     how = DocumentOptions(hook_path, VENDOR, "gpu", ("uuid",), all_device=False, disabled_hooks=left_out)
     if not request.devices:  # the driver without a GPU
