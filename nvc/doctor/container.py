@@ -194,7 +194,7 @@ CHECKS = (
             seen=("{bundle}/config.json has {count} hooks",),
             run=("nvc-cli runtime configure --engine docker",
                  "docker run --runtime nvc -e NVIDIA_VISIBLE_DEVICES=all IMAGE"),
-            advice="podman, containerd and crio have the same option; docs/hooks.md has all ways"),
+            advice="--engine names other engines too; docs/hooks.md has all ways"),
     )),
     Check("container.nodes", "its device nodes against the driver's", _nodes, (
         Row(WARNING, "it has nodes of {more} GPUs that it did not ask for", "more",
