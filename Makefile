@@ -27,7 +27,7 @@ PARTS  = --launcher $(BUILD)/launcher --spin $(BUILD)/nvc-spin --simdriver $(BUI
 HARDEN := -fstack-protector-strong -D_FORTIFY_SOURCE=2 -Wl,-z,noexecstack
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build native tracer stubs stage man simdriver shim install uninstall demo test test-elsewhere nightly nightly-shares nightly-builds nightly-packages nightly-explore nightly-faults bench bundle packages image chart tables test-kubernetes test-engines fuzz faults stress clean
+.PHONY: help setup build native tracer stubs stage man simdriver shim install uninstall demo test test-elsewhere nightly nightly-shares nightly-builds nightly-packages nightly-explore nightly-faults bench bundle packages image chart tables clients test-kubernetes test-engines fuzz faults stress clean
 
 # What cannot be made, for lack of rights, is said before anything is built.
 WHY_NOT := $(shell packaging/can-make "$(DESTDIR)$(PREFIX)" $(MAKECMDGOALS))
@@ -197,6 +197,11 @@ test-engines: $(BUILD)/.packages-test $(BUILD)/.packages-engines stage ## client
 	    tools=$$(cd tests && ../$(RUN) -m support.generations $$generation) && \
 	    NVC_TOOLS="$$tools" $(PYTEST) --processes $(JOBS) tests/kernel -k "runc or crun" || exit 1; \
 	done
+
+clients: $(BUILD)/.packages-test $(BUILD)/.packages-engines stage ## write the table of docs/clients.md, after all tests of clients ran
+	rm -rf $(BUILD)/clients
+	$(PYTEST) --processes $(JOBS) -m "engines or not engines" $$(grep -lr "import.*client_ran" tests/engines tests/kernel)
+	cd tests && ../$(RUN) -m support.clients
 
 fuzz: $(BUILD)/.packages-test stage ## feed the parsers of foreign bytes: in C for FUZZ seconds each (60), in Python INPUTS in all (a million), from SEED
 	@$(MAKE) -s --no-print-directory -C tests/fuzz OUT=../../$(BUILD)/fuzz

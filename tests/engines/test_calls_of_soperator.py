@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from support.clients import driver_in_place, named
+from support.clients import client_ran, driver_in_place, named
 from support.engines import Host
 from support.rootfs import LIBS
 
@@ -80,6 +80,7 @@ def test_workers_that_start_at_once(host: Host) -> None:
 
     Nobody writes the loader cache. Once mended, the fourth makes nothing more in the tree.
     """
+    client_ran("soperator", "c238d993", "root", "its calls, by workers that share a jail; no cluster")
     spoil = f"mount -t tmpfs tmpfs {JAIL}/run; mkdir -p {JAIL}/run/nvidia-persistenced/socket"
     host.write("/srv/spoil", spoil)
     host.write("/srv/mend", f"umount {JAIL}/run")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.clientdebs import CLIENTS
-from support.clients import as_the_page_says, named
+from support.clients import client_ran, named
 from support.engines import Host
 from support.reachable import reachable
 
@@ -44,7 +44,8 @@ def apptainer(host: Host) -> None:
 
 
 def test_version(host: Host) -> None:
-    as_the_page_says("Apptainer", host.sh("apptainer --version").stdout)
+    what = "`--nv --nvccli`, `--contain`, `--writable`. CDI: its mounts alone, without the program"
+    client_ran("Apptainer", host.sh("apptainer --version").stdout, "root, user", what)
 
 
 @pytest.mark.parametrize("who", AS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.clients import as_the_page_says, driver_in_place, named
+from support.clients import client_ran, driver_in_place, named
 from support.engines import Host
 
 pytestmark = pytest.mark.engines
@@ -12,7 +12,7 @@ LOOK = "nvidia-smi -L; grep -c libcuda.so.1 /etc/ld.so.cache"
 
 
 def test_an_image_s_directory(host: Host) -> None:
-    as_the_page_says("Charliecloud", host.sh("ch-fromhost --version 2>&1").stdout)
+    client_ran("Charliecloud", host.sh("ch-fromhost --version 2>&1").stdout, "root", "`ch-fromhost --nvidia`")
     named(host)
     driver_in_place(host)
     # ch-run binds onto directories that the image has.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.clients import as_the_page_says, named
+from support.clients import client_ran, named
 from support.engines import IMAGE, Host
 
 pytestmark = pytest.mark.engines
@@ -41,7 +41,8 @@ def docker(host: Host) -> None:
 
 
 def test_version(host: Host) -> None:
-    as_the_page_says("docker-compose", host.sh("docker-compose --version").stdout)
+    what = "reservations, `runtime: nvidia`"
+    client_ran("docker-compose", host.sh("docker-compose --version").stdout, "root", what)
 
 
 @pytest.mark.parametrize("name", SERVICES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.clientdebs import CLIENTS
-from support.clients import as_the_page_says, named
+from support.clients import client_ran, named
 from support.engines import IMAGE, Host
 
 pytestmark = pytest.mark.engines
@@ -39,7 +39,8 @@ def docker(host: Host) -> None:
 
 
 def test_version(host: Host) -> None:
-    as_the_page_says("Compose", host.sh("docker compose version --short").stdout)
+    what = "reservations, `gpus`, `devices`, CDI names, `runtime: nvidia`"
+    client_ran("Compose", host.sh("docker compose version --short").stdout, "root", what)
 
 
 @pytest.mark.parametrize("name", SERVICES)

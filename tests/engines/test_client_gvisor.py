@@ -9,7 +9,7 @@ import json
 
 import pytest
 from support.clientdebs import CLIENTS
-from support.clients import as_the_page_says, named
+from support.clients import client_ran, named
 from support.engines import CONFIG_TOML, DAEMON_JSON, DRIVER, IMAGE, Host
 from support.owndev import DEV
 
@@ -38,7 +38,8 @@ def flags(host: Host, generation: str) -> str:
 
 
 def test_version(host: Host) -> None:
-    as_the_page_says("gVisor", host.sh("runsc --version | sed -n '1s/.*[~-]//p'").stdout)
+    what = "`--nvproxy`: plain bundles, Docker, below `nvc-runtime`, CDI since 2026. No slices: no hook runs"
+    client_ran("gVisor", host.sh("runsc --version | sed -n '1s/.*[~-]//p'").stdout, "root", what)
 
 
 @pytest.mark.parametrize("devices", ["1", "none"])

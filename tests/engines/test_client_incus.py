@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from support.clientdebs import CLIENTS
-from support.clients import as_the_page_says, named
+from support.clients import client_ran, named
 from support.engines import DRIVER, IMAGE, Host
 from support.owndev import DEV
 
@@ -105,8 +105,11 @@ def gives(host: Host, *minors: int) -> None:
 
 
 def test_version(host: Host, manager: dict[str, str]) -> None:
-    page = {"incus": "Incus", "lxd": "LXD"}[manager["name"]]
-    as_the_page_says(page, host.sh(f"{manager['daemon']} --version").stdout)
+    said = host.sh(f"{manager['daemon']} --version").stdout
+    if manager["name"] == "incus":
+        client_ran("Incus", said, "root", "`nvidia.runtime`, `nvidia.require.cuda`, `gpu` devices, `info`")
+    else:
+        client_ran("LXD", said, "root", "as Incus, but it does not hand on `nvidia.require.cuda`")
 
 
 def test_its_list_of_gpus(host: Host) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.clients import as_the_page_says, driver_in_place, named
+from support.clients import client_ran, driver_in_place, named
 from support.engines import DRIVER, Host
 
 pytestmark = pytest.mark.engines
@@ -21,7 +21,8 @@ FLAGS = "--quiet --keep-unit --register=no --private-network --pipe"
 
 
 def test_binds_from_list(host: Host) -> None:
-    as_the_page_says("systemd-nspawn", host.sh("systemd-nspawn --version").stdout)
+    said = host.sh("systemd-nspawn --version").stdout
+    client_ran("systemd-nspawn", said, "root", "binds from `nvidia-container-cli list`, as jailmaker makes them")
     named(host)
     driver_in_place(host)
     host.sh(f"cp -a {host.rootfs()} {ROOT}; cp /sbin/ldconfig {ROOT}/sbin")

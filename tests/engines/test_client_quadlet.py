@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from support.booted import Booted
-from support.clients import as_the_page_says
+from support.clients import client_ran
 from support.rootfs import LIBS, make_rootfs
 from support.sid import programs, sid
 from support.unpacked import LOADER
@@ -72,7 +72,8 @@ def gpus(host: Booted, name: str) -> list[str]:
 
 
 def test_version(host: Booted) -> None:
-    as_the_page_says("Quadlet", host.sh(f"{GENERATOR} --version").stdout)
+    said = host.sh(f"{GENERATOR} --version").stdout
+    client_ran("Quadlet", said, "root", "`AddDevice`, restarts, `daemon-reload`")
 
 
 @pytest.mark.parametrize("name, has", [("one", ["nvidia1"]), ("every", ["nvidia0", "nvidia1"])])

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from support.clientdebs import CLIENTS
-from support.clients import as_the_page_says, named
+from support.clients import client_ran, named
 from support.engines import DAEMON_JSON, IMAGE, Host
 from support.reachable import reachable
 
@@ -55,7 +55,7 @@ def daemon(host: Host) -> Iterator[None]:
 
 def test_version(host: Host) -> None:
     said = host.sh(f"{AS_USER} docker version -f '{{{{.Server.Version}}}}'").stdout
-    as_the_page_says("Rootless-Docker", said)
+    client_ran("Docker, rootless", said, "user", "`--gpus`")
     assert "rootless" in host.sh(f"{AS_USER} docker info -f '{{{{.SecurityOptions}}}}'").stdout
 
 

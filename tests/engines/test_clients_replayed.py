@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from support.clients import named
+from support.clients import client_ran, named
 from support.engines import Host
 
 ROOT = "/srv/enroot/img"
@@ -40,6 +40,7 @@ def job(host: Host, words: str = "", require: str = "") -> str:
 
 def test_enroot(slurm: Host) -> None:
     """Each job starts on what the last one left in the user's directory."""
+    client_ran("enroot", "8ea147d3", "user", "its calls; not itself, pyxis or Slurm: no packages")
     said = job(slurm, "--device=all", "'--require=cuda>=12.0 brand=tesla,driver>=470'")
     assert said.count("UUID: GPU-") == 2, said
     assert [line[:6] for line in job(slurm, "--device=1").splitlines() if "UUID" in line] == ["GPU 0:"]

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
+from support.clients import client_ran
 from support.engines import CONFIG_TOML, IMAGE, Host
 
 GENERATIONS = ("debian", "sid", "newest")
@@ -19,6 +20,10 @@ def docker(host: Host) -> None:
     """The daemon, which knows nvc."""
     host.sh("nvc-cli runtime configure --engine docker --hook-link /usr/local/bin; systemctl start docker")
     host.image()
+
+
+def test_version(host: Host) -> None:
+    client_ran("Docker", host.sh("dockerd --version").stdout, "root", "`--gpus`, `--runtime`, CDI names, slices")
 
 
 def docker_run(host: Host, options: str, script: str) -> list[str]:

@@ -11,7 +11,7 @@ from support.engines import Host
 
 GENERATIONS = ("debian", "sid", "newest")
 #: Program and page; the generation's place among the versions of the page's line.
-PAGES = {"dockerd": "docker", "containerd": "containerd", "podman": "podman"}
+PAGES = {"containerd": "containerd"}
 LINE = re.compile(r"^Tested with \w[\w-]* ((?:[0-9.]+(?:, | and )?)+)", re.MULTILINE)
 
 

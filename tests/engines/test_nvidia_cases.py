@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from support.clients import named
+from support.clients import client_ran, named
 from support.engines import DRIVER, IMAGE, Host
 from support.rootfs import LIBS, multiarch
 
@@ -61,6 +61,11 @@ def images(host: Host) -> None:
 def docker(host: Host, options: str, script: str, image: str = IMAGE) -> list[str]:
     """The lines that a shell script in a container prints."""
     return host.sh(f"docker run --rm --network none {options} {image} sh -c '{script}'").stdout.splitlines()
+
+
+def test_version() -> None:
+    """The revision that was read."""
+    client_ran("NVIDIA's cases", "d34b3046", "root", "its end-to-end tests that need neither a GPU nor a network")
 
 
 def of_host(host: Host) -> list[str]:

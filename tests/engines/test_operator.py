@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from support import until
+from support.clients import client_ran
 from support.engines import CONTAINERD_TOML, DAEMON_JSON, DRIVER, Host
 from support.gpu_operator import ROOT, TOOLKIT, Node, image
 
@@ -56,6 +57,7 @@ def node(running: Node) -> Node:
 
 def test_from_the_start_to_the_end(node: Node) -> None:
     """Docker: pods of the runtime have GPUs, and afterwards dockerd's file is as it was, byte for byte."""
+    client_ran("GPU operator", "26.7", "root", "its mounts, variables and files for nvc's image; no cluster")
     with node.toolkit() as toolkit:
         toolkit.ready()
         assert node.read("/run/nvidia/toolkit/toolkit.pid").strip().isdecimal()

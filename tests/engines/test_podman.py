@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.clients import client_ran
 from support.engines import DIRECT, PODMAN, Host
 
 GENERATIONS = ("debian", "sid", "newest")
@@ -17,6 +18,10 @@ def podman_run(host: Host, options: str, script: str, check: bool = True, **word
     done = host.sh(f"{command} {limits} --rootfs /run/rootfs sh -c '{script}'", check=False)
     assert (done.returncode == 0) is check, done.stderr
     return (done.stdout + done.stderr).splitlines()
+
+
+def test_version(host: Host) -> None:
+    client_ran("Podman", host.sh("podman --version").stdout, "root", "the hook, the runtime")
 
 
 @pytest.mark.parametrize("directory", HOOKS)

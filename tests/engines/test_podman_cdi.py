@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from support.clients import client_ran
 from support.engines import DIRECT, DRIVER, PODMAN, Host
 from support.nightly import few
 from support.rootfs import multiarch
@@ -18,6 +19,10 @@ GENERATIONS = ("debian", "sid")
 LIBS = f"/usr/lib/{multiarch()}"
 MACHINE = {"x86_64": "x86-64", "aarch64": "AArch64"}[os.uname().machine]
 CDI = f"nvc-cli --root {DRIVER} cdi"
+
+
+def test_version(host: Host) -> None:
+    client_ran("Podman", host.sh("podman --version").stdout, "root", "CDI")
 
 
 def podman(host: Host, devices: str, script: str, options: str = "") -> Any:

@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
+from support.clients import client_ran
 from support.engines import CONFIG_TOML, DIRECT, PODMAN, Host
 from support.owndev import DEV
 from support.reachable import reachable
@@ -25,6 +26,10 @@ mkdir -p {HOME}/tmp
 cp -a /run/rootfs {HOME}/rootfs
 chown -R {UID}:{UID} {HOME}
 """
+
+
+def test_version(host: Host) -> None:
+    client_ran("Podman", host.sh("podman --version").stdout, "user", "CDI and slices without root")
 
 
 @pytest.fixture(scope="module")

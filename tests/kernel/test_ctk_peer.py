@@ -11,6 +11,7 @@ import click
 import pytest
 import yaml
 from support import foreign, run
+from support.clients import client_ran
 from support.ctk import Ctk
 
 from nvc_cli.ctk import tree
@@ -50,6 +51,12 @@ def found(words: list[str]) -> click.Command:
         assert inner is not None
         command = inner
     return command
+
+
+def test_version() -> None:
+    """That of its sources: a program that is built of a module alone does not know it."""
+    what = "nvc's program has its commands, options, variables, exit codes and names of devices"
+    client_ran("nvidia-ctk", foreign.TOOLKIT.lstrip("v"), "root", what)
 
 
 @pytest.mark.parametrize("words", COMMANDS)

@@ -1,12 +1,16 @@
-"""tests/features.md: each row of its tables has an answer, and names a test that exists."""
+"""tests/features.md: each row of its tables has an answer, and names a test. docs/clients.md is what tests tell."""
 
 from __future__ import annotations
 
+import ast
 import glob
 import os
 import re
 
-from support import REPO
+from support import REPO, clients
+from support.clientdebs import CLIENTS
+from support.generations import GO
+from support.sources import tree
 
 with open(os.path.join(REPO, "tests/features.md"), encoding="utf-8") as page:
     TEXT = page.read()
@@ -37,13 +41,19 @@ def test_no_feature_is_missing() -> None:
     assert len(ROWS) > 70
 
 
-def test_every_client_has_its_rows() -> None:
-    """Each of its tests but the one of its version, which compares that with the page's."""
-    tests = set()
-    for path in glob.glob(os.path.join(REPO, "tests/engines/test_client_*.py")):
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-        assert "as_the_page_says(" in text, path
-        found = re.findall(r"^def (test_\w+)\(", text, re.MULTILINE)
-        tests |= {f"`engines/{os.path.basename(path)}::{name}`" for name in found if name != "test_version"}
-    assert {row[2] for row in ROWS if "/test_client_" in row[2]} == tests
+def test_the_page_of_clients_is_what_tests_tell() -> None:
+    """Each client of a test is there, ran in a version that is still wanted, and no other is."""
+    ran = clients.on_page()
+    assert clients.page()[1] == clients.table(ran), "run `make clients`"
+    assert all(ran.values()), ran
+    told = clients.calls()
+    said = {client: words[1] for client, (words, *_) in told.items()}
+    revisions = {client: word.value for client, word in said.items() if isinstance(word, ast.Constant)}
+    assert {client: [*ran[client]] for client in revisions} == {name: [one] for name, one in revisions.items()}
+    pins = {name: next(iter(client.packages.values())) for name, client in CLIENTS.items()}
+    pins["docker"] = re.findall("Version=([0-9.]+)", GO["dockerd"][4])[0].rpartition(".")[0]
+    for client in told:
+        if pin := pins.get(client.lower()):
+            assert max(map(clients.numbers, ran[client])) >= clients.numbers(pin)[:2], f"{client} {pin}"
+    tests = glob.glob("tests/engines/test_client_*.py", root_dir=REPO)
+    assert not [path for path in tests if "client_ran(" not in ast.unparse(tree(path))]
