@@ -15,24 +15,16 @@ import os
 import platform
 import tarfile
 import tempfile
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}
 MEDIA = "application/vnd.oci.image"
 
 
-class Written(Protocol):
-    """What can be written to."""
-
-    def write(self, data: bytes, /) -> int: ...
-
-    def flush(self) -> None: ...
-
-
 class Digest:
     """A file for writing that knows the SHA-256 of what was written to it."""
 
-    def __init__(self, out: Written) -> None:
+    def __init__(self, out: BinaryIO | gzip.GzipFile) -> None:
         self._out = out
         self._sum = hashlib.sha256()
 

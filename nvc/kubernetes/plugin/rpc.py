@@ -165,12 +165,12 @@ class SocketPath:
             os.unlink(self.path)
 
 
-class Socket:
+class Socket(SocketPath):
     """A server at a path."""
 
     def __init__(self, path: str, services: dict[str, tuple[Method, ...]]) -> None:
         """Serves from here on. Raises InitializationError with the path."""
-        self._path = SocketPath(path)
+        super().__init__(path)
         self._pool = ThreadPoolExecutor(THREADS, "grpc")
         in_loop(self._start(services))
 
@@ -179,19 +179,13 @@ class Socket:
         for service, methods in services.items():
             handlers = {name: handler(self._pool) for name, handler in methods}
             self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
-        self._path.bind(self._server)
+        self.bind(self._server)
         await self._server.start()
-
-    def is_there(self) -> bool:
-        return self._path.is_there()
 
     def stop(self, grace: float = GRACE) -> None:
         """End all calls and remove the socket."""
-        self._path.remove()
-        in_loop(self._stop(grace))
-
-    async def _stop(self, grace: float) -> None:
-        await self._server.stop(grace)
+        self.remove()
+        in_loop(self._server.stop(grace))
 
 
 def call(
