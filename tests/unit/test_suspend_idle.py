@@ -44,8 +44,8 @@ def test_who_cannot_come_back_is_tried_again_and_holds_nobody_up() -> None:
     found = {now: idle.plan((frozen,), ROOM, now) for now in range(HALF, 12 * SECOND, HALF)}
     assert [now for now, steps in found.items() if steps] == [HALF, HALF + AGAIN, HALF + 2 * AGAIN]
     assert idle.seen["a"].out == 0, "that does not say how long moving takes"
-    other = tenant("b", suspended=True, wanted=True)
-    assert idle.plan((frozen, other), ROOM, 12 * SECOND) == (("b", RETURNS),)
+    other, hangs = tenant("b", suspended=True, wanted=True), tenant("c", suspended=True, moves=True)
+    assert idle.plan((frozen, other, hangs), ROOM, 12 * SECOND) == (("b", RETURNS),)
 
 
 def test_who_waits_for_what_nobody_can_give_holds_nobody_up() -> None:
@@ -121,6 +121,7 @@ class Machine:
         return tenant(
             key, self.had[key], not there or moves, weight=weight, idle_ns=1 << 62, moves=moves,
             wanted=not there and self.work[key] > 0, leaves=moves and self.moving[key][1],
+            comes=moves and not self.moving[key][1],
             held=(HELD if there else 0,),
         )  # fmt: skip
 

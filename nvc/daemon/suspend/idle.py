@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from nvc.base.value import Value
 
@@ -38,8 +39,9 @@ class Tenant(Value):
     suspended: bool  # or on its way there or back
     wanted: bool = False  # a thread of it waits: for its memory where it is suspended, else for an allocation
     needs: tuple[int, ...] = ()  # bytes of each device for which it waits
-    moves: bool = False  # on its way
-    leaves: bool = False  # and does not come back
+    moves: bool = False  # on its way, or to be brought back after a call for it hung
+    leaves: bool = False
+    comes: bool = False
     held: tuple[int, ...] = ()  # bytes of each device that it gives back if it leaves; (): it cannot be suspended
 
     @property
@@ -53,21 +55,20 @@ class Tenant(Value):
         return dict(zip(self.devices, self.held))
 
 
+@dataclass(eq=False)
 class Seen:
     """What is remembered of a slice."""
 
-    __slots__ = ("work", "worked", "wanted", "came", "began", "out", "back", "refused", "moved", "stuck")
-
-    def __init__(self, work: int, now: int) -> None:
-        self.work = work
-        self.worked = now  # when it last did
-        self.wanted = 0  # since when it is
-        self.came = now  # to its devices
-        self.began = 0  # to move
-        self.out = self.back = 0  # nanoseconds that moving it took
-        self.refused = 0
-        self.moved = 0  # when somebody was last moved for an allocation of it
-        self.stuck = 0  # when it was last to come back, and did not
+    work: int
+    worked: int  # when it last did
+    came: int  # to its devices
+    wanted: int = 0  # since when it is
+    began: int = 0  # to move
+    out: int = 0  # nanoseconds that moving it took
+    back: int = 0
+    refused: int = 0
+    moved: int = 0  # when somebody was last moved for an allocation of it
+    stuck: int = 0  # when it was last to come back, and did not
 
 
 class Room:
@@ -79,10 +80,8 @@ class Room:
         self.coming = set[str]()  # devices to which somebody comes back
         self.kept = set[str]()  # slices for which room is
         for one in moving:
-            if one.leaves:
-                self.soon.update(one.gives)
-            else:
-                self.coming.update(one.devices)
+            self.soon.update(one.gives if one.leaves else {})
+            self.coming.update(one.devices if one.comes else ())
 
     def keep(self, one: Tenant) -> bool:
         """Keep what it waits for; whether that is there now."""
@@ -115,7 +114,8 @@ class Idle:
         for one in sorted(wanted, key=lambda one: (now - self.seen[one.key].wanted + 1) * one.weight, reverse=True):
             if one.key not in found:
                 self._serve(one, known.values(), room, found, now)
-        busy = {uuid for one in known.values() if one.moves or one.key in found for uuid in one.devices}
+        under_way = [one for one in known.values() if one.leaves or one.comes or one.key in found]
+        busy = {uuid for one in under_way for uuid in one.devices}
         for one in known.values():
             seen = self.seen[one.key]
             idle = not one.suspended and not one.wanted and any(one.held) and now - seen.worked >= one.idle_ns
@@ -133,7 +133,7 @@ class Idle:
         return tuple(found.items())
 
     def _note(self, one: Tenant, now: int) -> None:
-        seen = self.seen.setdefault(one.key, Seen(one.work, now))
+        seen = self.seen.setdefault(one.key, Seen(one.work, now, now))
         if one.work != seen.work or one.suspended or not any(one.held):
             seen.work, seen.worked = one.work, now
         if seen.began and not one.moves:

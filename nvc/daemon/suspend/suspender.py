@@ -249,10 +249,9 @@ class Suspender:
         """Whether a slice is on its way, or about to be, or was so when NVML was asked for what it told last."""
         return any(key in each for each in (self.jobs, self._waiting, self._again, self.hooks.going, self._noted))
 
-    def leaves(self, key: str) -> bool:
-        """Whether one that moves does not come back."""
-        before = self._noted[key].state if key in self._noted else ""
-        return SUSPENDING in (before, self.state_of(key)[0])
+    def ways(self, key: str) -> tuple[str, str]:
+        """The states of a slice when NVML was asked, "" if it was not on its way then, and now."""
+        return self._noted[key].state if key in self._noted else "", self.state_of(key)[0]
 
     def note(self) -> None:
         """NVML is being asked: what it tells can be of before what ends by then."""

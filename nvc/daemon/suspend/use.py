@@ -14,7 +14,7 @@ from nvc.daemon.suspend.room import GPU_SPARE
 from nvc.daemon.suspend.suspender import Suspender
 from nvc.daemon.time.timing import Timing
 from nvc.model.slices.sizes import size_text
-from nvc.model.slices.suspension import IDLE, ROOM, SUSPENDED
+from nvc.model.slices.suspension import IDLE, RESUMING, ROOM, SUSPENDED, SUSPENDING
 from nvc.model.slices.time_settings import idle_seconds
 
 MINUTE = 60 * SECOND
@@ -141,7 +141,7 @@ class Use:
             uuids = tuple(device.uuid.lower() for device in known.devices)
             ask = asks.get(key)
             suspended = one is not None and one.state == SUSPENDED
-            moves = self.suspender.moves(key)
+            moves, ways = self.suspender.moves(key), self.suspender.ways(key)
             # Of one that cannot be looked at nobody would see that it is wanted.
             waits = suspended and not moves and self.observer.answer(key) not in (QUIET, "")
             needs = self.suspender.needs(one) if one is not None else {}
@@ -156,7 +156,8 @@ class Use:
                 wanted=waits or (ask is not None and (suspended or one is None)),
                 needs=tuple(needs.get(uuid, 0) for uuid in uuids),
                 moves=moves,
-                leaves=moves and self.suspender.leaves(key),
+                leaves=SUSPENDING in ways,
+                comes=RESUMING in ways and (one is not None or key in moving),  # else its hook is called
                 held=tuple(held[key, uuid] for uuid in uuids) if able else (),
             )  # fmt: skip
 
