@@ -106,10 +106,6 @@ def test_bad_rootfs(path: str) -> None:
     assert refusal(arguments.rootfs, (path,)).startswith("invalid rootfs directory")
 
 
-def test_rootfs() -> None:
-    assert arguments.rootfs(("/run/c/rootfs",)) == "/run/c/rootfs"
-
-
 @pytest.mark.parametrize(
     ("spec", "wanted"),
     [

@@ -58,12 +58,9 @@ def test_version_has_seven_lines(call: Call, words: list[str]) -> None:
     ("words", "cause", "shown"),
     [
         (["-k"], "no command", ""),
-        (["--"], "no command", ""),
         (["frobnicate"], "unknown command: frobnicate", ""),
         (["configure"], "configure needs ROOTFS", "configure"),
-        (["configure", "--pid=1"], "configure needs ROOTFS", "configure"),
         (["configure", "/a", "--utility", "/b"], "too many arguments: /b", "configure"),
-        (["info", "all"], "too many arguments: all", "info"),
         (["list", "--", "-l"], "too many arguments: -l", "list"),
     ],
 )
@@ -142,7 +139,7 @@ def launch(*words: str, **more: object) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(command, env=CLEAN_ENV, cwd=REPO, timeout=PATIENCE, **more)  # type: ignore[call-overload]
 
 
-@pytest.mark.parametrize("words", [("--usage",), ("--help",), ("vgpu", "-?"), ("explain", "NVC-1001")])
+@pytest.mark.parametrize("words", [("--usage",), ("vgpu", "-?")])
 def test_a_closed_pipe_ends_quietly(words: tuple[str, ...]) -> None:
     read, write = os.pipe()
     os.close(read)
@@ -159,7 +156,7 @@ def test_a_closed_standard_error_changes_no_exit_code() -> None:
     assert (done.returncode, done.stdout) == (1, b"")
 
 
-@pytest.mark.parametrize("words", [("--usage",), ("--help",), ("vgpu", "run", "--help"), ("vgpu",)])
+@pytest.mark.parametrize("words", [("--usage",), ("vgpu", "run", "--help")])
 def test_a_full_disk_is_reported(words: tuple[str, ...]) -> None:
     with open("/dev/full", "wb") as full:
         done = launch(*words, stdout=full, stderr=subprocess.PIPE)

@@ -10,7 +10,7 @@ from support.getopt import Refused, getopt
 
 from nvc.base.errors import InputError
 from nvc_cli.main import given_values, hot_command, parameters
-from nvc_cli.options import FLAG, GLOBAL, HOT, OMITTED, OPTIONAL, REPEATED, SHOW, VALUE
+from nvc_cli.options import FLAG, GLOBAL, HOT, OPTIONAL, REPEATED, SHOW, VALUE
 from nvc_cli.parse import Words, parse_line, parse_words
 
 TYPE_CHECKING = False
@@ -169,24 +169,6 @@ def test_complaints(words: list[str], message: str) -> None:
     with pytest.raises(InputError) as error:
         parse_line(words)
     assert str(error.value) == f"input error: {message}"
-
-
-def test_globals_end_at_the_command() -> None:
-    assert parse_line(["-kr", "/x", "info"]).globals.values == {"load_kmods": True, "root": "/x"}
-    line = parse_line(
-        ["-k", "--ro", "/x", "-u1000:1000", "configure", "-d0", "/c", "--device", "1", "-cu", "--pid=7"]
-    )
-    assert line.globals.values == {"load_kmods": True, "root": "/x", "user": "1000:1000"}
-    assert line.command == "configure"
-    assert line.words.values == {"device": ["0", "1"], "compute": True, "utility": True, "pid": "7"}
-    assert line.words.rest == ("/c",)
-
-
-def test_an_optional_value_must_be_attached() -> None:
-    line = parse_line(["--user", "info"])
-    assert (line.globals.values, line.command) == ({"user": OMITTED}, "info")
-    assert parse_line(["-u", "info"]).globals.values == {"user": OMITTED}
-    assert parse_line(["--user=", "info"]).globals.values == {"user": ""}
 
 
 def test_words_of_other_commands_are_left_alone() -> None:

@@ -7,8 +7,6 @@ import os
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from nvc.discovery.containers import ContainerName
 from nvc.discovery.containers.cgroup import ids_in
@@ -161,44 +159,6 @@ def test_torn_and_hostile_files(engines: Engines, data: bytes) -> None:
         name = engines.lookup.of(Trace(ID, bundle))
         assert (name.name, name.label) == ("", ID[:12])
     assert engines.lookup.ids_of("x")[0] == []
-
-
-KEYS = st.sampled_from(
-    [
-        "Name",
-        "Config",
-        "Labels",
-        "annotations",
-        "mounts",
-        "source",
-        "id",
-        "names",
-        *POD,
-        *CRIO,
-        "nerdctl/name",
-        ID,
-    ]
-)
-VALUES = st.recursive(
-    st.none() | st.integers() | st.text(max_size=8) | st.just(ID) | st.just(f"/x/{ID}/resolv.conf"),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=6),
-    max_leaves=12,
-)
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(documents=st.lists(VALUES, min_size=4, max_size=4))
-def test_documents_of_any_shape(engines: Engines, documents: list[Any]) -> None:
-    """Names are printable texts of a bounded length, or none."""
-    put(f"{engines.docker}/containers/{ID}/config.v2.json", documents[0])
-    bundles = ["", engines.bundle("moby", ID, documents[1]), engines.bundle("k8s.io", ID, documents[1])]
-    bundles.append(engines.stored(ID, documents[2], documents[3]))
-    for bundle in bundles:
-        found = engines.lookup.of(Trace(ID, bundle))
-        assert found.label and all(
-            type(one) is str and one.isprintable() and len(one) <= 256 for one in found
-        )
-    assert set(engines.lookup.ids_of("x")[0]) <= {ID}
 
 
 @pytest.mark.parametrize("kind", ["link", "fifo", "directory", "too large"])

@@ -68,10 +68,6 @@ def test_text() -> None:
     assert max(map(len, TEXT.splitlines())) <= 80
 
 
-def test_no_device_and_no_operation() -> None:
-    assert describe(Plan("/", "/", "/", "1.2-sim", (), ())) == "driver   1.2-sim  root /\ngpu      none\n"
-
-
 def test_names_cannot_forge_lines() -> None:
     path = "/dev/\x1b[2Jx\nallow    c 1:1 rw\udcff"
     lines = describe(PLAN.replace(ops=(BindDevice(path, path, 1, 1),), devices=(), slice=None)).splitlines()

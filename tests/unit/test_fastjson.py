@@ -42,14 +42,6 @@ def test_any_bytes_give_a_value_or_an_error(data: bytes) -> None:
         assert value == json.loads(data)
 
 
-@given(VALUES, st.data())
-def test_a_truncated_document_is_an_error(value: Any, data: Any) -> None:
-    text = json.dumps({"key": value}).encode()
-    end = data.draw(st.integers(0, len(text) - 1))
-    with pytest.raises(JsonError):
-        parse(text[:end], LIMIT)
-
-
 def test_depth_is_counted_exactly() -> None:
     for opening, closing in ((b"[", b"]"), (b'{"":', b"}")):
         assert parse(opening * (MAX_DEPTH - 1) + b"[]" + closing * (MAX_DEPTH - 1), LIMIT)

@@ -54,14 +54,14 @@ def test_a_path_with_spaces_is_one_word(copy: str) -> None:
     assert whole >= 5, text
 
 
-@pytest.mark.parametrize("goal", ["demo", "test", "faults", "install", "uninstall"])
-def test_who_lacks_rights_is_told_at_once(copy: str, goal: str) -> None:
+def test_who_lacks_rights_is_told_at_once(copy: str) -> None:
     for path, names, _ in os.walk(os.path.dirname(copy)):
         for name in names:
             os.chmod(os.path.join(path, name), 0o777)
-    done = run(*MAKE, "-C", copy, goal, check=False, user=NOBODY, group=NOBODY, extra_groups=[])
-    assert done.returncode == 2 and not done.stdout
-    assert f"make {goal} " in done.stderr and "run it with sudo" in done.stderr
+    for goal in ("demo", "test", "faults", "install", "uninstall"):
+        done = run(*MAKE, "-C", copy, goal, check=False, user=NOBODY, group=NOBODY, extra_groups=[])
+        assert done.returncode == 2 and not done.stdout
+        assert f"make {goal} " in done.stderr and "run it with sudo" in done.stderr
     assert not os.path.exists(os.path.join(copy, "build"))
 
 

@@ -17,7 +17,7 @@ def pytest_addoption(parser):
     parallel.add_option(parser)
 
 def pytest_configure(config):
-    parallel.register(config, ("test_first.py",), lambda name: name.startswith("test_pair"))
+    parallel.register(config, ("test_first.py",), lambda name: False)
 
 @pytest.fixture(scope="session")
 def process():
@@ -25,25 +25,8 @@ def process():
     yield os.getpid()
     os.rename(f"began-{os.getpid()}", f"ended-{os.getpid()}")
 """
-#: The first file of the pair waits for what the other process comes to once it has passed over the second one.
-PAIR = {
-    "test_pair_1.py": """
-def test_pair(process):
-    with open("gate") as gate:
-        gate.read()
-    with open(f"pair-{process}", "a") as file:
-        file.write("x")
-""",
-    "test_pair_2.py": """
-def test_pair(process):
-    with open(f"pair-{process}", "a") as file:
-        file.write("x")
-""",
-    "test_single.py": """
-def test_pair():
-    open("gate", "w").close()
-""",
-}
+
+
 FILES = {
     "conftest.py": CONFTEST,
     "test_broken.py": "import nothing_of_this_name",
@@ -70,9 +53,9 @@ def test_chosen(process): assert process == os.getpid()
 }
 
 
-def outcome(scratch: str, *words: str, files: dict[str, str] = FILES) -> tuple[int, list[str], str]:
+def outcome(scratch: str, *words: str) -> tuple[int, list[str], str]:
     """The exit code, what became of each test, and all that was said."""
-    for name, text in files.items():
+    for name, text in FILES.items():
         with open(os.path.join(scratch, name), "w", encoding="utf-8") as file:
             file.write(text)
     env = {**CLEAN_ENV, "PYTHONPATH": os.path.join(REPO, "tests"), "COLUMNS": "200"}
@@ -100,17 +83,3 @@ def test_each_is_told_by_its_name(scratch: str) -> None:
     assert "shown" in said and "No module named 'nothing_of_this_name'" in said, said
     left = [name[:5] for name in os.listdir(scratch) if name.startswith(("began-", "ended-"))]
     assert "ended" in left and left.count("began") <= 1, said  # that of the process that ended
-
-
-def test_one_process_has_what_is_together(scratch: str) -> None:
-    os.mkfifo(os.path.join(scratch, "gate"))
-    code, _, said = outcome(scratch, "--processes=2", files={"conftest.py": CONFTEST, **PAIR})
-    assert code == 0, said
-    (pair,) = (name for name in os.listdir(scratch) if name.startswith("pair-"))
-    assert os.path.getsize(os.path.join(scratch, pair)) == 2
-
-
-def test_one_failure_is_enough(scratch: str) -> None:
-    code, lines, said = outcome(scratch, "--processes=1", "-x")
-    assert (code, [line for line in lines if "last" in line]) == (1, []), said
-    assert "FAILED test_first.py::test_false" in said
