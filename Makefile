@@ -139,7 +139,7 @@ nightly-builds: $(BUILD)/.packages-test $(BUILD)/.packages-browser stage
 	$(PYTEST) --processes $(JOBS) -m nightly tests/unit/test_lint.py tests/native/test_vgpu_build.py \
 	    tests/native/test_install.py tests/native/test_uninstall.py tests/kernel/test_bench_together.py \
 	    tests/kernel/test_nvcd_page_browser.py \
-	    tests/native/test_simdriver_cases.py tests/native/test_simrm_calls.py tests/native/test_vgpu_hostile.py \
+	    tests/native/test_simdriver_cases.py tests/native/test_simrm.py tests/native/test_vgpu_hostile.py \
 	    tests/native/test_vgpu_memory.py tests/native/test_vgpu_pacer.py tests/adversary/test_memory.py
 
 # The documentation's longer pages, too. What the README promises in minutes is alone.
