@@ -83,7 +83,7 @@ static void take(struct server *server, uint64_t now)
             skip(server, 1); /* its writer was killed, or it was overwritten */
             continue;
         }
-        if (atomic_load(&region->time) + server->late_ms * UINT64_C(1000000) > now)
+        if (atomic_load(&region->time) > now)
             break;
         uint32_t gpu = atomic_load(&region->partition) / (1 + SIM_MAX_MIG);
         server->read++;

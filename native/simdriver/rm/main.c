@@ -239,15 +239,13 @@ static const struct fuse_lowlevel_ops operations = {
 };
 
 /* When the test has ended, or closes its end. The main thread waits for the signal. */
-static void *await_end(void *argument)
+static void *await_end(void *none)
 {
-    struct server *server = argument;
     char byte;
     while (read(STDIN_FILENO, &byte, 1) > 0)
         ;
-    atomic_store(&server->ends, true);
     kill(getpid(), SIGTERM);
-    return NULL;
+    return none;
 }
 
 static int fail(const char *step, const char *path, const char *cause)

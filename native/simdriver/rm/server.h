@@ -80,9 +80,7 @@ struct server {
     uint16_t sequence[SIM_MAX_GPUS];
     struct rule rules[RM_RULES];
     uint32_t rule_count;
-    _Atomic uint32_t delay_ms;
-    _Atomic bool ends;
-    uint32_t late_ms, drop;
+    uint32_t drop;
 };
 
 /* Who calls, and with what. */
@@ -133,8 +131,7 @@ void *log_main(void *server);
 
 /* faults.c */
 bool faults_set(struct server *server, const char *text,
-                size_t size);             /* false: nothing that we understand */
-void faults_delay(struct server *server); /* without the lock */
+                size_t size); /* false: nothing that we understand */
 uint32_t faults_status(const struct server *server, uint32_t command);
 
 /* ioctl.c: `data` in and out. Returns 0, or an errno value. */
