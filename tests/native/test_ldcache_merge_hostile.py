@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import struct
 
 import pytest
-from support import REPO, run
+from support import run
 from support.ldcache import (
     EXTENSION,
     FORMATS,
@@ -208,20 +207,6 @@ def test_damaged_caches(ldcache: Tool, ldcache_sanitized: str) -> None:
     done = run(ldcache_sanitized, "mutate", "2000", "20261121", *caches, "/etc/ld.so.cache")
     merged, refused = map(int, done.stdout.split())
     assert merged > 600 and refused > 200
-
-
-@pytest.mark.nightly  # `make fuzz`, which CI runs too, goes on for longer, but begins with nothing
-def test_fuzzer_finds_nothing_in_a_short_run(ldcache: Tool, scratch: str) -> None:
-    folder = os.path.join(REPO, "tests/fuzz")
-    run("make", "-s", "-C", folder, f"OUT={scratch}", "ldcache_fuzz", timeout=300)
-    corpus = os.path.join(scratch, "corpus")
-    os.mkdir(corpus)
-    for flavour in FORMATS:
-        with open(os.path.join(corpus, flavour), "wb") as out:
-            out.write(b"\x0f" + make(IMAGE, flavour, ("x86-64-v3",), b"tester"))
-    fuzzer = os.path.join(scratch, "ldcache_fuzz")
-    done = run(fuzzer, "-runs=20000", "-seed=1", "-max_len=4096", corpus, cwd=scratch)
-    assert "Done 20000 runs" in done.stderr
 
 
 def test_time_grows_with_size_and_no_faster(ldcache: Tool, ldcache_fast: str) -> None:
