@@ -87,34 +87,6 @@ static void contexts_stack(void)
     EXPECT(CUDA_ERROR_INVALID_CONTEXT, cuCtxDestroy_v2(other));
 }
 
-static void functions_are_found_by_version(void)
-{
-    void *address, *other;
-    int status;
-    OK(cuInit(0));
-    OK(cuGetProcAddress_v2("cuMemAlloc", &address, 12000, 0, &status));
-    CHECK(address == dlsym(RTLD_DEFAULT, "cuMemAlloc_v2") && status == CU_GET_PROC_ADDRESS_SUCCESS);
-    OK(cuGetProcAddress("cuMemAlloc", &address, 2000, 0));
-    CHECK(address == dlsym(RTLD_DEFAULT, "cuMemAlloc"));
-    OK(cuGetProcAddress("cuCtxCreate", &address, 11030, 0));
-    CHECK(address == dlsym(RTLD_DEFAULT, "cuCtxCreate_v2"));
-    OK(cuGetProcAddress("cuCtxCreate", &address, 13000, 0));
-    CHECK(address == dlsym(RTLD_DEFAULT, "cuCtxCreate_v4"));
-    OK(cuGetProcAddress("cuMemPrefetchAsync", &address, 11080, 0));
-    CHECK(address == dlsym(RTLD_DEFAULT, "cuMemPrefetchAsync"));
-    OK(cuGetProcAddress("cuGraphInstantiate", &address, 11080, 0));
-    OK(cuGetProcAddress("cuGraphInstantiate", &other, 12000, 0));
-    CHECK(address == dlsym(RTLD_DEFAULT, "cuGraphInstantiate_v2"));
-    CHECK(other == dlsym(RTLD_DEFAULT, "cuGraphInstantiateWithFlags"));
-    OK(cuGetProcAddress("cuLaunchKernel", &address, 12000, CU_GET_PROC_ADDRESS_LEGACY_STREAM));
-    OK(cuGetProcAddress("cuLaunchKernel", &other, 12000, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM));
-    CHECK(address != other && other == dlsym(RTLD_DEFAULT, "cuLaunchKernel_ptsz"));
-    OK(cuGetProcAddress("cuMemcpyHtoD", &other, 12000, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM));
-    CHECK(other == dlsym(RTLD_DEFAULT, "cuMemcpyHtoD_v2_ptds"));
-    OK(cuGetProcAddress("cuGetProcAddress", &other, 12000, 0));
-    CHECK(other == dlsym(RTLD_DEFAULT, "cuGetProcAddress_v2"));
-}
-
 static void functions_that_are_not_there(void)
 {
     void *address = &address;
@@ -171,7 +143,6 @@ const struct test device_tests[] = {
     {"nothing_works_before_init", nothing_works_before_init},
     {"devices_are_described", devices_are_described},
     {"contexts_stack", contexts_stack},
-    {"functions_are_found_by_version", functions_are_found_by_version},
     {"functions_that_are_not_there", functions_that_are_not_there},
     {"every_entry_point_is_found", every_entry_point_is_found},
     {"a_child_may_start_itself", a_child_may_start_itself},

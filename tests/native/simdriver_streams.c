@@ -139,27 +139,11 @@ static void each_thread_has_a_stream(void)
     CHECK(flags == 0);
 }
 
-static void queues_are_1024_deep(void)
-{
-    CUevent from, to;
-    use_device();
-    CUfunction spin = kernel("sim_spin_20us");
-    OK(cuEventCreate(&from, 0));
-    OK(cuEventCreate(&to, 0));
-    OK(cuEventRecord(from, NULL));
-    for (int i = 0; i < 3000; i++)
-        launch_full(spin, NULL, NULL);
-    OK(cuEventRecord(to, NULL));
-    float ms = elapsed(from, to);
-    CHECK(ms >= 59.9f && ms < 90.0f);
-}
-
 const struct test stream_tests[] = {
     {"kernels_overlap_where_they_fit", kernels_overlap_where_they_fit},
     {"the_default_stream_waits", the_default_stream_waits},
     {"events_have_rules", events_have_rules},
     {"functions_of_the_program_run_in_order", functions_of_the_program_run_in_order},
     {"each_thread_has_a_stream", each_thread_has_a_stream},
-    {"queues_are_1024_deep", queues_are_1024_deep},
     {NULL, NULL},
 };
