@@ -121,7 +121,7 @@ def runtime(state: State, node: Node) -> None:
     (crio if state.runtime == CRIO else containerd)(state, node)
 
 
-def kubelet(state: State, node: Node, gates: dict[str, bool]) -> None:
+def kubelet(state: State, node: Node) -> None:
     """Start the kubelet, or start it again."""
     configuration = {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -139,7 +139,6 @@ def kubelet(state: State, node: Node, gates: dict[str, bool]) -> None:
         "evictionHard": {"memory.available": "50Mi"},
         "imageGCHighThresholdPercent": 100,
         "volumePluginDir": "/var/lib/kubelet/volume-plugins",
-        "featureGates": gates,
     }
     path = f"{node.directory}/kubelet.json"
     write(path, json.dumps(configuration))

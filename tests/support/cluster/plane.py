@@ -24,26 +24,11 @@ SCHEDULER = "system:kube-scheduler"
 
 
 class Cluster:
-    """A running cluster, or without nodes a control plane.
+    """A running cluster. `runtime` is that of the nodes: "containerd" or "crio"."""
 
-    `gates` are feature gates, `runtime_config` is the API server's --runtime-config, `more` has further options of
-    kube-scheduler and kube-controller-manager. `runtime` is that of the nodes: "containerd" or "crio".
-    """
-
-    def __init__(
-        self,
-        directory: str,
-        nodes: int = 1,
-        gates: dict[str, bool] | None = None,
-        runtime_config: str = "",
-        more: dict[str, list[str]] | None = None,
-        runtime: str = CONTAINERD,
-    ) -> None:
+    def __init__(self, directory: str, nodes: int = 1, runtime: str = CONTAINERD) -> None:
         self.directory = os.path.realpath(directory)
         self.count = nodes
-        self.gates = gates or {}
-        self.runtime_config = runtime_config
-        self.more = more or {}
         self.state = State(self.directory, "", runtime)
 
     @classmethod
@@ -85,7 +70,7 @@ class Cluster:
         self._until(lambda: self.get("/readyz", raw=True) == "ok", "the API server")
         self._controllers()
         for name in names:
-            node.kubelet(self.state, self.state.nodes[name], self.gates)
+            node.kubelet(self.state, self.state.nodes[name])
         base = images.base(f"{self.directory}/images")
         for archive in base:
             self.load(archive)
@@ -151,10 +136,6 @@ class Cluster:
         words += [f"--initial-cluster=default={peer}"]
         self.state.start("etcd", [self.state.program("etcd"), *words])
 
-    def _feature_gates(self) -> list[str]:
-        text = ",".join(f"{name}={str(on).lower()}" for name, on in self.gates.items())
-        return [f"--feature-gates={text}"] if text else []
-
     def _api_server(self) -> None:
         """Start it, or start it again."""
         pki = f"{self.directory}/pki"
@@ -173,10 +154,7 @@ class Cluster:
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-key-file={pki}/sa.key",
             f"--service-account-signing-key-file={pki}/sa.key",
-            *self._feature_gates(),
         ]
-        if self.runtime_config:
-            words.append(f"--runtime-config={self.runtime_config}")
         self.state.start("kube-apiserver", [self.state.program("kube-apiserver"), *words])
 
     def _controllers(self) -> None:
@@ -187,13 +165,10 @@ class Cluster:
                 self.state.program(name),
                 "--leader-elect=false",
                 f"--bind-address={self.state.address}",
-            ]
-            words += self.more.get(name, [])
-            words += [f"--kubeconfig={conf}", f"--authentication-kubeconfig={conf}"]
-            words += [
+                f"--kubeconfig={conf}",
+                f"--authentication-kubeconfig={conf}",
                 f"--authorization-kubeconfig={conf}",
                 f"--cert-dir={pki}/{name}",
-                *self._feature_gates(),
             ]
             if user == CONTROLLERS:
                 words += [f"--service-account-private-key-file={pki}/sa.key"]
@@ -226,7 +201,7 @@ class Cluster:
         end({pid: when})
 
     def start_kubelet(self, name: str) -> None:
-        node.kubelet(self.state, self.state.nodes[name], self.gates)
+        node.kubelet(self.state, self.state.nodes[name])
 
     def start_api_server(self) -> None:
         self._api_server()
