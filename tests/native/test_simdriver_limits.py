@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 
 import pytest
 from support import MIB, need
 from support.device_cgroup import Group
 from support.memorylimits import (
-    FUNCTION_NOT_FOUND,
     NO_LIMIT,
     NO_PERMISSION,
     NOT_FOUND,
@@ -94,46 +92,9 @@ def test_everybody_may_read_limits(root: str, uuid: str, group: Group) -> None:
     assert get_limits(root, uuid, group.path, drop) == (MIB, 2 * MIB, 0)
 
 
-def test_a_limit_is_lifted_and_goes_with_its_cgroup(
-    root: str, uuid: str, inside: Callable[[Group], Client]
-) -> None:
-    with Group.make(2) as group:
-        assert set_limits(root, uuid, group.path, 0, 1024 * MIB) == 0
-        one = inside(group)
-        assert one.code("alloc", 600 * MIB) == OUT_OF_MEMORY
-        assert set_limits(root, uuid, group.path, 0, NO_LIMIT) == 0
-        assert one.code("alloc", 600 * MIB) == 0
-        assert set_limits(root, uuid, group.path, 0, 1024 * MIB) == 0
-        one.end()
-        name = os.path.basename(group.path)
-    with Group.make(2, name) as again:
-        assert get_limits(root, uuid, again.path) == (0, NO_LIMIT, 0)
-
-
-def test_reservations_add_up_above_and_stay_unless_they_are_zeroed(root: str, uuid: str) -> None:
-    with Group.make(2) as parent:
-        one, two = f"{parent.path}/one", f"{parent.path}/two"
-        os.mkdir(one)
-        os.mkdir(two)
-        assert set_limits(root, uuid, one, 512 * MIB, 1024 * MIB) == 0
-        assert set_limits(root, uuid, two, 256 * MIB, 1024 * MIB) == 0
-        assert get_limits(root, uuid, parent.path) == (768 * MIB, NO_LIMIT, 0)
-        assert set_limits(root, uuid, one, 0, 1024 * MIB) == 0
-        os.rmdir(one)
-        assert get_limits(root, uuid, parent.path)[0] == 256 * MIB
-        os.rmdir(two)
-        assert get_limits(root, uuid, parent.path)[0] == 256 * MIB  # nobody told the driver
-
-
 def test_what_is_refused(root: str, uuid: str, group: Group) -> None:
     for path in (f"{group.path}/gone", group.mount, "/tmp", "relative"):
         assert set_limits(root, uuid, path, 0, MIB) == NOT_FOUND
     assert set_limits(root, uuid, group.path, 2 * MIB, MIB) == 2
     drop = (need("setpriv"), "--bounding-set=-sys_admin", "--inh-caps=-sys_admin")
     assert set_limits(root, uuid, group.path, 0, MIB, drop) == NO_PERMISSION
-
-
-@pytest.mark.parametrize("version", ["580.159.04", "610.43.03"])
-def test_an_older_driver_lacks_them(sim_root: Callable[..., str], group: Group, version: str) -> None:
-    old = sim_root(driver_version=version)
-    assert set_limits(old, report(old).gpus[0].uuid, group.path, 0, MIB) == FUNCTION_NOT_FOUND

@@ -103,22 +103,6 @@ def test_a_program_that_dies_while_it_has_the_turn(world: World, program: str) -
     assert world.finish(process) == -9
 
 
-@pytest.mark.parametrize("world", [0, 400 * 86400], indirect=True)
-def test_the_device_keeps_its_time(world: World, capped: Callable[..., Capped]) -> None:
-    """Two processes on one GPU, without turns of nvcd: kernels of 1 ms, of each the half, and nothing is lost."""
-    slice_ = capped()
-    slice_.cap(0, NATIVE)
-    workers = [slice_.worker(ns=1_000_000, batch=0, seconds=600, warm=0) for _ in range(2)]
-    world.run(0.1)
-    before = device_time(slice_.root)
-    world.run(10)
-    after = device_time(slice_.root)
-    assert after.total - before.total == pytest.approx(10, abs=0.002)
-    for worker in workers:
-        pid = worker.process.pid
-        assert after.of(pid) - before.of(pid) == pytest.approx(5, abs=0.002)
-
-
 @pytest.mark.parametrize("ns", [1_000_000, 20_000_000])
 def test_changes_take_their_part_of_each_time_slice(
     world: World, capped: Callable[..., Capped], ns: int

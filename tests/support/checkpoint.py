@@ -41,9 +41,3 @@ def timed(library: str, pid: int, *steps: str) -> list[tuple[int, float]]:
     for code, state, took in map(str.split, text.splitlines()):
         found.append((int(code) if int(code) or int(state) < 0 else -1 - int(state), float(took)))
     return found
-
-
-def state(library: str, pid: int) -> int:
-    """The state of a process; 100 and a number of CUDA where that is not known."""
-    (found,) = calls(library, pid, "GetState")
-    return -1 - found if found < 0 else 100 + found

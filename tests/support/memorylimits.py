@@ -9,7 +9,7 @@ from . import run
 from .simdriver import environment
 
 NO_LIMIT = (1 << 64) - 1
-NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, FUNCTION_NOT_FOUND = 3, 4, 6, 13
+NO_PERMISSION, NOT_FOUND = 4, 6
 _SCRIPT = """
 import ctypes, json, sys
 nvml = ctypes.CDLL("libnvidia-ml.so.1")
