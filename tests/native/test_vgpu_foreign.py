@@ -65,14 +65,3 @@ def test_by_a_pool(made: Slice, stranger: Process) -> None:
     assert made.used() == CONTEXT
     process.do(f"alloc z {LEFT - 100 * MIB}")
     assert process.code(f"importpointer b q {data}") == OUT_OF_MEMORY
-
-
-def test_small_pieces_of_the_same_container(made: Slice) -> None:
-    """The chunk is the exporter's for as long as it has any of it."""
-    path = os.path.join(made.root, "handle")
-    exporter = made.start().do("alloc a 100k", f"ipcget a {path}")
-    importer = made.start().do(f"ipcopen b {path}")
-    assert made.agree() == 2 * CONTEXT + 2 * MIB
-    importer.do("ipcclose b")
-    exporter.do("free a")
-    assert made.agree() == 2 * CONTEXT

