@@ -157,14 +157,14 @@ def test_no_process_can_be_made(world: World) -> None:
 class Hidden(Threads):
     """Where the kernel lets nobody look (yama/ptrace_scope 3)."""
 
-    def calls(self, pid: int) -> dict[int, str]:
+    def _list(self, pid: int) -> list[int]:
         raise PermissionError(1, "Operation not permitted", f"{pid}/task/{pid}/syscall")
 
 
 class Odd(Threads):
     """Something is read that nobody has thought of."""
 
-    def calls(self, pid: int) -> dict[int, str]:
+    def _list(self, pid: int) -> list[int]:
         raise UnicodeError("odd")
 
 

@@ -29,11 +29,9 @@ Processes = tuple[tuple[int, int], ...]  # number and start time of each
 class Going:
     """A slice that is being told."""
 
-    number: int
+    number: str
     leave: bool
     then: Then
-    due: int
-    cause: str  # of the end at that time
 
 
 class Hooks:
@@ -56,31 +54,29 @@ class Hooks:
         if hook is None or not processes:
             return False
         self._number += 1
+        number, (pid, start) = str(self._number), processes[0]
         if hook.signal:
             told = [self._signal(*one, hook.signal) for one in processes]
             cause, due = ("" if any(told) else "no process has a handler for it"), now + SIGNAL_TIME
-        else:
+        elif self._send(f"{number} {pid} {start} {hook.port} {hook.path}"):
             cause, due = f"no answer within {LIMIT} s", now + _LATE
-        going = self.going[key] = Going(self._number, leave, then, due, cause)
-        if not hook.signal:
-            pid, start = processes[0]
-            self._send(f"{self._number} {pid} {start} {hook.port} {hook.path}", going)
-        self.loop.once(going.due, lambda now: self._end(going, going.cause, now))
+        else:
+            cause, due = "the process that makes requests takes none", 0
+        self.going[key] = Going(number, leave, then)
+        self.loop.once(due, lambda now: self._end(number, cause, now))
         return True
 
-    def _send(self, packet: str, going: Going) -> None:
+    def _send(self, packet: str) -> bool:
         try:
-            if self._channel is None:
-                raise BrokenPipeError
-            self._channel.send(packet.encode("ascii"))
+            return self._channel is not None and self._channel.send(packet.encode("ascii")) > 0
         except OSError:
-            going.due, going.cause = 0, "the process that makes requests takes none"
+            return False
 
-    def _end(self, going: Going, cause: str, now: int) -> None:
+    def _end(self, number: str, cause: str, now: int) -> None:
         for key, one in list(self.going.items()):
-            if one is going:
+            if one.number == number:
                 del self.going[key]
-                going.then(cause, now)
+                one.then(cause, now)
 
     def _ready(self, now: int) -> None:
         assert self._channel is not None
@@ -93,9 +89,7 @@ class Hooks:
             self._channel.close()
             self._channel = None
             return
-        for one in list(self.going.values()):
-            if str(one.number) == number:
-                self._end(one, cause, now)
+        self._end(number, cause, now)
 
     def _signal(self, pid: int, start: int, number: int) -> bool:
         """Whether a process was sent a signal: without a handler it would be ended by it."""

@@ -101,8 +101,7 @@ class Observer:
 
     def answer(self, key: str) -> str:
         """WANTED, QUIET, or why that cannot be told; "": nobody has looked yet."""
-        found = self._answers.get(key)
-        return found[1] if found is not None else ""
+        return self._answers[key][1] if key in self._answers else ""
 
     def _next(self, now: int) -> None:
         while self._asked is None and self._queue:

@@ -59,13 +59,9 @@ class Threads:
                 found[tid] = int(ran) if ran.isdigit() else 0
         return found
 
-    def calls(self, pid: int) -> dict[int, str]:
-        """The system call in which each thread sleeps: what proc_pid_syscall(5) shows."""
-        return {tid: self._text(f"{pid}/task/{tid}/syscall") for tid in self._list(pid)}
-
     def wait_for_driver(self, pid: int) -> bool:
         """Whether a call of the driver is held up in a thread of a locked process."""
-        found = [call.split(" ") for call in self.calls(pid).values()]
+        found = [self._text(f"{pid}/task/{tid}/syscall").split(" ") for tid in self._list(pid)]
         found = [words for words in found if len(words) > 8 and words[0] == _FUTEX.get(platform.machine())]
         code = self._library(pid) if found else []
         return any(begin <= each < end for words in found for each in self._near(pid, words) for begin, end in code)
