@@ -45,7 +45,8 @@ def test_who_cannot_come_back_is_tried_again_and_holds_nobody_up() -> None:
     assert [now for now, steps in found.items() if steps] == [HALF, HALF + AGAIN, HALF + 2 * AGAIN]
     assert idle.seen["a"].out == 0, "that does not say how long moving takes"
     other, hangs = tenant("b", suspended=True, wanted=True), tenant("c", suspended=True, moves=True)
-    assert idle.plan((frozen, other, hangs), ROOM, 12 * SECOND) == (("b", RETURNS),)
+    large = tenant("d", suspended=True, wanted=True, needs=(2 * HELD,))
+    assert idle.plan((large, frozen, other, hangs), ROOM, 12 * SECOND) == (("b", RETURNS),)
 
 
 def test_who_waits_for_what_nobody_can_give_holds_nobody_up() -> None:

@@ -158,7 +158,7 @@ class Idle:
         near = [each for each in known if not wants.keys().isdisjoint(each.devices)]
         able = [each for each in near if each.key != one.key and self._may_leave(each, now)]
         whole = Counter(room.free)
-        for each in (*able, *(each for each in near if each.moves)):
+        for each in (*able, *(each for each in near if each.leaves or each.comes)):
             whole.update(each.gives)
         if any(whole[uuid] < count for uuid, count in wants.items()):
             if not one.suspended:
