@@ -150,9 +150,7 @@ class Idle:
         elif not seen.wanted:
             seen.wanted = now
 
-    def _serve(
-        self, one: Tenant, known: Iterable[Tenant], room: Room, found: dict[str, str], now: int
-    ) -> None:  # fmt: skip
+    def _serve(self, one: Tenant, known: Iterable[Tenant], room: Room, found: dict[str, str], now: int) -> None:
         """Add the steps for one that waits to `found`, and keep room for it, unless there is never enough."""
         seen, wants = self.seen[one.key], one.wants
         near = [each for each in known if not wants.keys().isdisjoint(each.devices)]
@@ -174,27 +172,27 @@ class Idle:
             return
         while short := {uuid for uuid in wants if room.soon[uuid] < 0}:
             free = [each for each in able if each.key not in room.kept and each.key not in found]
-            key = self._victim(one, [each for each in free if any(map(each.gives.get, short))], near, now)
-            if not key:
+            victim = self._victim(one, [each for each in free if any(map(each.gives.get, short))], near, now)
+            if victim is None:
                 return
-            found[key] = LEAVES
-            room.soon.update(next(each.gives for each in able if each.key == key))
+            found[victim.key] = LEAVES
+            room.soon.update(victim.gives)
             seen.moved = 0 if one.suspended else now
 
     def _stuck(self, key: str, now: int) -> bool:
         """Whether it was to come back a moment ago, and did not: its processes may be frozen."""
         return 0 < self.seen[key].stuck > now - AGAIN
 
-    def _victim(self, one: Tenant, able: list[Tenant], near: Iterable[Tenant], now: int) -> str:
-        """Which of `able` leaves for one that waits, "": none yet. `near` says how long moving takes."""
+    def _victim(self, one: Tenant, able: list[Tenant], near: Iterable[Tenant], now: int) -> Tenant | None:
+        """Which of `able` leaves for one that waits; None: none yet. `near` says how long moving takes."""
         stay = max(STAY_LEAST, STAY * max(self.seen[each.key].out + self.seen[each.key].back for each in near))
         least = min(each.weight for each in (one, *able))
         found = [
-            (now - seen.worked, now - seen.came, each.key)
+            (-seen.worked, -seen.came, each.key, each)
             for each in able
             if now - (seen := self.seen[each.key]).worked >= REST or (now - seen.came) * least >= stay * each.weight
         ]
-        return max(found)[2] if found else ""
+        return max(found)[3] if found else None
 
     def _may_leave(self, one: Tenant, now: int) -> bool:
         refused = self.seen[one.key].refused
