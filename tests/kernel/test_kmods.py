@@ -245,6 +245,7 @@ def test_imex_channels_that_were_asked_for(tree: DriverTree, load: Load) -> None
 def test_a_simulated_driver_gets_its_nodes_and_no_modules(tree: DriverTree) -> None:
     tree.simulated()
     tree.kernel_side()
+    tree.file("/sys/module/nvidia_uvm/initstate", "live\n")
     with tree.host() as host:
         assert missing_modules(host) == ()
         options = DriverOptions(root=tree.path, load_kmods=True)

@@ -108,7 +108,7 @@ def wanted_nodes(host: Host, options: DriverOptions) -> tuple[WantedNode, ...]:
     general = _attributes(system.read_optional(PROC + "/params", 65536), "ModifyDeviceFiles")
     found = [
         node for module, node in _controls(majors, general)
-        if module in majors or system.exists(f"/sys/module/{module.replace('-', '_')}")
+        if system.exists(f"/sys/module/{module.replace('-', '_')}")
     ]  # fmt: skip
     if system.exists("/sys/module/nvidia"):
         minors = (gpu.minor for gpu in proc_gpus(system) or () if gpu.minor >= 0)

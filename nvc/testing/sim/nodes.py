@@ -6,6 +6,7 @@ import os
 import stat
 
 from nvc.base.errors import InitializationError, PermissionDenied
+from nvc.discovery.devices.nodes import CONTROLS
 from nvc.testing.sim.spec import SimGpu, SimSpec, cap_minor
 
 #: Char devices with a dynamic major, in the order in which they get one.
@@ -35,12 +36,7 @@ def choose_majors() -> dict[str, int]:
 def nodes(spec: SimSpec, gpus: tuple[SimGpu, ...], majors: dict[str, int]) -> dict[str, tuple[int, int, int]]:
     """(major, minor, mode) by path inside the root."""
     caps = majors["nvidia-caps"]
-    tree = {
-        "dev/nvidiactl": (195, 255, 0o666),
-        "dev/nvidia-modeset": (195, 254, 0o666),
-        "dev/nvidia-uvm": (majors["nvidia-uvm"], 0, 0o666),
-        "dev/nvidia-uvm-tools": (majors["nvidia-uvm"], 1, 0o666),
-    }
+    tree = {path[1:]: (majors.get(driver, 195), minor, 0o666) for path, _, driver, minor, _ in CONTROLS}
     for gpu in gpus:
         tree[f"dev/nvidia{gpu.minor}"] = (195, gpu.minor, 0o666)
         for mig in gpu.mig:

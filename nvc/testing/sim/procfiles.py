@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 
+from nvc.discovery.devices.nodes import MODULES
 from nvc.testing.sim.spec import MAX_GPUS, SimGpu, SimSpec, cap_minor
 
 #: /proc/driver/nvidia/params on a default installation.
@@ -101,9 +102,7 @@ def files(spec: SimSpec, gpus: tuple[SimGpu, ...], majors: dict[str, int]) -> di
         f"{nvidia}/params": _PARAMS,
         f"{nvidia}/registry": 'Binary: ""\n',
         "sys/module/nvidia/version": f"{spec.driver_version}\n",
-        "sys/module/nvidia/initstate": "live\n",
-        "sys/module/nvidia_uvm/initstate": "live\n",
-        "sys/module/nvidia_modeset/initstate": "live\n",
+        **{f"sys/module/{module.replace('-', '_')}/initstate": "live\n" for module in MODULES},
         f"{nvidia}/capabilities/fabric-imex-mgmt": capability(0, 0o400),
     }
     for gpu in gpus:
