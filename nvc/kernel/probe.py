@@ -1,4 +1,4 @@
-"""Starts the NVML probe (native/core/probe/probe.c) and collects its one answer; knows nothing of its meaning.
+"""Starts the NVML probe, and collects its one answer; knows nothing of its meaning.
 
 The probe is started first and asked last, so that files are found while NVML starts.
 """
@@ -12,14 +12,14 @@ import time
 from nvc._syscalls import ffi, lib
 from nvc.base.errors import InitializationError
 from nvc.base.files import Closable
-from nvc.base.value import Value
+from nvc.base.types import Any, Callable, NoReturn
 
 #: The largest answer that is read, bytes. A full one, 64 GPUs with 16 MIG devices each, has 131 KiB.
 ANSWER_LIMIT = 1 << 20
 #: Address space of the probe, bytes. NVML needs some hundred MiB on a host with many GPUs.
 MEMORY_LIMIT = 4 << 30
 
-_SIGKILL = 9
+_SIGKILL, _ANSWER = 9, 3
 _SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 24: "SIGXCPU"}
 
 IDS_KEEP: int = lib.NVC_PROBE_IDS_KEEP
@@ -137,44 +137,58 @@ _LIMITS = "check dmesg, and limits such as TasksMax= and MemoryMax="
 _FOREIGN = "libnvidia-ml.so.1 of the driver root does not behave like NVML: reinstall the driver"
 
 
-class MemoryLimit(Value):
-    """Bytes of one GPU that the processes of a cgroup may have."""
-
-    uuid: str
-    soft: int  # reserved
-    hard: int  # never exceeded; (1 << 64) - 1: no limit
-
-
 def start_probe(
     root: int,
     ids: int,
     uid: int,
     gid: int,
-    libraries: tuple[str, ...],
+    answer: Callable[[str, int], bytes],
     timeout: float,
-    cgroup: str = "",
-    limits: tuple[MemoryLimit, ...] = (),
+    limits: bool = False,
 ) -> Probe:
     """Forks the probe into the directory `root` (-1: it stays in the caller's root).
 
-    `ids` says whether it takes `uid` and `gid` (IDS_*), `libraries` are tried in order; seconds. With `limits` it
-    sets them for the cgroup with the directory `cgroup`, all or none, and describes no GPU.
+    `ids` says whether it takes `uid` and `gid` (IDS_*); seconds. `answer` runs in it, and is given what has failed
+    of giving up its rights, and an errno, or "". It must not import anything: after chroot that would be a file of
+    the driver root. With `limits` the probe keeps what NVML asks for to set them.
     Raises InitializationError when it cannot be started.
     """
     _reap_ended()
-    names = ffi.new("char[]", b"\0".join(name.encode() for name in libraries) + b"\0")
-    directory = ffi.new("char[]", cgroup.encode("utf-8", "surrogateescape"))
-    wanted = ffi.new("struct nvc_probe_limit[]", [(one.soft, one.hard, one.uuid.encode()) for one in limits])
     options = ffi.new("struct nvc_probe_options *", {
         "root": root, "ids": ids, "uid": uid, "gid": gid, "memory": MEMORY_LIMIT, "cpu": int(timeout) + 5,
-        "libraries": names, "cgroup": directory, "limits": wanted, "limit_count": len(limits),
+        "limits": limits,
     })  # fmt: skip
-    fd = ffi.new("int *")
-    pidfd = ffi.new("int *")
-    pid = lib.nvc_probe_start(options, fd, pidfd)
-    if pid < 0:
-        raise InitializationError("start the driver probe", "", os.strerror(-pid).lower(), _LIMITS)
-    return Probe(pid, fd[0], pidfd[0], timeout)
+    parent, (stream, theirs) = os.getpid(), os.pipe()
+    pid = pidfd = -1
+    lib.nvc_probe_signals(1)
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _run(options, theirs, parent, answer)
+        pidfd = os.pidfd_open(pid)  # not yet reaped, so surely ours
+    except OSError as error:
+        os.close(stream)
+        if pid > 0:
+            os.kill(pid, _SIGKILL)
+        raise InitializationError.of("start the driver probe", "", error, _LIMITS) from None
+    finally:
+        os.close(theirs)
+        lib.nvc_probe_signals(0)
+    return Probe(pid, stream, pidfd, timeout)
+
+
+def _run(options: Any, stream: int, parent: int, answer: Callable[[str, int], bytes]) -> NoReturn:
+    """The probe. Its stream is closed before the exit, which may last: the last user of a GPU shuts it down."""
+    try:
+        step = ffi.new("const char **")
+        failed = lib.nvc_probe_confine(options, stream, parent, step)
+        data = answer(ffi.string(step[0]).decode() if failed else "", failed)
+        while data:
+            data = data[os.write(_ANSWER, data) :]
+        os.close(_ANSWER)
+        os._exit(0)  # no destructor of NVML runs
+    finally:
+        os._exit(1)
 
 
 def reap(timeout: float) -> None:

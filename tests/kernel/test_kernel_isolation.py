@@ -25,12 +25,12 @@ from nvc.apply.cgroup.leaf import directory_of
 from nvc.base.errors import ContainerError
 from nvc.base.files import closing
 from nvc.discovery import discover
+from nvc.discovery.nvml.questions import MemoryLimit
 from nvc.frontends.cdi.document import DocumentOptions
 from nvc.frontends.cdi.generate import document_of
 from nvc.frontends.cdi.sliced import SliceSize, Slicing
 from nvc.frontends.runtime.spec import Spec, apply_edits
 from nvc.kernel import LinuxKernel
-from nvc.kernel.probe import MemoryLimit
 from nvc.model.request import DriverOptions, Request
 from nvc.model.slices.sizes import parse_size
 from nvc.model.slices.slice import HeldCgroup

@@ -20,8 +20,8 @@ from support.vgpu import limits_of
 from nvc.apply.cgroup.leaf import directory_of
 from nvc.base.errors import ContainerError, DeviceError, InitializationError, MountError
 from nvc.discovery import discover
+from nvc.discovery.nvml.questions import MemoryLimit
 from nvc.kernel import LinuxKernel
-from nvc.kernel.probe import MemoryLimit
 from nvc.model.request import DriverOptions, Request, SliceRequest
 from nvc.model.selection import select
 from nvc.model.slices.sizes import parse_size

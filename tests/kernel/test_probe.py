@@ -16,6 +16,7 @@ from support.processes import become, children, enter_user_namespace, in_child
 from nvc.base.errors import InitializationError, NvcError
 from nvc.base.files import closing
 from nvc.discovery.driver.places import DIRECTORIES
+from nvc.discovery.nvml.questions import described
 from nvc.discovery.nvml.wire import ProbeReply, parse_reply
 from nvc.kernel import probe as probe_module
 from nvc.kernel.probe import ANSWER_LIMIT, IDS_CHANGE, IDS_KEEP, IDS_TRY, Probe, start_probe
@@ -29,7 +30,7 @@ PATIENCE = 20.0  # seconds; nothing below should need more than one
 
 def start(tree: DriverTree, timeout: float = PATIENCE, ids: int = IDS_TRY, uid: int = NOBODY) -> Probe:
     with tree.root() as root:
-        return start_probe(root.fd, ids, uid, uid, NAMES, timeout)
+        return start_probe(root.fd, ids, uid, uid, described(NAMES), timeout)
 
 
 def ask(tree: DriverTree, timeout: float = PATIENCE, ids: int = IDS_TRY, uid: int = NOBODY) -> ProbeReply:
@@ -169,7 +170,7 @@ def test_a_library_that_cannot_be_loaded_says_why(scratch: str) -> None:
 
 def test_a_root_that_is_no_directory(scratch: str) -> None:
     with closing(os.open(DriverTree(scratch).file("/file"), os.O_PATH)) as fd:
-        probe = start_probe(fd, IDS_TRY, NOBODY, NOBODY, NAMES, PATIENCE)
+        probe = start_probe(fd, IDS_TRY, NOBODY, NOBODY, described(NAMES), PATIENCE)
     with probe:
         with pytest.raises(InitializationError, match="confine driver probe: chroot: not a directory"):
             parse_reply(probe.result())
@@ -177,7 +178,7 @@ def test_a_root_that_is_no_directory(scratch: str) -> None:
 
 def test_without_a_root_of_its_own_the_probe_stays(nvml_tree: NvmlTree) -> None:
     name = f"{nvml_tree().path}{LIBS}/libnvidia-ml.so.1"
-    with start_probe(-1, IDS_TRY, NOBODY, NOBODY, (name,), PATIENCE) as probe:
+    with start_probe(-1, IDS_TRY, NOBODY, NOBODY, described((name,)), PATIENCE) as probe:
         assert parse_reply(probe.result()).library == name
 
 

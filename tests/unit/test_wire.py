@@ -9,7 +9,6 @@ import pytest
 from nvc.base.errors import DetectionError, InitializationError
 from nvc.discovery.nvml import wire
 from nvc.discovery.nvml.wire import ProbeGpu, ProbeMig, parse_reply
-from nvc.kernel import ffi, lib
 
 UUIDS = [f"GPU-0000000{n}-aaaa-bbbb-cccc-00000000000{n}" for n in range(8)]
 MIG_UUIDS = [f"MIG-0000000{n}-aaaa-bbbb-cccc-00000000000{n}" for n in range(8)]
@@ -46,39 +45,6 @@ def frame(*gpus: bytes, **changes: Any) -> bytes:
 def refused(data: bytes, match: str) -> None:
     with pytest.raises(DetectionError, match=match):
         parse_reply(data)
-
-
-def test_the_layout_is_that_of_the_c_side() -> None:
-    assert wire.FRAME.size == ffi.sizeof("struct nvc_probe_frame")
-    assert wire.GPU_SIZE == ffi.sizeof("struct nvc_probe_gpu")
-    assert wire.MIG.size == ffi.sizeof("struct nvc_probe_mig")
-    assert (wire.VERSION, wire.GPUS_MAX, wire.MIG_MAX) == (
-        lib.NVC_PROBE_VERSION,
-        lib.NVC_PROBE_MAX_GPUS,
-        lib.NVC_PROBE_MAX_MIG,
-    )
-    assert (wire.OK, wire.CONFINE, wire.LOAD, wire.NVML, wire.TOO_MANY) == (
-        lib.NVC_PROBE_OK,
-        lib.NVC_PROBE_CONFINE,
-        lib.NVC_PROBE_LOAD,
-        lib.NVC_PROBE_NVML,
-        lib.NVC_PROBE_TOO_MANY,
-    )
-    assert (wire.HAS_MINOR, wire.MIG_CAPABLE, wire.MIG_ENABLED) == (
-        lib.NVC_PROBE_HAS_MINOR,
-        lib.NVC_PROBE_MIG_CAPABLE,
-        lib.NVC_PROBE_MIG_ENABLED,
-    )
-    reply = ffi.new("struct nvc_probe_gpu *")
-    reply.index, reply.minor, reply.architecture_minor, reply.mig_count = 1, 2, 3, 4
-    reply.uuid, reply.name = b"u", b"n"
-    reply.mig[1].compute_instance = 5
-    raw = bytes(ffi.buffer(reply))
-    values = wire.GPU.unpack_from(raw)
-    assert (values[0], values[3], values[9], values[10]) == (1, 2, 3, 4)
-    assert values[14].rstrip(b"\0") == b"u"
-    assert values[15].rstrip(b"\0") == b"n"
-    assert wire.MIG.unpack_from(raw, wire.GPU.size + wire.MIG.size)[3] == 5
 
 
 def test_a_sound_answer() -> None:

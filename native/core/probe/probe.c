@@ -1,40 +1,43 @@
-/* The NVML probe: a forked child without rights that loads the driver's library, answers once and exits.
- *
- * From fork to _exit nothing of Python runs: after chroot a lazy import would execute a file of the driver
- * root. The parent is single-threaded, or else only ever risks the child (bounded by the caller's deadline).
- */
+/* The NVML probe: a forked child without rights that loads the driver's library, answers once and exits. Here is what it
+ * gives up before it loads the vendor's code. nvc/kernel/probe.py forks it. */
 #include "_files.h"
-#include "_probe.h"
+#include "apply.h"
+#include "probe.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
+#include <linux/audit.h>
+#include <linux/capability.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 enum { ANSWER = 3, ROOT = 4, FIRST_FREE = 10 };
 
-_Static_assert(sizeof(struct nvc_probe_mig) == 116, "layout of nvc/discovery/nvml/wire.py");
-_Static_assert(sizeof(struct nvc_probe_gpu) == 248 + NVC_PROBE_MAX_MIG * 116,
-               "layout of nvc/discovery/nvml/wire.py");
-_Static_assert(sizeof(struct nvc_probe_frame) == 736, "layout of nvc/discovery/nvml/wire.py");
-_Static_assert(sizeof(struct nvc_probe_limit) == 112, "layout of nvc/discovery/nvml/wire.py");
-
-int nvc_probe_fail(struct nvc_probe_frame *frame, uint32_t status, int code, const char *step,
-                   const char *text)
+void nvc_probe_signals(int blocked)
 {
-    frame->status = status;
-    frame->code = code;
-    memset(frame->step, 0, sizeof(frame->step));
-    memset(frame->text, 0, sizeof(frame->text));
-    memcpy(frame->step, step, strnlen(step, sizeof(frame->step) - 1));
-    if (text)
-        memcpy(frame->text, text, strnlen(text, sizeof(frame->text) - 1));
-    return -1;
+    static sigset_t before;
+    struct sigaction child;
+    sigset_t all;
+
+    if (!blocked) {
+        sigprocmask(SIG_SETMASK, &before, NULL);
+        return;
+    }
+    if (sigaction(SIGCHLD, NULL, &child) == 0 && child.sa_handler == SIG_IGN) {
+        child.sa_handler = SIG_DFL;
+        sigaction(SIGCHLD, &child, NULL);
+    }
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, &before);
 }
 
 /* The caller's handlers and mask are Python's; an ignored signal would also survive. */
@@ -80,77 +83,192 @@ static int arrange_descriptors(int stream, int *root)
     return (int)syscall(SYS_close_range, first, ~0U, 0);
 }
 
-static _Noreturn void run(const struct nvc_probe_options *given, int stream, pid_t parent)
+#if defined(__x86_64__)
+#define NATIVE_ARCH AUDIT_ARCH_X86_64
+#elif defined(__aarch64__)
+#define NATIVE_ARCH AUDIT_ARCH_AARCH64
+#else
+#error "x86_64 and aarch64 only"
+#endif
+
+/* NVML of the driver root must run on this process's libc, so what belongs to that libc comes from here too. */
+static void preload_libc(void)
 {
-    struct nvc_probe_options options = *given;
-    struct {
-        struct nvc_probe_frame frame;
-        union {
-            struct nvc_probe_gpu gpus[NVC_PROBE_MAX_GPUS];
-            struct nvc_probe_limit limits[NVC_PROBE_MAX_GPUS];
-        };
-    } *reply = calloc(1, sizeof(*reply));
+    static const char *const names[] = {
+        "libm.so.6",     "librt.so.1", "libpthread.so.0", "libdl.so.2",
+#ifdef __aarch64__
+        "libgcc_s.so.1",
+#endif
+    };
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        dlopen(names[i], RTLD_NOW | RTLD_GLOBAL);
+}
+
+static int enter_root(int root)
+{
+    preload_libc();
+    if (fchdir(root) < 0)
+        return -1;
+    if (chroot(".") < 0) {
+        /* Without the right, a user namespace of our own lends it; ids and device permissions stay. */
+        if (errno != EPERM || unshare(CLONE_NEWUSER) < 0 || chroot(".") < 0)
+            return -1;
+    }
+    return close(root);
+}
+
+static int limit(int resource, rlim_t value)
+{
+    struct rlimit bound;
+
+    if (getrlimit(resource, &bound) < 0)
+        return -1;
+    if (bound.rlim_max > value)
+        bound.rlim_max = value;
+    bound.rlim_cur = bound.rlim_max;
+    return setrlimit(resource, &bound);
+}
+
+/* `lenient`: in a user namespace the overflow ids may be unmapped and groups may be fixed. */
+static int drop_ids(const struct nvc_probe_options *options)
+{
+    int lenient = options->ids == NVC_PROBE_IDS_TRY;
+
+    if (options->ids == NVC_PROBE_IDS_KEEP || geteuid() != 0)
+        return 0;
+    if (setgroups(0, NULL) < 0 && !lenient)
+        return -1;
+    if (setresgid(options->gid, options->gid, options->gid) < 0 && !lenient)
+        return -1;
+    if (setresuid(options->uid, options->uid, options->uid) < 0 && !lenient)
+        return -1;
+    return 0;
+}
+
+/* All, or all but `kept`, which the process has already or does without. */
+static int drop_capabilities(uint64_t kept)
+{
+    prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
+    int result = nvc_capset(kept);
+    errno = -result;
+    return result;
+}
+
+#define LOAD(field) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, field))
+#define ANSWER_WITH(value) BPF_STMT(BPF_RET | BPF_K, value)
+#define REFUSE ANSWER_WITH(SECCOMP_RET_ERRNO | EPERM)
+#define REFUSE_CALL(name) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_##name, 0, 1), REFUSE
+
+static int filter(void)
+{
+    /* NVML starts nvidia-modprobe when a node is missing; without rights that cannot help, and a process
+     * made here could outlive us and keep our descriptors. Threads are allowed. */
+    struct sock_filter code[] = {
+        LOAD(arch),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, NATIVE_ARCH, 1, 0),
+        ANSWER_WITH(SECCOMP_RET_KILL_PROCESS),
+        LOAD(nr),
+#ifdef __x86_64__
+        BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, 0x40000000, 0, 1), /* the x32 numbers */
+        REFUSE,
+        REFUSE_CALL(fork),
+        REFUSE_CALL(vfork),
+#endif
+        REFUSE_CALL(execve),
+        REFUSE_CALL(execveat),
+        REFUSE_CALL(unshare),
+        REFUSE_CALL(setns),
+        REFUSE_CALL(ptrace),
+        REFUSE_CALL(process_vm_readv),
+        REFUSE_CALL(process_vm_writev),
+        REFUSE_CALL(kill),
+        REFUSE_CALL(tkill),
+        REFUSE_CALL(rt_sigqueueinfo),
+        REFUSE_CALL(rt_tgsigqueueinfo),
+        REFUSE_CALL(pidfd_send_signal),
+        REFUSE_CALL(add_key),
+        REFUSE_CALL(request_key),
+        REFUSE_CALL(keyctl),
+        REFUSE_CALL(bpf),
+        REFUSE_CALL(perf_event_open),
+        REFUSE_CALL(userfaultfd),
+        REFUSE_CALL(io_uring_setup),
+        /* Its flags lie in memory that a filter cannot read; libc falls back to clone. */
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone3, 0, 1),
+        ANSWER_WITH(SECCOMP_RET_ERRNO | ENOSYS),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 0, 4),
+        LOAD(args[0]),
+        BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, CLONE_THREAD, 0, 1),
+        ANSWER_WITH(SECCOMP_RET_ALLOW),
+        REFUSE,
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_prctl, 0, 4), /* it dies with its parent */
+        LOAD(args[0]),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, PR_SET_PDEATHSIG, 0, 1),
+        REFUSE,
+        ANSWER_WITH(SECCOMP_RET_ALLOW),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_tgkill, 0, 3), /* abort(3) signals itself */
+        LOAD(args[0]),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)getpid(), 1, 0),
+        REFUSE,
+        ANSWER_WITH(SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {.len = sizeof(code) / sizeof(code[0]), .filter = code};
+
+    return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) < 0 ? -errno : 0;
+}
+
+int nvc_probe_confine(const struct nvc_probe_options *options, int stream, int parent, const char **step)
+{
+    int root = options->root;
 
     reset_signals();
     prctl(PR_SET_NAME, "nvc:[probe]");
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* set again later: a change of credentials clears it */
-    if (!reply)
-        _exit(1);
-    memcpy(reply->frame.magic, "NVCPROBE", sizeof(reply->frame.magic));
-    reply->frame.version = NVC_PROBE_VERSION;
-    reply->frame.gpu_size =
-        options.limit_count ? sizeof(struct nvc_probe_limit) : sizeof(struct nvc_probe_gpu);
-    if (arrange_descriptors(stream, &options.root) < 0) {
+    *step = "arrange descriptors";
+    if (arrange_descriptors(stream, &root) < 0) {
+        int error = errno;
         if (fcntl(stream, F_GETFD) >= 0)
             dup2(stream, ANSWER);
-        nvc_probe_fail(&reply->frame, NVC_PROBE_CONFINE, errno, "arrange descriptors", NULL);
-    } else if (nvc_probe_confine(&options, parent, &reply->frame) == 0) {
-        if (options.limit_count)
-            nvc_probe_set_limits(&options, &reply->frame, reply->limits);
-        else
-            nvc_probe_query(options.libraries, &reply->frame, reply->gpus);
+        return error;
     }
-    signal(SIGPIPE, SIG_IGN); /* the parent may be gone, or have seen enough */
-    write_all(ANSWER, reply, sizeof(reply->frame) + (size_t)reply->frame.gpu_count * reply->frame.gpu_size);
-    /* Closed before the exit, which may last: the last user of a GPU shuts it down. No destructor of NVML runs. */
-    close(ANSWER);
-    _exit(0);
-}
-
-int nvc_probe_start(const struct nvc_probe_options *options, int *fd, int *pidfd)
-{
-    int ends[2], error = 0;
-    pid_t pid, parent = getpid();
-    struct sigaction child_action;
-    sigset_t all, before;
-
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) < 0)
-        return -errno;
-    /* An engine may start us with SIGCHLD ignored: then the kernel would reap the probe behind our back. */
-    if (sigaction(SIGCHLD, NULL, &child_action) == 0 && child_action.sa_handler == SIG_IGN) {
-        child_action.sa_handler = SIG_DFL;
-        sigaction(SIGCHLD, &child_action, NULL);
-    }
-    sigfillset(&all);
-    sigprocmask(SIG_SETMASK, &all, &before);
-    pid = fork();
-    if (pid == 0)
-        run(options, ends[1], parent);
-    if (pid < 0)
-        error = errno;
-    sigprocmask(SIG_SETMASK, &before, NULL);
-    close(ends[1]);
-    if (pid < 0) {
-        close(ends[0]);
-        return -error;
-    }
-    *fd = ends[0];
-    *pidfd = (int)syscall(SYS_pidfd_open, pid, 0); /* not yet reaped, so surely ours */
-    if (*pidfd < 0) {
-        error = errno;
-        kill(pid, SIGKILL);
-        close(ends[0]);
-        return -error;
-    }
-    return pid;
+    *step = "limit resources";
+    if (limit(RLIMIT_CORE, 0) < 0 || limit(RLIMIT_AS, options->memory) < 0 ||
+        limit(RLIMIT_CPU, options->cpu) < 0)
+        goto failed;
+    *step = "clear environment";
+    if (clearenv() != 0)
+        goto failed;
+    *step = "chroot";
+    if (root >= 0 && enter_root(root) < 0)
+        goto failed;
+    *step = "change directory";
+    if (chdir("/") < 0)
+        goto failed;
+    /* Needs CAP_SETPCAP, which goes with the ids; without it no_new_privs does the same. */
+    for (int capability = 0; prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0; capability++)
+        ;
+    *step = "drop ids";
+    if (drop_ids(options) < 0)
+        goto failed;
+    *step = "drop capabilities";
+    if (drop_capabilities(options->limits ? 1u << CAP_SYS_ADMIN : 0) < 0)
+        goto failed;
+    *step = "set no_new_privs";
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
+        goto failed;
+    /* The kernel resets the death signal on a change of credentials, so it is set after the last one; the parent may
+     * have died before. The filter then keeps it. */
+    *step = "follow the parent";
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0)
+        goto failed;
+    if (getppid() != parent)
+        _exit(1);
+    *step = "filter system calls";
+    errno = -filter();
+    if (errno != 0 && errno != EINVAL) /* EINVAL: a kernel without filters */
+        goto failed;
+    return 0;
+failed:
+    return errno ? errno : EPERM;
 }

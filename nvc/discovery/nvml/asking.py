@@ -9,6 +9,7 @@ from nvc.base.files import closing
 from nvc.discovery.driver.ldcache import ARCH_FLAGS, ARCH_MASK
 from nvc.discovery.driver.places import COMPAT, DIRECTORIES
 from nvc.discovery.host import Host
+from nvc.discovery.nvml.questions import described
 from nvc.discovery.nvml.wire import ProbeReply, parse_reply
 from nvc.kernel.probe import IDS_CHANGE, IDS_TRY, Probe, start_probe
 from nvc.model.request import DriverOptions
@@ -53,7 +54,7 @@ def start(host: Host, options: DriverOptions, arch: str, entries: list[tuple[int
         uid, gid, ids = _overflow_id("uid"), _overflow_id("gid"), IDS_TRY
     else:
         uid, gid, ids = options.uid, options.gid, IDS_CHANGE
-    return start_probe(root, ids, uid, gid, tuple(places), options.timeout)
+    return start_probe(root, ids, uid, gid, described(tuple(places)), options.timeout)
 
 
 def _is_own_root(host: Host) -> bool:

@@ -1,5 +1,5 @@
 """The probe's answer, bytes to facts. The bytes come from a process that ran the vendor's code: every count,
-index and character is checked. Layout: native/core/probe/probe.h.
+index and character is checked. questions.py writes them.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     from nvc.discovery.driver.compat import CompatLibrary
-    from nvc.kernel.probe import MemoryLimit
+    from nvc.discovery.nvml.questions import MemoryLimit
     from nvc.model.facts import HostFacts, OuterSlice
     from nvc.model.request import Part, SliceRequest, TimeSetting, Timing
     from nvc.model.selection import Selection

@@ -17,9 +17,10 @@ from nvc.apply.target import Target
 from nvc.base.errors import ContainerError, DeviceError, InputError, NvcError, and_also
 from nvc.base.files import closing
 from nvc.base.rundir import in_user_namespace
+from nvc.discovery.nvml.questions import MemoryLimit, limited
 from nvc.discovery.nvml.wire import LimitsRefused, parse_limits
 from nvc.kernel import O_PATH, LinuxKernel
-from nvc.kernel.probe import IDS_KEEP, MemoryLimit, start_probe
+from nvc.kernel.probe import IDS_KEEP, start_probe
 from nvc.model.facts import HostFacts
 from nvc.model.slices.layout import NO_LIMIT
 from nvc.model.slices.sizes import size_text
@@ -234,7 +235,7 @@ def set_limits(held: HeldCgroup, timeout: float) -> HeldCgroup:
 
 def _tell(held: HeldCgroup, timeout: float) -> HeldCgroup:
     """Tell the driver the limits of a cgroup; what undoes that is returned. Raises what `set_limits` raises."""
-    probe = start_probe(-1, IDS_KEEP, 0, 0, (held.library,), timeout, held.path, held.limits)
+    probe = start_probe(-1, IDS_KEEP, 0, 0, limited(held.library, held.path, held.limits), timeout, True)
     try:
         answer = probe.result()
     except NvcError as error:  # it may have told the driver before it ended

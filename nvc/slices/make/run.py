@@ -17,9 +17,9 @@ from nvc.base.errors import ContainerError, InputError, MountError, NvcError, Pe
 from nvc.base.files import closing
 from nvc.base.value import Value
 from nvc.base.wake import Wake
+from nvc.discovery.nvml.questions import MemoryLimit
 from nvc.discovery.outer import refuse_slices
 from nvc.kernel import O_PATH, ApplyTarget, Kernel, private_mounts, strerror, writable_over
-from nvc.kernel.probe import MemoryLimit
 from nvc.model.facts import HostFacts
 from nvc.model.request import Request, SliceRequest
 from nvc.model.selection import select
