@@ -204,10 +204,11 @@ def test_two_gpus_nccl(place: Place, jobs: list[Job], measured: Measured) -> Non
             parts = {name: middle[f"{name} {call}"][at] / native for name in others if name != "driver"}
             said = "; ".join(f"{name} {part:.3f}" for name, part in parts.items())
             measured(f"NCCL {call}, {size}: GB/s of the driver; of that", f"{native / 1e9:.4f}; {said}")
+            least = min(0.97, parts["driver 1"], parts["driver 2"])
             bad += [
                 f"{call}, {size}, {name}: {parts[name]:.3f}"
                 for name in ("no limits", "memory")
-                if parts[name] < 0.97
+                if parts[name] < least
             ]
     assert bad + found_by(place) == []
 
