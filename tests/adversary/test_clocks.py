@@ -17,10 +17,6 @@ from support.virtual import World, device_time
 Covering: TypeAlias = Callable[..., "subprocess.Popen[str]"]
 
 HONEST = ("honest", "1000", "1000")
-# What is mounted where.
-COVERS = {
-    "hidden": ("empty", "/proc"),
-}
 
 
 @pytest.fixture
@@ -31,10 +27,9 @@ def covering(scratch: str, world: World, take_time: str) -> Covering:
     run(need("gcc"), *WARN, "-D_GNU_SOURCE", "-O2", "-shared", "-fPIC", "-o", library, source)
     os.makedirs(os.path.join(scratch, "empty"))
 
-    def start(slice_: Capped, how: str, ahead: int = 2) -> subprocess.Popen[str]:
-        source, target = COVERS[how]
+    def start(slice_: Capped, ahead: int = 2) -> subprocess.Popen[str]:
         preload = f"LD_PRELOAD={world.variables(library)['LD_PRELOAD']}"
-        cover = f"COVER={os.path.join(scratch, source)} {target}"
+        cover = f"COVER={scratch}/empty /proc"
         words = [*apart(ahead), "env", preload, cover, take_time, *HONEST]
         pipe = subprocess.PIPE
         return world.start(words, slice_.environment(), stdout=pipe, stderr=pipe, text=True)
@@ -55,7 +50,7 @@ def test_with_a_cap_that_comes_later_there_is_no_launch(
     """Without one nobody asks for the time. With one, launches are held back for two seconds, and then denied."""
     slice_ = capped(program=take_time)
     slice_.cap(100)
-    process = covering(slice_, "hidden")
+    process = covering(slice_)
     world.run(1)
     before = device_time(slice_.root).total
     world.run(1)
@@ -74,7 +69,7 @@ def test_a_clock_that_is_behind_does_not_lift_a_cap(
     """nvcd kept time, and has ended: by that clock it would keep it for two seconds more."""
     slice_ = capped(program=take_time)
     slice_.cap(100)
-    process = covering(slice_, "hidden", -2)
+    process = covering(slice_, -2)
     world.run(1)
     slice_.cap(10, kept_until=world.now_ns + 10**8)
     world.run(0.2)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 
+import pytest
 from support import CLEAN_ENV, REPO
 from support.adversary_table import cells_of
 
@@ -19,6 +20,7 @@ def pytest_runtest_setup(item):
 """
 
 
+@pytest.mark.nightly  # it collects all tests for real GPUs, which only such a run needs
 def test_a_run_that_is_cut_short_has_its_rows(
     stage: str, scratch: str, sim_root: Callable[..., str]
 ) -> None:

@@ -45,6 +45,7 @@ def test_nothing_is_found_of_them(tenants: tuple[Place, list[Honest]]) -> None:
     assert [name for name, words in said.items() if int(words.split()[0]) > 0] == ["first", "second", "both"]
 
 
+@pytest.mark.nightly  # of a harness, which a run on a real GPU needs
 def test_one_that_ends_is_named(tenants: tuple[Place, list[Honest]]) -> None:
     place, running = tenants
     place.time.kill(running[1].process)
