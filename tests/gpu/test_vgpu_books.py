@@ -58,7 +58,6 @@ WAYS = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_way(slice_: Slice, way: str, measured: Callable[[str, object], None]) -> None:
-    """rows: M1 M15 M19 M20 M22 M24 M25 M28 M31 M32 M33 M35"""
     take, give = WAYS[way]
     process = slice_.start()
     try:
@@ -77,7 +76,6 @@ def test_a_way(slice_: Slice, way: str, measured: Callable[[str, object], None])
 
 
 def test_the_resolver_of_a_real_driver(slice_: Slice) -> None:
-    """rows: M5 M8 M9 M10"""
     process = slice_.process().do("init")
     for asked, symbol in {
         "cuMemAlloc 13000 0": "cuMemAlloc_v2",
@@ -92,7 +90,6 @@ def test_the_resolver_of_a_real_driver(slice_: Slice) -> None:
 
 
 def test_a_race(slice_: Slice) -> None:
-    """rows: P1 P6"""
     processes = [slice_.start() for _ in range(4)]
     for process in processes:
         process.send("alloc a 3g")

@@ -1,7 +1,7 @@
 """Caps on a real GPU, one program: fixed work per second beside that without the shim.
 
 The target is min(1, cap / u) of what the program does alone, u being the share of the time that it keeps the
-device busy then. One GPU, that nobody else uses meanwhile. Rows C1 to C9; test_vgpu_cap_beside.py has the others.
+device busy then. One GPU, that nobody else uses meanwhile. test_vgpu_cap_beside.py has caps beside others.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Caps on a real GPU, beside others: captures, threads, streams, processes, strangers, and changes while it runs.
 
-One GPU, that nobody else uses meanwhile. Rows C10 to C25 of the test matrix.
+One GPU, that nobody else uses meanwhile.
 """
 
 from __future__ import annotations

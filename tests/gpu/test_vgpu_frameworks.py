@@ -30,7 +30,6 @@ def said(name: str, **variables: str) -> dict[str, Any]:
 
 
 def test_torch(measured: Measure) -> None:
-    """rows: M36 V8"""
     out = said("torch")
     measured("PyTorch: MiB got in blocks of 512", out["got"])
     measured(
@@ -45,7 +44,7 @@ def test_torch(measured: Measure) -> None:
 
 
 def test_what_torch_takes_is_counted(measured: Measure) -> None:
-    """What NVML says from outside of the process, beside the books. rows: M36"""
+    """What NVML says from outside of the process, beside the books."""
     code = (
         "import subprocess, torch, torch.nn.functional as f; a = torch.randn(4096, 4096, device='cuda');"
         "(a @ a).sum().item(); torch.nn.Conv2d(64, 64, 3).cuda()(torch.randn(8, 64, 128, 128, device='cuda'));"
@@ -68,20 +67,17 @@ def test_what_torch_takes_is_counted(measured: Measure) -> None:
 
 
 def test_torch_with_segments_that_grow(measured: Measure) -> None:
-    """rows: V8"""
     out = said("torch_segments", PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
     measured("PyTorch, expandable segments: MiB got in blocks of 500", out["got"])
     assert out["total"] == LIMIT and 8 * 1024 <= out["got"] <= LIMIT and out["after"] == 5 * 1024
 
 
 def test_torch_in_many_processes() -> None:
-    """rows: P5"""
     out = said("torch_processes")
     assert out["total"] == sum(range(4096)) and out["answers"] == [64] * 4 and out["codes"] == [0] * 4
 
 
 def test_cupy(measured: Measure) -> None:
-    """rows: M20 M22"""
     out = said("cupy")
     measured("CuPy: MiB got by pool, in stream order, plain", [out["pool"], out["async"], out["plain"]])
     assert out["total"] == LIMIT
@@ -89,7 +85,6 @@ def test_cupy(measured: Measure) -> None:
 
 
 def test_jax(measured: Measure) -> None:
-    """rows: M1"""
     out = said("jax")
     measured("JAX: MiB that it may use", out["limit"])
     assert out["value"] == 4096 and 0 < out["limit"] <= LIMIT
@@ -97,25 +92,21 @@ def test_jax(measured: Measure) -> None:
 
 
 def test_triton() -> None:
-    """rows: M34"""
     assert said("triton")["equal"]
 
 
 def test_managed_memory() -> None:
-    """rows: M16 M17"""
     out = said("managed")
     assert out.pop("byte") == 7 and out.pop("beyond") == 2
     assert set(out.values()) == {0}, out
 
 
 def test_memory_of_the_host() -> None:
-    """rows: M18"""
     out = said("host")
     assert out["codes"] == [0, 0, 0] and out["taken"] <= 2
 
 
 def test_nvidias_bindings(measured: Measure) -> None:
-    """rows: V2 V3 V4 V5"""
     out = said("nvml")
     measured("MiB total, used and free by NVML v1, v2 and CUDA", [out["v1"], out["v2"], out["cuda"]])
     for other in (out["v2"], out["cuda"]):
@@ -126,7 +117,6 @@ def test_nvidias_bindings(measured: Measure) -> None:
 
 
 def test_nvidia_smi_in_all_its_forms() -> None:
-    """rows: V1"""
     smi = need("nvidia-smi")
     assert f"{LIMIT}MiB" in sliced(smi).replace(" ", "")
     lines = sliced(smi, "--query-gpu=memory.total,memory.used", "--format=csv,noheader,nounits").splitlines()
@@ -140,7 +130,6 @@ def test_nvidia_smi_in_all_its_forms() -> None:
 
 
 def test_what_is_the_devices_own_is_unchanged() -> None:
-    """rows: V6"""
     smi = need("nvidia-smi")
     for words in (
         ("-L",),

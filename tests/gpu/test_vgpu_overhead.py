@@ -36,18 +36,17 @@ def times(slice_: RealSlice) -> dict[str, tuple[float, float]]:
 @pytest.mark.parametrize(
     ("name", "most"),
     [
-        ("start", 5e6),  # rows: O1
-        ("launch", 200),  # rows: O2
-        ("small", 1000),  # rows: O3
+        ("start", 5e6),
+        ("launch", 200),
+        ("small", 1000),
         ("large", 3000),
-        ("copy", 200),  # rows: O4
+        ("copy", 200),
         ("record", 100),
     ],
 )
 def test_longer_by(
     times: dict[str, tuple[float, float]], name: str, most: float, measured: Callable[[str, object], None]
 ) -> None:
-    """rows: O1 O2 O3 O4"""
     alone, with_shim = times[name]
     measured(
         f"{name}: ns alone, with the shim, longer by",

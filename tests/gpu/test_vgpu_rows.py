@@ -1,4 +1,4 @@
-"""Rows of the test matrix on a real driver that one small program can express."""
+"""What one small program can show of a slice on a real driver."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ def fill(process: Process, block: int, way: str = "alloc") -> int:
 
 
 def test_linear_to_the_limit(slice_: RealSlice, measured: Measure) -> None:
-    """rows: M1 M46"""
     before = slice_.taken()
     process = slice_.start()
     granted = fill(process, 64 * MIB)
@@ -79,7 +78,6 @@ def test_linear_to_the_limit(slice_: RealSlice, measured: Measure) -> None:
     ],
 )
 def test_codes_are_the_drivers(slice_: RealSlice, command: str) -> None:
-    """rows: M11 M12 M13 M14 M44"""
     used = slice_.used()
     with_shim, without = slice_.start(), slice_.process(**native(slice_)).start()
     with_shim.send(command)
@@ -89,7 +87,6 @@ def test_codes_are_the_drivers(slice_: RealSlice, command: str) -> None:
 
 
 def test_frees_that_are_wrong(slice_: RealSlice) -> None:
-    """rows: M14"""
     codes = []
     for process in (slice_.start(), slice_.process(**native(slice_)).start()):
         process.do("alloc a 8m")
@@ -98,13 +95,11 @@ def test_frees_that_are_wrong(slice_: RealSlice) -> None:
 
 
 def test_numbers_without_a_context(slice_: RealSlice) -> None:
-    """rows: M45"""
     codes = [p.do("init").code("info") for p in (slice_.process(), slice_.process(**native(slice_)))]
     assert codes[0] == codes[1] != 0
 
 
 def test_stream_order_never_runs_out_falsely(slice_: RealSlice) -> None:
-    """rows: M20"""
     process = slice_.start().do("stream s")
     for _ in range(1000):
         process.do("async a 64m", "freeasync a")
@@ -113,7 +108,6 @@ def test_stream_order_never_runs_out_falsely(slice_: RealSlice) -> None:
 
 
 def test_the_default_pool_by_its_own_name(slice_: RealSlice) -> None:
-    """rows: M22"""
     before = slice_.taken()
     process = slice_.start().do("defaultpool p 0")
     granted = fill(process, 512 * MIB, "async")
@@ -128,7 +122,6 @@ def test_the_default_pool_by_its_own_name(slice_: RealSlice) -> None:
 
 
 def test_a_pool_that_is_destroyed_first(slice_: RealSlice) -> None:
-    """rows: M22"""
     before = slice_.taken()
     process = slice_.start().do("stream s")
     for _ in range(3):
@@ -141,7 +134,6 @@ def test_a_pool_that_is_destroyed_first(slice_: RealSlice) -> None:
 
 
 def test_a_pool_in_two_processes(slice_: RealSlice, measured: Measure) -> None:
-    """rows: M23"""
     exporter, importer = slice_.start(), slice_.start()
     taken, used = slice_.taken(), slice_.used()
     data = os.path.join(slice_.root, "pointer")
@@ -162,7 +154,6 @@ def test_a_pool_in_two_processes(slice_: RealSlice, measured: Measure) -> None:
 
 
 def test_handles_in_two_processes(slice_: RealSlice) -> None:
-    """rows: M28 M29"""
     exporter, importer = slice_.start(), slice_.start()
     taken, used = slice_.taken(), slice_.used()
     path = os.path.join(slice_.root, "handle")
@@ -177,7 +168,6 @@ def test_handles_in_two_processes(slice_: RealSlice) -> None:
 
 
 def test_memory_of_the_host_is_free(slice_: RealSlice) -> None:
-    """rows: M26"""
     process = slice_.start()
     used = slice_.used()
     process.do("create h 64m 0 3", "release h")  # of a NUMA node
@@ -185,7 +175,6 @@ def test_memory_of_the_host_is_free(slice_: RealSlice) -> None:
 
 
 def test_a_second_context(slice_: RealSlice, measured: Measure) -> None:
-    """rows: M37 M38"""
     process = slice_.start().do("primary 0", "primary 0")
     taken, used = slice_.taken(), slice_.used()
     process.do("context c 0")
@@ -200,7 +189,6 @@ def test_a_second_context(slice_: RealSlice, measured: Measure) -> None:
 
 
 def test_a_green_context(slice_: RealSlice, measured: Measure) -> None:
-    """rows: M37"""
     process = slice_.start()
     taken, used = slice_.taken(), slice_.used()
     process.do("green g 0")
@@ -216,7 +204,6 @@ def test_a_green_context(slice_: RealSlice, measured: Measure) -> None:
 
 
 def test_a_library_that_loads_when_it_is_used(slice_: RealSlice) -> None:
-    """rows: M34"""
     process = slice_.start()
     taken, used = slice_.taken(), slice_.used()
     process.do("library l 4 1g")
@@ -227,7 +214,6 @@ def test_a_library_that_loads_when_it_is_used(slice_: RealSlice) -> None:
 
 
 def test_a_node_that_gets_a_hungrier_kernel(slice_: RealSlice) -> None:
-    """rows: M35"""
     before = slice_.taken()
     process = slice_.start().do("stream s", "module m 4", "module n 16k", "graph g", "kernelnode k g m")
     process.do("instance i g", "setinstance i k n 2", "run i", "sync")
@@ -235,7 +221,6 @@ def test_a_node_that_gets_a_hungrier_kernel(slice_: RealSlice) -> None:
 
 
 def test_limits_change_under_a_running_process(slice_: RealSlice) -> None:
-    """rows: M39 M40"""
     process = slice_.start().do("alloc a 4g")
     slice_.limit(2 * GIB, context_overhead=slice_.context)
     assert process.info() == (0, 2 * GIB)
@@ -247,7 +232,6 @@ def test_limits_change_under_a_running_process(slice_: RealSlice) -> None:
 
 @pytest.mark.parametrize("limit", [layout.NO_LIMIT, 200 * GIB])
 def test_no_limit_that_matters(slice_: RealSlice, limit: int) -> None:
-    """rows: M41 M42"""
     slice_.limit(limit, context_overhead=slice_.context)
     with_shim, without = slice_.start(), slice_.process(**native(slice_)).start()
     assert with_shim.info()[1] == without.info()[1]
@@ -255,7 +239,6 @@ def test_no_limit_that_matters(slice_: RealSlice, limit: int) -> None:
 
 
 def test_children(slice_: RealSlice) -> None:
-    """rows: P3 P4"""
     process = slice_.start().do("alloc a 1g")
     used = slice_.used()
     without = slice_.process(**native(slice_)).start()
@@ -274,7 +257,6 @@ def granted(process: Process) -> bool:
 
 
 def test_a_killed_process_holds_nothing(slice_: RealSlice, measured: Measure) -> None:
-    """rows: P6 P7"""
     for _ in range(5):
         process = slice_.start().do("alloc a 8g")
         process.kill()
@@ -293,7 +275,6 @@ def test_descriptors_are_few(slice_: RealSlice) -> None:
 
 
 def test_what_the_shim_keeps_resident(slice_: RealSlice, measured: Measure) -> None:
-    """rows: O6"""
     process = slice_.start().do("alloc a 8m", "alloc b 1k", "info")
     resident, on = 0, False
     with open(f"/proc/{process.pid}/smaps", encoding="utf-8") as maps:

@@ -21,7 +21,6 @@ BUILDS = {
 
 @pytest.mark.parametrize("build", BUILDS)
 def test_the_runtime(scratch: str, build: str, measured: Callable[[str, object], None]) -> None:
-    """rows: M2 M3 M4 M21"""
     nvcc = program("nvcc")
     path = os.path.join(scratch, "runtime")
     run(nvcc, *BUILDS[build], "-o", path, f"{HERE}/vgpu_runtime.cu",

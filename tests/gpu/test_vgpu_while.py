@@ -49,7 +49,7 @@ def test_c10_a_loop_on_the_device(sliced: Sliced, program: str, measured: Measur
 
 
 def test_books_of_a_loop(slice_: RealSlice, program: str, measured: Measure) -> None:
-    """A kernel in the loop's body needs 16 KiB for each thread. rows: M35"""
+    """A kernel in the loop's body needs 16 KiB for each thread."""
     taken, used = slice_.taken(), slice_.used()
     words = [program, "0", "3", "1", "local"]
     process = subprocess.Popen(

@@ -209,7 +209,7 @@ def found_libcuda(said: str) -> str:
 
 
 def test_a_user_namespace(hook: Any, bundle: Bundle) -> None:
-    """The ledger belongs to the container's root, and everybody in it can write it. rows: P20"""
+    """The ledger belongs to the container's root, and everybody in it can write it."""
     os.chmod(bundle.rootfs, 0o777)
     bundle.user_namespace()
     ask(bundle, NVIDIA_VISIBLE_DEVICES="all", NVC_VGPU_MEMORY="1g", NVC_VGPU_LOG="/tmp/log")

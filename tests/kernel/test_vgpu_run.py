@@ -71,7 +71,6 @@ def test_nothing_of_it_is_seen_by_others(sliced: Any, driver: str) -> None:
 
 
 def test_the_callers_environment_directory_and_words(sliced: Any, scratch: str) -> None:
-    """rows: P20"""
     shown = (
         'printf "%s|" "$FOO" "$PYTHONPATH" "$PWD" "$@"; env | grep -c NVC_CALLERS; ls /proc/self/fd | wc -l'
     )
@@ -134,7 +133,6 @@ def test_exit_codes_of_what_cannot_be_executed(
 
 
 def test_rights(sliced: Any) -> None:
-    """rows: P20"""
     script = "id -u; id -g; id -G; grep NoNewPrivs /proc/self/status"
     done = sliced("--user=65534:65533", "--", "sh", "-c", script)
     assert done.stdout.split() == ["65534", "65533", "65533", "NoNewPrivs:", "1"]

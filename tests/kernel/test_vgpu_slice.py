@@ -102,7 +102,7 @@ def test_what_cannot_be_counted_is_left_out_and_said_so(
 
 
 def test_two_slices_of_one_gpu_and_one_rootfs(runc_bundle: Any, debian: str, configure: Configure) -> None:
-    """The rootfs does not tell containers apart; each has its own quota and ledger. rows: P10"""
+    """The rootfs does not tell containers apart; each has its own quota and ledger."""
     with runc_bundle(debian).created("runc") as one, runc_bundle(debian).created("runc") as other:
         for container, size in ((one, "10GiB"), (other, "25%")):
             container.start()
@@ -250,7 +250,6 @@ def test_mig_devices(runc_bundle: Any, debian: str, launcher: str, sim_root: Cal
 
 
 def test_an_upgrade_leaves_running_containers_alone(runc_bundle: Any, debian: str, scratch: str) -> None:
-    """rows: P18"""
     base, target = f"{scratch}/vgpu", f"{LIBS}/libcuda.so.{VERSION}"
     first = install_shim(build_pass_through(f"{scratch}/first", "first"), base)
     source = f"{first}/libcuda.so"
