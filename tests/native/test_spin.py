@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 from support import CLEAN_ENV, PATIENCE, REPO, need, run
+from support.builds import kept
 from support.simdriver import WARN, environment
 
 SUMMARY = re.compile(r"^(\d+) steps in (\d+\.\d) s: +(\d+\.\d) steps/s +(\d+\.\d)% of the GPU's time$")
@@ -112,14 +113,20 @@ def test_what_is_no_option(spin: str, env: dict[str, str]) -> None:
     assert all(len(line) <= 80 for line in run(spin, "--help").stdout.splitlines())
 
 
-@pytest.fixture
-def busy(spin: str, scratch: str) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """nvc-spin for a moment, with steps of 1 ms, on a machine that hides what twice the work takes."""
+def build(directory: str) -> str:
+    """A libcuda that hides what twice the work takes."""
     source = os.path.join(REPO, "tests/native/busy_cuda.c")
-    run(need("gcc"), *WARN, "-shared", "-fPIC", "-o", f"{scratch}/libcuda.so.1", source)
+    run(need("gcc"), *WARN, "-shared", "-fPIC", "-o", f"{directory}/libcuda.so.1", source)
+    return directory
+
+
+@pytest.fixture
+def busy(spin: str) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """nvc-spin for a moment, with steps of 1 ms, on a busy machine."""
+    libraries = kept("busy_cuda", build)
 
     def go(**variables: str) -> subprocess.CompletedProcess[str]:
-        env = {**CLEAN_ENV, "LD_LIBRARY_PATH": scratch, **variables}
+        env = {**CLEAN_ENV, "LD_LIBRARY_PATH": libraries, **variables}
         return run(spin, "--kernel=1ms", "--seconds=0.01", env=env, check=False)
 
     return go

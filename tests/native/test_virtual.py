@@ -90,7 +90,7 @@ def test_a_program_that_waits_for_what_is_not_simulated(
     world: World, program: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is said where, instead of a result that depends on the host."""
-    monkeypatch.setattr("support.virtual.STUCK", 1)
+    monkeypatch.setattr("support.virtual.STUCK", 0.2)
     process = world.start([program, "stuck"], CLEAN_ENV)
     with pytest.raises(Stuck, match=f"process {process.pid} is in program: 128 "):
         world.run(1)
