@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import struct
 from collections.abc import Callable
@@ -11,7 +10,6 @@ from collections.abc import Callable
 import pytest
 from support import MIB, PATIENCE
 from support.simdriver import Client
-from support.virtual import World
 
 from nvc.base.errors import InputError
 from nvc.testing.sim import destroy
@@ -22,23 +20,6 @@ Root = Callable[..., str]
 Start = Callable[..., Client]
 
 CONTEXT = 518  # MiB of a context on an H100
-
-
-def test_deaths_in_the_middle_leave_nothing(sim_root: Root, client: Start) -> None:
-    root = sim_root()
-    watcher = client(root).start()
-    dice = random.Random(7)
-    for _ in range(25):
-        one = client(root).start()
-        for _ in range(200):
-            one.send("alloc", dice.randrange(1, 4 * MIB))
-        for _ in range(dice.randrange(200)):
-            one.receive()
-        one.kill()
-    assert watcher.used() == CONTEXT
-    assert len(report(root).processes) == 1
-    watcher.kill()
-    assert report(root).processes == ()
 
 
 def test_memory_lives_as_long_as_what_a_child_inherited(sim_root: Root, client: Start) -> None:
@@ -113,12 +94,3 @@ def test_a_root_in_use_is_not_removed(sim_root: Root, client: Start) -> None:
     one.end()
     destroy(root)
     assert not os.path.exists(root)
-
-
-def test_a_dead_holder_gives_the_gpu_free(sim_root: Root, world: World, client: Start) -> None:
-    root = sim_root()
-    one, other = (client(root, time=world).start() for _ in range(2))
-    one.call("launch", "sim_spin_900000ms", 1)
-    other.call("time", "sim_spin_1ms", 5)
-    one.kill()
-    assert float(other.call("time", "sim_spin_1ms", 50)[0]) < 300
