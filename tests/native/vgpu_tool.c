@@ -24,8 +24,6 @@ void *entry(const char *name)
     return found;
 }
 
-typedef CUresult (*make_stream)(CUstream *, unsigned int);
-
 uint64_t number(const char *text)
 {
     char *end;
@@ -115,8 +113,7 @@ static CUresult pools(char **word)
     }
     if (IS("keep")) {
         uint64_t all = UINT64_MAX;
-        typedef CUresult (*set)(CUmemoryPool, int, void *);
-        return ((set)entry("cuMemPoolSetAttribute"))(OBJECT, 4, &all);
+        return CU(cuMemPoolSetAttribute)(OBJECT, 4, &all);
     }
     if (IS("frompool"))
         return CU(cuMemAllocFromPoolAsync)(&AT, number(word[2]), kept_objects[slot(word[3])], stream);
@@ -135,9 +132,8 @@ static CUresult vmm(char **word)
             .type = 1, .requestedHandleTypes = word[5] ? 1 : 0, .location = {place, (int)number(word[3])}};
         return CU(cuMemCreate)(&AT, number(word[2]), &properties, 0);
     }
-    typedef CUresult (*reserve)(CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long);
     if (IS("reserve"))
-        return ((reserve)entry("cuMemAddressReserve"))(&AT, number(word[2]), 0, 0, 0);
+        return CU(cuMemAddressReserve)(&AT, number(word[2]), 0, 0, 0);
     if (IS("map"))
         return CU(cuMemMap)(AT + number(word[4]), number(word[3]), 0, kept[slot(word[2])], 0);
     if (IS("unmap"))
@@ -191,10 +187,9 @@ static CUresult arrays(char **word)
 
 static CUresult contexts(char **word)
 {
-    typedef CUresult (*set_current)(CUcontext);
     if (IS("primary")) {
         CUresult result = CU(cuDevicePrimaryCtxRetain)((CUcontext *)&primary, (int)number(word[1]));
-        return result ? result : ((set_current)entry("cuCtxSetCurrent"))(primary);
+        return result ? result : CU(cuCtxSetCurrent)(primary);
     }
     if (IS("leave"))
         return CU(cuDevicePrimaryCtxRelease_v2)((int)number(word[1]));
@@ -205,13 +200,13 @@ static CUresult contexts(char **word)
     if (IS("dropcontext"))
         return CU(cuCtxDestroy_v2)(OBJECT);
     if (IS("current"))
-        return ((set_current)entry("cuCtxSetCurrent"))(OBJECT);
+        return CU(cuCtxSetCurrent)(OBJECT);
     if (IS("limit"))
         return CU(cuCtxSetLimit)((int)number(word[1]), number(word[2]));
     if (IS("wait"))
         return CU(cuCtxSynchronize)();
     if (IS("stream"))
-        return ((make_stream)entry("cuStreamCreate"))(&stream, 1);
+        return CU(cuStreamCreate)(&stream, 1);
     return -1;
 }
 
@@ -219,7 +214,6 @@ static CUresult contexts(char **word)
 static CUresult module(char **word)
 {
     char text[512];
-    typedef CUresult (*get)(CUfunction *, CUmodule, const char *);
     CUfunction function;
     if (IS("unload"))
         return CU(cuModuleUnload)(OBJECT);
@@ -233,7 +227,7 @@ static CUresult module(char **word)
         return -1;
     unsigned long long local = word[2] ? number(word[2]) : 0, data = word[3] ? number(word[3]) : 0;
     if (IS("launch")) {
-        CUresult result = ((get)entry("cuModuleGetFunction"))(&function, OBJECT, "work");
+        CUresult result = CU(cuModuleGetFunction)(&function, OBJECT, "work");
         return result ? result : CU(cuLaunchKernel)(function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
     }
     int length =
@@ -250,21 +244,15 @@ static CUresult module(char **word)
 
 static CUresult graphs(char **word)
 {
-    typedef CUresult (*create)(CUgraph *, unsigned int);
     if (IS("graph"))
-        return ((create)entry("cuGraphCreate"))((CUgraph *)&OBJECT, 0);
+        return CU(cuGraphCreate)((CUgraph *)&OBJECT, 0);
     if (IS("node")) { /* allocates, and frees */
         CUgraphNode allocation, end;
         CUdevice device = word[3] ? (CUdevice)number(word[3]) : 0;
         CUDA_MEM_ALLOC_NODE_PARAMS params = {.poolProps = {.allocType = 1, .location = {1, device}},
                                              .bytesize = number(word[2])};
-        typedef CUresult (*add_allocation)(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, void *);
-        typedef CUresult (*add_free)(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUdeviceptr);
-        CUresult result =
-            ((add_allocation)entry("cuGraphAddMemAllocNode"))(&allocation, OBJECT, NULL, 0, &params);
-        return result
-                   ? result
-                   : ((add_free)entry("cuGraphAddMemFreeNode"))(&end, OBJECT, &allocation, 1, params.dptr);
+        CUresult result = CU(cuGraphAddMemAllocNode)(&allocation, OBJECT, NULL, 0, &params);
+        return result ? result : CU(cuGraphAddMemFreeNode)(&end, OBJECT, &allocation, 1, params.dptr);
     }
     if (IS("instance"))
         return CU(cuGraphInstantiateWithFlags)((CUgraphExec *)&OBJECT, kept_objects[slot(word[2])], 0);
@@ -276,12 +264,10 @@ static CUresult graphs(char **word)
         return CU(cuGraphDestroy)(OBJECT);
     if (IS("trimgraphs"))
         return CU(cuDeviceGraphMemTrim)((int)number(word[1]));
-    typedef CUresult (*begin)(CUstream, int);
-    typedef CUresult (*finish)(CUstream, CUgraph *);
     if (IS("capture"))
-        return ((begin)entry("cuStreamBeginCapture_v2"))(stream, word[1] ? (int)number(word[1]) : 2);
+        return CU(cuStreamBeginCapture_v2)(stream, word[1] ? (int)number(word[1]) : 2);
     if (IS("captured"))
-        return ((finish)entry("cuStreamEndCapture"))(stream, (CUgraph *)&OBJECT);
+        return CU(cuStreamEndCapture)(stream, (CUgraph *)&OBJECT);
     return -1;
 }
 
@@ -311,9 +297,8 @@ static CUresult views(char **word, char *more)
 {
     size_t left, total;
     CUresult result;
-    typedef CUresult (*init)(unsigned int);
     if (IS("init"))
-        return ((init)entry("cuInit"))(0);
+        return CU(cuInit)(0);
     if (IS("info")) {
         result = CU(cuMemGetInfo_v2)(&left, &total);
         if (!result)

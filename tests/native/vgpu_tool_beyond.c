@@ -30,7 +30,6 @@ static void *release(void *argument)
  * looked as if there were no context. */
 static CUresult handovers(char **word)
 {
-    typedef CUresult (*set_current)(CUcontext);
     struct handover self = {.rounds = number(word[1])};
     size_t left = 0, total = 0, unlike = 0;
     CUcontext context;
@@ -43,7 +42,7 @@ static CUresult handovers(char **word)
         pthread_barrier_wait(&self.start);
         result |= CU(cuDevicePrimaryCtxRetain)(&context, 0);
         pthread_barrier_wait(&self.end);
-        result |= ((set_current)entry("cuCtxSetCurrent"))(context);
+        result |= CU(cuCtxSetCurrent)(context);
         result |= CU(cuMemGetInfo_v2)(&left, &total);
         unlike += left == total;
     }
@@ -52,11 +51,6 @@ static CUresult handovers(char **word)
 }
 
 #define OBJECT (*kept_object(word[1]))
-
-typedef CUresult (*add_node)(CUgraphNode *, CUgraph, const CUgraphNode *, size_t);
-typedef CUresult (*add_allocation)(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, void *);
-typedef CUresult (*add_free)(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUdeviceptr);
-typedef CUresult (*instantiate)(CUgraphExec *, CUgraph, void *);
 
 struct child {
     CUgraph graph;
@@ -83,7 +77,7 @@ static CUresult graphs(char **word)
     CUgraphNode node;
     CUresult result = 0;
     if (IS("empties")) { /* graph, count */
-        add_node add = (add_node)entry("cuGraphAddEmptyNode");
+        type_cuGraphAddEmptyNode add = CU(cuGraphAddEmptyNode);
         for (uint64_t i = 0; i < number(word[2]) && !result; i++)
             result = add(&node, OBJECT, NULL, 0);
         return result;
@@ -91,7 +85,7 @@ static CUresult graphs(char **word)
     if (IS("keepnode")) { /* graph, bytes: allocates, and does not free */
         CUDA_MEM_ALLOC_NODE_PARAMS params = {.poolProps = {.allocType = 1, .location = {1, 0}},
                                              .bytesize = number(word[2])};
-        return ((add_allocation)entry("cuGraphAddMemAllocNode"))(&node, OBJECT, NULL, 0, &params);
+        return CU(cuGraphAddMemAllocNode)(&node, OBJECT, NULL, 0, &params);
     }
     if (IS("freenode")) { /* graph, and another one: frees what that one allocates */
         CUDA_MEM_ALLOC_NODE_PARAMS params;
@@ -99,8 +93,7 @@ static CUresult graphs(char **word)
         result = CU(cuGraphGetNodes)(*kept_object(word[2]), &node, &count);
         if (!result)
             result = CU(cuGraphMemAllocNodeGetParams)(node, &params);
-        return result ? result
-                      : ((add_free)entry("cuGraphAddMemFreeNode"))(&node, OBJECT, NULL, 0, params.dptr);
+        return result ? result : CU(cuGraphAddMemFreeNode)(&node, OBJECT, NULL, 0, params.dptr);
     }
     if (IS("child")) { /* graph, and the one that becomes a node of it, with its memory */
         CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_GRAPH};
@@ -112,8 +105,7 @@ static CUresult graphs(char **word)
     if (IS("uploaded")) { /* instance, graph */
         CUDA_GRAPH_INSTANTIATE_PARAMS params = {.flags = CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD,
                                                 .hUploadStream = *tool_stream()};
-        return ((instantiate)entry("cuGraphInstantiateWithParams"))((CUgraphExec *)&OBJECT,
-                                                                    *kept_object(word[2]), &params);
+        return CU(cuGraphInstantiateWithParams)((CUgraphExec *)&OBJECT, *kept_object(word[2]), &params);
     }
     return -1;
 }
@@ -159,7 +151,6 @@ static CUresult load_exchanged(char **word)
 
 static CUresult moves(char **word)
 {
-    typedef CUresult (*advise)(CUdeviceptr, size_t, int, CUdevice);
     if (IS("loadexchanged"))
         return load_exchanged(word);
     if (!IS("prefetch") && !IS("prefetch2") && !IS("prefer"))
@@ -170,14 +161,13 @@ static CUresult moves(char **word)
         return CU(cuMemPrefetchAsync)(at, number(word[2]), where.id, *tool_stream());
     if (IS("prefetch2"))
         return CU(cuMemPrefetchAsync_v2)(at, number(word[2]), where, 0, *tool_stream());
-    return ((advise)entry("cuMemAdvise"))(at, number(word[2]), 3, where.id); /* its preferred location */
+    return CU(cuMemAdvise)(at, number(word[2]), 3, where.id); /* its preferred location */
 }
 
 static CUresult kernels(char **word)
 {
-    typedef CUresult (*set_current)(CUcontext);
     if (IS("nocontext"))
-        return ((set_current)entry("cuCtxSetCurrent"))(NULL);
+        return CU(cuCtxSetCurrent)(NULL);
     if (IS("kernelof")) /* name, library */
         return CU(cuLibraryGetKernel)((CUkernel *)&OBJECT, *kept_object(word[2]), "work");
     if (IS("kernelsof")) { /* name, library: the only one */

@@ -69,8 +69,7 @@ static void *one_of_crowd(void *data)
 {
     struct crowd *crowd = data;
     CUdeviceptr have[8] = {0};
-    typedef CUresult (*set_current)(CUcontext);
-    ((set_current)entry("cuCtxSetCurrent"))(primary_context());
+    CU(cuCtxSetCurrent)(primary_context());
     for (int i = 0; i < crowd->rounds; i++) {
         CUdeviceptr *at = &have[(unsigned int)rand_r(&crowd->seed) % 8];
         if (*at) {

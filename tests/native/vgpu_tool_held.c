@@ -14,11 +14,9 @@
 
 enum { MANY = 8192, LOADS = 3 };
 
-typedef CUresult (*set_current)(CUcontext);
-
 static void *entered(void *data)
 {
-    ((set_current)entry("cuCtxSetCurrent"))(primary_context());
+    CU(cuCtxSetCurrent)(primary_context());
     return data;
 }
 
@@ -26,8 +24,7 @@ static void *entered(void *data)
 static CUresult hold(void)
 {
     static _Atomic uint32_t *place;
-    typedef CUresult (*host_memory)(void **, size_t, unsigned int);
-    CUresult result = ((host_memory)entry("cuMemHostAlloc"))((void **)&place, 4096, 3);
+    CUresult result = CU(cuMemHostAlloc)((void **)&place, 4096, 3);
     if (result)
         return result;
     *place = 0;

@@ -15,21 +15,18 @@ static const char text[] =
 static CUresult add_kernel(CUgraphNode *out, CUgraph graph, const CUgraphNode *before, CUmodule module,
                            const char *name, void **values)
 {
-    typedef CUresult (*get)(CUfunction *, CUmodule, const char *);
     struct {
         CUfunction function;
         unsigned int grid[3], block[3], shared;
         void **values, **extra, *kernel, *context;
     } node = {.grid = {1, 1, 1}, .block = {1, 1, 1}, .values = values};
-    CUresult result = ((get)entry("cuModuleGetFunction"))(&node.function, module, name);
+    CUresult result = CU(cuModuleGetFunction)(&node.function, module, name);
     return result ? result : CU(cuGraphAddKernelNode_v2)(out, graph, before, before != NULL, &node);
 }
 
 /* `loop g b N NS`: a graph g whose body b runs N times, each NS nanoseconds long. */
 CUresult loops(char **word)
 {
-    typedef CUresult (*create)(CUgraph *, unsigned int);
-    typedef CUresult (*create_handle)(uint64_t *, CUgraph, CUcontext, unsigned int, unsigned int);
     if (!IS("loop"))
         return -1;
     CUmodule module = NULL;
@@ -42,10 +39,9 @@ CUresult loops(char **word)
     if (!result)
         result = CU(cuMemAlloc_v2)(&at, 4);
     if (!result)
-        result = ((create)entry("cuGraphCreate"))(&graph, 0);
+        result = CU(cuGraphCreate)(&graph, 0);
     if (!result)
-        result = ((create_handle)entry("cuGraphConditionalHandleCreate"))(&handle, graph, NULL, 1,
-                                                                          RESET_AT_LAUNCH);
+        result = CU(cuGraphConditionalHandleCreate)(&handle, graph, NULL, 1, RESET_AT_LAUNCH);
     if (!result)
         result = add_kernel(&first, graph, NULL, module, "fill_u32", (void *[]){&at, &times, &one});
     CUgraphNodeParams params = {.type = CONDITIONAL};

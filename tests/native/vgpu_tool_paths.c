@@ -10,13 +10,10 @@
 
 static CUresult pools(char **word)
 {
-    typedef CUresult (*set_pool)(CUdevice, CUmemoryPool);
     if (IS("defaultpool"))
         return CU(cuDeviceGetDefaultMemPool)((CUmemoryPool *)&OBJECT, (int)number(word[2]));
     if (IS("usepool"))
-        return ((set_pool)entry("cuDeviceSetMemPool"))((int)number(word[1]), *kept_object(word[2]));
-    typedef CUresult (*share)(void *, CUmemoryPool, int, unsigned long long);
-    typedef CUresult (*import_pool)(CUmemoryPool *, void *, int, unsigned long long);
+        return CU(cuDeviceSetMemPool)((int)number(word[1]), *kept_object(word[2]));
     if (IS("sharedpool")) { /* one that can be exported */
         CUmemPoolProps properties = {
             .allocType = 1, .handleTypes = 1, .location = {1, (int)number(word[2])}};
@@ -24,14 +21,13 @@ static CUresult pools(char **word)
     }
     if (IS("exportpool")) {
         int fd = -1;
-        CUresult result = ((share)entry("cuMemPoolExportToShareableHandle"))(&fd, OBJECT, 1, 0);
+        CUresult result = CU(cuMemPoolExportToShareableHandle)(&fd, OBJECT, 1, 0);
         *kept_number(word[2]) = (uint64_t)fd;
         return result;
     }
     if (IS("importpool")) {
         int fd = open_descriptor(word[2], word[3]);
-        return ((import_pool)entry("cuMemPoolImportFromShareableHandle"))((CUmemoryPool *)&OBJECT,
-                                                                          (void *)(intptr_t)fd, 1, 0);
+        return CU(cuMemPoolImportFromShareableHandle)((CUmemoryPool *)&OBJECT, (void *)(intptr_t)fd, 1, 0);
     }
     CUmemPoolPtrExportData data;
     if (IS("exportpointer")) {
@@ -59,9 +55,8 @@ struct kernel_node {
 
 static struct kernel_node node_of(const char *module)
 {
-    typedef CUresult (*get)(CUfunction *, CUmodule, const char *);
     struct kernel_node node = {.grid = {1, 1, 1}, .block = {1, 1, 1}};
-    ((get)entry("cuModuleGetFunction"))(&node.function, *kept_object(module), "work");
+    CU(cuModuleGetFunction)(&node.function, *kept_object(module), "work");
     return node;
 }
 
@@ -78,7 +73,7 @@ static CUresult nodes(char **word)
         CUgraphNodeParams any = {.type = 0};
         memcpy(any.reserved1, &node, sizeof(node));
         if (strcmp(word[3], "any") == 0)
-            return ((set_node)entry("cuGraphNodeSetParams"))(OBJECT, &any);
+            return CU(cuGraphNodeSetParams)(OBJECT, &any);
         return ((set_node)entry(strcmp(word[3], "2") == 0 ? "cuGraphKernelNodeSetParams_v2"
                                                           : "cuGraphKernelNodeSetParams"))(OBJECT, &node);
     }
@@ -88,7 +83,7 @@ static CUresult nodes(char **word)
         CUgraphNode at = *kept_object(word[2]);
         memcpy(any.reserved1, &node, sizeof(node));
         if (strcmp(word[4], "any") == 0)
-            return ((set_instance)entry("cuGraphExecNodeSetParams"))(OBJECT, at, &any);
+            return CU(cuGraphExecNodeSetParams)(OBJECT, at, &any);
         return ((set_instance)entry(strcmp(word[4], "2") == 0
                                         ? "cuGraphExecKernelNodeSetParams_v2"
                                         : "cuGraphExecKernelNodeSetParams"))(OBJECT, at, &node);
@@ -100,10 +95,9 @@ static CUresult nodes(char **word)
 static void *cancelled(void *context)
 {
     CUdeviceptr at;
-    typedef CUresult (*set_current)(CUcontext);
     int before;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
-    ((set_current)entry("cuCtxSetCurrent"))(context);
+    CU(cuCtxSetCurrent)(context);
     pthread_cancel(pthread_self());
     pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &before);
     CU(cuMemAlloc_v2)
@@ -118,7 +112,7 @@ static CUresult odd(char **word)
     if (IS("loadlibraryfile"))
         return CU(cuLibraryLoadFromFile)((CUlibrary *)&OBJECT, word[2], NULL, NULL, 0, NULL, NULL, 0);
     if (IS("dropstream"))
-        return ((CUresult(*)(CUstream))entry("cuStreamDestroy_v2"))(*tool_stream());
+        return CU(cuStreamDestroy_v2)(*tool_stream());
     if (IS("defaultstream")) {
         *tool_stream() = NULL;
         return 0;
@@ -139,23 +133,19 @@ static CUresult odd(char **word)
 
 static CUresult green(char **word)
 {
-    typedef CUresult (*resource)(CUdevice, void *, int);
-    typedef CUresult (*describe)(void **, void *, unsigned int);
-    typedef CUresult (*convert)(CUcontext *, CUgreenCtx);
     if (IS("green")) {       /* with all multiprocessors of a device */
         char all[512] = {0}; /* of whatever size it is in this driver */
         void *description = NULL;
-        CUresult result = ((resource)entry("cuDeviceGetDevResource"))((int)number(word[2]), all, 1);
+        CUresult result = CU(cuDeviceGetDevResource)((int)number(word[2]), all, 1);
         if (!result)
-            result = ((describe)entry("cuDevResourceGenerateDesc"))(&description, all, 1);
+            result = CU(cuDevResourceGenerateDesc)(&description, all, 1);
         return result ? result
                       : CU(cuGreenCtxCreate)((CUgreenCtx *)&OBJECT, description, (int)number(word[2]), 1);
     }
     if (IS("usegreen")) {
         CUcontext context;
-        typedef CUresult (*set_current)(CUcontext);
-        CUresult result = ((convert)entry("cuCtxFromGreenCtx"))(&context, OBJECT);
-        return result ? result : ((set_current)entry("cuCtxSetCurrent"))(context);
+        CUresult result = CU(cuCtxFromGreenCtx)(&context, OBJECT);
+        return result ? result : CU(cuCtxSetCurrent)(context);
     }
     if (IS("dropgreen"))
         return CU(cuGreenCtxDestroy)(OBJECT);

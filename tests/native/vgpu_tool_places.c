@@ -13,11 +13,6 @@
 
 enum { PAGE_BYTES = 65536 };
 
-typedef CUresult (*set_current)(CUcontext);
-typedef CUresult (*get_function)(CUfunction *, CUmodule, const char *);
-typedef CUresult (*add_node)(CUgraphNode *, CUgraph, const CUgraphNode *, size_t);
-typedef CUresult (*add_allocation)(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, void *);
-
 /* A word, at the beginning of a page of its own. */
 static struct {
     volatile uint64_t *word;
@@ -136,7 +131,7 @@ static CUresult kernels(bool listed)
     static const char text[] =
         ".version 8.0\n.target sm_90\n.address_size 64\n"
         ".global .align 4 .b8 data[6442450944];\n.visible .entry work()\n{\nret;\n}\n";
-    set_current make_current = (set_current)entry("cuCtxSetCurrent");
+    type_cuCtxSetCurrent make_current = CU(cuCtxSetCurrent);
     CUlibrary library;
     CUkernel *found = new_page();
     make_current(NULL);
@@ -177,7 +172,7 @@ static CUresult contexts(char **word)
 static CUresult functions(char **word)
 {
     enum { READS = 12 };
-    get_function get = (get_function)entry("cuModuleGetFunction");
+    type_cuModuleGetFunction get = CU(cuModuleGetFunction);
     CUfunction small, large;
     CUgraphNode node;
     CUDA_KERNEL_NODE_PARAMS *params = new_page();
@@ -205,11 +200,11 @@ static void *add_late(void *data)
     CUgraphNode node;
     CUDA_MEM_ALLOC_NODE_PARAMS params = {.poolProps = {.allocType = 1, .location = {1, 0}},
                                          .bytesize = LARGE};
-    ((set_current)entry("cuCtxSetCurrent"))(primary_context());
+    CU(cuCtxSetCurrent)(primary_context());
     pthread_barrier_wait(&self->start);
     for (volatile uint64_t i = 0; i < self->steps; i++)
         ;
-    ((add_allocation)entry("cuGraphAddMemAllocNode"))(&node, self->graph, NULL, 0, &params);
+    CU(cuGraphAddMemAllocNode)(&node, self->graph, NULL, 0, &params);
     return NULL;
 }
 
@@ -219,13 +214,13 @@ static CUresult late_nodes(uint64_t rounds)
     enum { NODES = 30000, STEP = 50000 };
     CUresult result = 0, launched = -1;
     struct late late = {0};
-    add_node add = (add_node)entry("cuGraphAddEmptyNode");
+    type_cuGraphAddEmptyNode add = CU(cuGraphAddEmptyNode);
     pthread_barrier_init(&late.start, NULL, 2);
     for (uint64_t i = 0; i < rounds && !result && launched; i++) {
         CUgraphExec instance = NULL;
         CUgraphNode node;
         pthread_t thread;
-        result = ((CUresult(*)(CUgraph *, unsigned int))entry("cuGraphCreate"))(&late.graph, 0);
+        result = CU(cuGraphCreate)(&late.graph, 0);
         for (int n = 0; n < NODES && !result; n++)
             result = add(&node, late.graph, NULL, 0);
         late.steps = i * STEP;

@@ -16,9 +16,6 @@
 
 enum { SIZE = 128 << 20, PLACES = 4, LOADS = 3 };
 
-typedef CUresult (*set_current)(CUcontext);
-typedef CUresult (*reserve)(CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long);
-
 struct race {
     CUdeviceptr at;
     CUmemGenericAllocationHandle handle;
@@ -32,7 +29,7 @@ static void *slow(void *data)
 {
     struct race *race = data;
     setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 19);
-    ((set_current)entry("cuCtxSetCurrent"))(primary_context());
+    CU(cuCtxSetCurrent)(primary_context());
     for (;;) {
         pthread_barrier_wait(&race->barrier);
         if (race->over)
@@ -112,7 +109,7 @@ static CUresult mappings(int rounds, bool maps)
     int place = 0;
     CUresult result = maps ? 0 : create(&first);
     for (int i = 0; !result && i < PLACES; i++)
-        result = ((reserve)entry("cuMemAddressReserve"))(&places[i], SIZE, 0, 0, 0);
+        result = CU(cuMemAddressReserve)(&places[i], SIZE, 0, 0, 0);
     if (result)
         return result;
     pthread_barrier_init(&race.barrier, NULL, 2);
@@ -146,7 +143,7 @@ struct twin {
 static void *get_handle(void *data)
 {
     struct twin *twin = data;
-    ((set_current)entry("cuCtxSetCurrent"))(primary_context());
+    CU(cuCtxSetCurrent)(primary_context());
     pthread_barrier_wait(twin->barrier);
     twin->result = CU(cuIpcGetMemHandle)(&twin->handle, twin->at);
     return NULL;
