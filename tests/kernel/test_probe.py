@@ -112,16 +112,12 @@ def test_a_hang_ends_at_the_deadline(nvml_tree: NvmlTree) -> None:
     ("trouble", "message"),
     [
         ("CRASH", "initialization error: driver rpc error: probe terminated by SIGSEGV; "),
-        ("ABORT", "initialization error: driver rpc error: probe terminated by SIGABRT; "),
         ("EXIT", "initialization error: driver rpc error: probe exited with status 3 and no answer; "),
         ("GARBAGE", "detection error: driver rpc error: malformed answer: header; "),
         ("FORGE", "detection error: driver rpc error: truncated answer: 736 of 11256 bytes; "),
         ("FLOOD", f"initialization error: driver rpc error: answer larger than {ANSWER_LIMIT} bytes; "),
         ("ENDLESS", "detection error: driver rpc error: malformed answer: driver version; "),
         ("MANY", "detection error: driver error: too many devices: 65, at most 64"),
-        ("COUNT", "detection error: driver error: too many devices: 2147483647, at most 64"),
-        ("TWIN", "detection error: driver rpc error: malformed answer: one UUID twice; "),
-        ("FAIL", "initialization error: nvml error: driver not loaded; load the kernel module"),
         ("EAT", "initialization error: nvml error: insufficient memory"),
     ],
 )

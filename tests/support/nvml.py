@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -15,25 +17,28 @@ NvmlTree = Callable[..., DriverTree]
 
 
 @pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
-    """Factory: `built(trouble, *defines)` is the path of that library, compiled once."""
+def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., bytes]:
+    """Factory: `built(trouble, *defines)` is that library, compiled once for all troubles."""
     directory = tmp_path_factory.mktemp("nvml")
+    with open(SOURCE, encoding="ascii") as source:
+        troubles = re.findall(r"^    ([A-Z_]+),", source.read(), re.MULTILINE)
 
-    def build(trouble: str, *defines: str) -> str:
-        path = directory / "-".join([trouble, *defines]).replace('"', "")
+    def build(trouble: str, *defines: str) -> bytes:
+        path = directory / "-".join(["nvml", *defines]).replace('"', "")
         if not path.exists():
-            flags = [f"-D{define}" for define in (f"TROUBLE={trouble}", *defines)]
             run(
-                need("gcc"), "-std=c11", "-D_GNU_SOURCE", "-O1", "-shared", "-fPIC", "-fvisibility=hidden",
-                "-Wl,-soname,libnvidia-ml.so.1", *flags, "-o", str(path), SOURCE, "-lpthread",
+                need("gcc"), "-std=c11", "-D_GNU_SOURCE", "-shared", "-fPIC", "-fvisibility=hidden",
+                "-Wl,-soname,libnvidia-ml.so.1", *(f"-D{define}" for define in defines), "-o", str(path), SOURCE,
+                "-lpthread",
             )  # fmt: skip
-        return str(path)
+        number = troubles.index(trouble).to_bytes(4, sys.byteorder)
+        return path.read_bytes().replace(b"TROUBLE=" + bytes(4), b"TROUBLE=" + number)
 
     return build
 
 
 @pytest.fixture
-def nvml_tree(scratch: str, built: Callable[..., str]) -> NvmlTree:
+def nvml_tree(scratch: str, built: Callable[..., bytes]) -> NvmlTree:
     """Factory: `nvml_tree(trouble)` is a driver root with that NVML and little else."""
     count = 0
 
@@ -41,8 +46,7 @@ def nvml_tree(scratch: str, built: Callable[..., str]) -> NvmlTree:
         nonlocal count
         count += 1
         tree = DriverTree(f"{scratch}/driver{count}")
-        with open(built(trouble, *defines), "rb") as file:
-            tree.file(f"{directory}/libnvidia-ml.so.{VERSION}", file.read(), 0o755)
+        tree.file(f"{directory}/libnvidia-ml.so.{VERSION}", built(trouble, *defines), 0o755)
         tree.link(f"libnvidia-ml.so.{VERSION}", f"{directory}/libnvidia-ml.so.1")
         return tree
 
