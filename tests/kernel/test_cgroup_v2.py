@@ -225,7 +225,7 @@ def test_there_is_no_moment_without_a_program(group: Group, kind: str) -> None:
     attach(group, kind, load(SHAPES["runc"](DOCKER)))
     with Prober(group) as inside:
         inside.watch(NULL, OTHER)
-        for _ in range(60):
+        for _ in range(30):
             change = group.prepare()
             change.apply()
             change.undo()

@@ -25,7 +25,7 @@ from nvc.slices.store import registry
 SERVER = (sys.executable, os.path.join(REPO, "tests/support/silentfs.py"))
 
 
-@pytest.mark.parametrize("words, least", [(["--timeout=1"], 2.5), (["--timeout", "3"], 8.5)], ids=["C", "Python"])
+@pytest.mark.parametrize("words, least", [(["--timeout=1"], 2.5), (["--timeout", "2"], 5.5)], ids=["C", "Python"])
 def test_a_file_system_that_hangs(
     words: list[str], least: float, scratch: str, sim_root: Any, launcher: str
 ) -> None:

@@ -120,12 +120,12 @@ def test_nobody_stays_who_looks_for_a_process_that_was_killed() -> None:
     assert libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
     others = children()
     try:
-        for number in range(60):
+        for number in range(20):
             with subprocess.Popen(
                 (sys.executable, "-c", LOOKER), stdout=subprocess.PIPE, cwd=REPO
             ) as looker:
                 assert looker.stdout is not None and looker.stdout.readline() == b"ready\n"
-                select.select([], [], [], number / 60 * 0.002)
+                select.select([], [], [], number / 20 * 0.002)
                 looker.kill()
             until(lambda: children() <= others, lambda: f"left: {children() - others}")
     finally:

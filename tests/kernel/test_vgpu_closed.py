@@ -138,8 +138,7 @@ def test_of_a_policy(programs: Programs, bounded: str, how: str) -> None:
     programs.start("--device=0", "--memory=1g")  # another device is another matter
 
 
-@pytest.mark.parametrize("how", ["of other words", "that others may write"])
-def test_of_measurements(launcher: str, driver: str, scratch: str, how: str) -> None:
+def test_of_measurements(launcher: str, driver: str, scratch: str) -> None:
     """In a mount namespace with a /var/lib of its own. Measuring again mends it."""
     path = "/var/lib/nvc/calibration"
     program = [launcher, f"--root={driver}", "vgpu"]
@@ -156,7 +155,7 @@ def test_of_measurements(launcher: str, driver: str, scratch: str, how: str) -> 
     pipe = subprocess.PIPE
     with subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True, env=CLEAN_ENV) as process:
         assert process.stdout is not None and process.stdout.readline() == "measured\n"
-        CALIBRATION[how](f"/proc/{process.pid}/root{path}")
+        CALIBRATION["of other words"](f"/proc/{process.pid}/root{path}")
         with open(f"{scratch}/go", "w", encoding="ascii") as go:
             go.write("\n")
         said = process.communicate(timeout=PATIENCE)[1]

@@ -9,8 +9,6 @@ import stat
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from support import run
 from support.begun import Begun
 
@@ -61,11 +59,6 @@ def test_lines() -> None:
     assert found["nvidia-container-cli", "environment"] == 5
     assert found["nvidia-container-runtime.modes.cdi", "spec-dirs"] == 8
     assert found["nvc", "log"] == 12 and found["nvc", "timeout"] == 15
-
-
-@given(st.text())
-def test_lines_of_anything(text: str) -> None:
-    assert all(0 < line <= text.count("\n") + len(text) + 1 for line in lines_of(text).values())
 
 
 def test_defaults_are_what_a_file_of_them_says() -> None:

@@ -83,12 +83,6 @@ def advice(etc: str, *version: int) -> str:
     return " ".join(docker.registration(wanted(f"{etc}/daemon.json"), version).advice)
 
 
-def test_docker_asks_for_a_link_only_where_there_is_none(etc: str, path: str) -> None:
-    assert "needs nvidia-container-runtime-hook on dockerd's PATH" in advice(etc)
-    os.symlink("/usr/bin/nvc-hook", path)
-    assert "--hook-link" not in advice(etc)
-
-
 def test_docker_29_has_a_second_way(etc: str, path: str) -> None:
     """It gives GPUs by CDI where it finds that hook; without either, its message names another vendor."""
     assert 'Docker 29 says "AMD CDI spec not found"' in advice(etc, 29, 8, 1)
@@ -107,21 +101,6 @@ def test_docker_names_a_hook_that_is_not_ours(etc: str, path: str, target: str) 
     assert f"`docker run --gpus` uses {path}, which is not nvc's: {docker.LINK}" in advice(etc)
     with pytest.raises(EngineError, match="already exists"):
         link.state(path, HOOK)
-
-
-def test_what_was_changed_and_what_would_be(etc: str) -> None:
-    made = change.configure(docker.registration(wanted(f"{etc}/daemon.json"), ()).edits[0])
-    assert change.summary(made, True) == f"would write {etc}/daemon.json\n"
-    assert change.summary(made, False) == f"wrote {etc}/daemon.json\n"
-    change.make(made)
-    again = change.configure(docker.registration(wanted(f"{etc}/daemon.json"), ()).edits[0])
-    assert change.summary(again, True) == change.summary(again, False) == ""
-    gone = change.remove(f"{etc}/daemon.json", "json")
-    assert gone is not None
-    assert [change.summary(gone, dry) for dry in (True, False)] == [
-        f"would remove {etc}/daemon.json\n",
-        f"removed {etc}/daemon.json\n",
-    ]
 
 
 def test_a_dry_run_reads_differently(etc: str, launcher: str) -> None:
