@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import posix
 import stat
+import time
 
 from nvc._syscalls import ffi as ffi
 from nvc._syscalls import lib as lib
@@ -71,6 +73,7 @@ class ApplyReport(Value):
     failure: int = 0
 
 
+_LOCK_PAUSE = 0.002  # seconds
 O_PATH = 0o10000000
 O_NOFOLLOW = 0o400000
 RESOLVE_CACHED = 0x20
@@ -207,8 +210,19 @@ class LinuxKernel:
         checked(lib.nvc_capbset_keep(bounding))
 
     def lock(self, fd: int, timeout: float) -> None:
-        """Take an exclusive flock(2) within `timeout` seconds; raises OSError ETIMEDOUT."""
-        checked(lib.nvc_lock(fd, int(timeout * 1000)))
+        """Take an exclusive flock(2) within `timeout` seconds; raises OSError ETIMEDOUT.
+
+        flock(2) has no time-out of its own, and an alarm would reach into the caller's handling of signals.
+        """
+        end = 0.0
+        while True:
+            try:
+                return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                end = end or time.monotonic() + timeout
+            if time.monotonic() >= end:
+                checked(-errno.ETIMEDOUT)
+            time.sleep(_LOCK_PAUSE)
 
     def is_mount_root(self, fd: int) -> bool:
         """Whether the descriptor is the root of a mount (statx(2), STATX_ATTR_MOUNT_ROOT)."""

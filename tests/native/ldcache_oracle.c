@@ -312,8 +312,8 @@ int oracle_merge(const uint8_t *old, size_t size, const struct nvc_ldcache_entry
     reduce(&before, add, count);
     reduce(&after, add, count);
     check_kept(&before, &after);
-    nvc_ldcache_free(again);
-    nvc_ldcache_free(merged);
+    free(again);
+    free(merged);
     free(before.entries);
     free(after.entries);
     return 0;

@@ -78,7 +78,7 @@ static int merge(const char *old_path, const char *out_path, const struct reques
     FILE *out = fopen(out_path, "wb");
     if (out == NULL || fwrite(merged, 1, merged_size, out) != merged_size || fclose(out) != 0)
         die(out_path);
-    nvc_ldcache_free(merged);
+    free(merged);
     free(old);
     return 0;
 }
@@ -95,7 +95,7 @@ static int measure(const char *old_path, int rounds, const struct request *reque
         clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &start);
         result = nvc_ldcache_merge(old, size, request->add, request->count, &merged, &merged_size);
         clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);
-        nvc_ldcache_free(merged);
+        free(merged);
         double spent =
             (double)(end.tv_sec - start.tv_sec) * 1e6 + (double)(end.tv_nsec - start.tv_nsec) / 1e3;
         best = spent < best ? spent : best;

@@ -7,7 +7,6 @@
 #include <linux/openat2.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
@@ -51,24 +50,6 @@ int64_t now_ms(void)
 
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
-int nvc_lock(int fd, int timeout_ms)
-{
-    const struct timespec pause = {.tv_nsec = 2000000};
-    int64_t end = 0;
-
-    /* flock(2) has no time-out of its own, and an alarm would reach into the caller's signal handling. The time is that
-     * of the clock: on a busy host a pause takes several times as long, after a signal no time at all. */
-    while (flock(fd, LOCK_EX | LOCK_NB) < 0) {
-        if (errno != EWOULDBLOCK && errno != EINTR)
-            return -errno;
-        end = end ? end : now_ms() + timeout_ms;
-        if (now_ms() >= end)
-            return -ETIMEDOUT;
-        nanosleep(&pause, NULL);
-    }
-    return 0;
 }
 
 int nvc_is_mount_root(int fd)

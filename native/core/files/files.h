@@ -11,9 +11,6 @@ int nvc_pidfd_send_signal(int pidfd, int sig);
 /* The root of this process's cgroup namespace: of the v1 devices hierarchy, or of version 2. */
 int nvc_cgroup_root(int version);
 
-/* Exclusive flock within timeout_ms, else -ETIMEDOUT. */
-int nvc_lock(int fd, int timeout_ms);
-
 /* 1 or 0, or -errno. */
 int nvc_is_mount_root(int fd);
 /* What a descriptor stands for, without asking the file system's server. Returns 0 or -errno. */

@@ -248,8 +248,3 @@ int nvc_ldcache_merge(const uint8_t *old, size_t old_size, const struct nvc_ldca
     free(ours);
     return result;
 }
-
-void nvc_ldcache_free(uint8_t *merged)
-{
-    free(merged);
-}

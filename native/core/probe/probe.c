@@ -245,9 +245,8 @@ int nvc_probe_confine(const struct nvc_probe_options *options, int stream, int p
     *step = "change directory";
     if (chdir("/") < 0)
         goto failed;
-    /* Needs CAP_SETPCAP, which goes with the ids; without it no_new_privs does the same. */
-    for (int capability = 0; prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0; capability++)
-        ;
+    nvc_capbset_keep(
+        0); /* needs CAP_SETPCAP, which goes with the ids; without it no_new_privs does the same */
     *step = "drop ids";
     if (drop_ids(options) < 0)
         goto failed;

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -199,7 +200,7 @@ bool cdi_journal_open(int rootfs, struct cdi_journal *journal)
     if (fd < 0)
         return false;
     /* A journal with records is one of a run that was killed; one without a name was removed meanwhile. */
-    if (nvc_lock(fd, 0) < 0 || fstat(fd, &st) < 0 || st.st_nlink == 0 || st.st_size > 0) {
+    if (flock(fd, LOCK_EX | LOCK_NB) < 0 || fstat(fd, &st) < 0 || st.st_nlink == 0 || st.st_size > 0) {
         close(fd);
         return false;
     }

@@ -32,7 +32,7 @@ def parse_cache(data: bytes, prefixes: tuple[bytes, ...] = (b"",)) -> list[tuple
         cause = "it is damaged, or has an unsupported file format"
         raise DetectionError("read loader cache", "", cause, "run ldconfig in the driver root")
     fields = bytes(ffi.buffer(out[0], size[0])).split(b"\0")
-    lib.nvc_ldcache_free(out[0])
+    lib.free(out[0])
     # To the loader these are bytes; what is not UTF-8 survives as surrogates.
     return [
         (int(flags, 16), name.decode("utf-8", "surrogateescape"), path.decode("utf-8", "surrogateescape"))
