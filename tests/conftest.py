@@ -30,6 +30,8 @@ MNT_DETACH = 2  # umount2(2)
 LONG = ("tests/unit/test_lint.py",)
 #: Files of this folder have one cluster, but for those that have none.
 CLUSTER, WITHOUT = "tests/kubernetes/", ("test_kubelet_", "test_doctor_", "test_nri.")
+#: These parse all sources, once if one process has them.
+PARSED = tuple(f"tests/unit/test_{name}.py" for name in ("docstrings", "error_codes", "house", "house_state"))
 POISON = """
 #include <fcntl.h>
 #include <unistd.h>
@@ -42,8 +44,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parallel.add_option(parser)
 
 
-def _has_cluster(file: str) -> bool:
-    return file.startswith(CLUSTER) and not file.removeprefix(CLUSTER).startswith(WITHOUT)
+def _together(file: str) -> bool:
+    return file in PARSED or file.startswith(CLUSTER) and not file.removeprefix(CLUSTER).startswith(WITHOUT)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -52,7 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
     Property tests try the same few examples every time, with NVC_EXPLORE many new ones. None fails for being slow.
     """
     config.pluginmanager.register(Bound())
-    parallel.register(config, LONG, _has_cluster)
+    parallel.register(config, LONG, _together)
     if config.pluginmanager.hasplugin("hypothesispytest"):
         from hypothesis import configuration, settings
 

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from support.sources import read, sources
+from support.sources import sources, tree
 
 FOLDERS = ("nvc/", "cli/", "hooks/", "packaging/")
 PYTHON = [name for name in sources(".py") if name.startswith(FOLDERS)]
@@ -34,7 +34,7 @@ def sentences(text: str) -> Iterator[str]:
 def faults(name: str) -> list[str]:
     """What is wrong with the docstrings of a file."""
     wrong = []
-    for what, node in documented(ast.parse(read(name))):
+    for what, node in documented(tree(name)):
         text = ast.get_docstring(node)
         if text is None:
             public = not re.search(r"(^|\.)_", what) and not name.startswith("packaging/")

@@ -63,11 +63,12 @@ def group_of(module: str) -> str:
 def imports(name: str) -> set[str]:
     """Every module that a file imports, at its top and in functions; not those for type checkers alone."""
     found: set[str] = set()
-    module = ast.parse(read(name))
-    for node in ast.walk(module):
+    left: list[ast.AST] = [tree(name)]
+    for node in left:
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            node.body = []
-    for node in ast.walk(module):
+            left += node.orelse
+            continue
+        left += ast.iter_child_nodes(node)
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 
@@ -89,10 +90,16 @@ COMMON = frozenset(
 )  # fmt: skip
 
 
-def prose(page: str) -> Iterator[str]:
+@functools.cache
+def prose(page: str) -> tuple[str, ...]:
     """The sentences of a page."""
-    for block in blocks(read(page)):
-        yield from sentences(block)
+    return tuple(sentence for block in blocks(read(page)) for sentence in sentences(block))
+
+
+@functools.cache
+def bare(page: str) -> tuple[str, ...]:
+    """The same without code."""
+    return tuple(CODE.sub("code", sentence) for sentence in prose(page))
 
 
 def help_texts() -> Iterator[tuple[str, str]]:
@@ -192,7 +199,7 @@ LEANING = re.compile(r"(?:It|They|This|These|So)\b")
 
 def often(pattern: str, names: list[str]) -> int:
     """How often prose of pages has a habit."""
-    return sum(len(re.findall(pattern, CODE.sub("code", one))) for name in names for one in prose(name))
+    return sum(len(re.findall(pattern, one)) for name in names for one in bare(name))
 
 
 @pytest.mark.parametrize("habit", COUNTED)
