@@ -11,7 +11,7 @@ from support.builds import kept, make
 from support.launcher import Installation
 from support.simdriver import client, client_program, sim_root, simdriver, simdriver_sanitized  # noqa: F401
 from support.simrm import simrm, simrm_sanitized  # noqa: F401
-from support.vgpucap import beside, capped, live_capped, work  # noqa: F401
+from support.vgpucap import beside, capped, work  # noqa: F401
 from support.vgpushim import plain_slice, shims, shims_sanitized, tool, tool_sanitized, vgpu  # noqa: F401
 from support.virtual import virtual, world  # noqa: F401
 

@@ -170,10 +170,11 @@ def test_captures_beside_what_waits(world: World, capped: Callable[..., Capped])
 
 
 @pytest.mark.nightly
-def test_under_sanitizers(live_capped: Callable[..., Capped], shims_sanitized: str) -> None:
+def test_under_sanitizers(sim_root: Callable[..., str], shims_sanitized: str) -> None:
     """In real time, with threads that do run at once: nothing is said of shares."""
     work = kept("vgpu_work-sanitized", lambda directory: compile_work(directory, "-O1", "-g", *SANITIZE))
-    slice_ = live_capped(shims_sanitized, work)
+    slice_ = Capped(sim_root(), shims_sanitized, work)
+    slice_.workers = []
     slice_.cap(60)
     slice_.work(ns=20000, threads=4, streams=8, batch=3, churn=1, seconds=0.6)
     slice_.work(ns=20000, threads=8, streams=40, batch=3, churn=1, seconds=0.3)  # more than are known

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-from .vgpucap import RealCapped, Result, Worker
+from . import gpus
+from .vgpucap import Capped, Result, Worker
 
 CAPS = (10, 25, 50, 75, 90)
 LAUNCH_COST = 1e-6  # seconds
@@ -14,10 +14,17 @@ SECONDS = float(os.environ.get("NVC_CAP_SECONDS", "2"))  # that a load is measur
 Measured = Callable[[str, object], None]
 
 
-class Sliced(RealCapped):
-    """Calibrates a kernel's loop once for each length and grid."""
+class Sliced(Capped):
+    """One on the GPU that tests of a real driver use. Calibrates a kernel's loop once for each length and grid."""
 
     known: dict[tuple[int, int], int]
+
+    def __init__(self, root: str, shims: str, program: str) -> None:
+        self.workers = []
+        self.make(gpus.place_of_slice(root), shims, program, gpus.libraries(), [gpus.uuid()])
+
+    def environment(self, **variables: str) -> dict[str, str]:
+        return super().environment(**{**gpus.visible(), **variables})
 
     def rounds(self, ns: int, grid: int = 1) -> int:
         if (ns, grid) not in self.known:
@@ -39,12 +46,7 @@ class Load:
         self.slice, self.name, self.arguments = slice_, name, arguments
         self.ns = int(str(arguments["ns"]))
         self.arguments["rounds"] = slice_.rounds(self.ns, int(str(arguments.get("grid", 1))))
-        self.natives = [self.run_native(0.75 * SECONDS)]
-
-    @property
-    def alone(self) -> float:
-        """Kernels a second, by all that were measured so far."""
-        return sum(self.natives) / len(self.natives)
+        self.alone = self.run_native(0.75 * SECONDS)  # kernels a second
 
     def run_native(self, seconds: float, **more: object) -> float:
         words = {"warm": 0.3, **self.arguments, **more, "seconds": seconds}
@@ -61,38 +63,14 @@ class Load:
         return self.slice.work(**{"seconds": SECONDS, "warm": 0.5, **self.arguments, **more})
 
 
-@contextlib.contextmanager
-def one_processor() -> Iterator[None]:
-    """Children run on the same processor: what it costs to launch differs from one to the other."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {max(before)})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
-
-
-def check(
-    load: Load, caps: tuple[int, ...], points: float, measured: Measured, pairs: bool = False, **more: object
-) -> None:
+def check(load: Load, caps: tuple[int, ...], points: float, measured: Measured, **more: object) -> None:
     """Measure a load under caps; all figures are noted before any is judged.
 
-    With `pairs` the load runs without the shim after each cap too, for those that the host's own noise changes.
     What is not to be held back, and waits for each launch, may lose LAUNCH_COST with each.
     """
-    found = []
-    with one_processor() if pairs else contextlib.nullcontext():
-        if pairs:
-            load.natives = [load.run_native(0.75 * SECONDS)]
-        for cap in caps:
-            found.append((cap, load.capped(cap, **more)))
-            if pairs:
-                load.natives.append(load.run_native(SECONDS / 2))
-        busy = load.busy()
-    measured(
-        f"{load.name}: alone, a second; u",
-        f"{', '.join(f'{rate:.0f}' for rate in load.natives)}; {busy:.3f}",
-    )
+    found = [(cap, load.capped(cap, **more)) for cap in caps]
+    busy = load.busy()
+    measured(f"{load.name}: alone, a second; u", f"{load.alone:.0f}; {busy:.3f}")
     wrong = []
     for cap, got in found:
         share, target = 100 * got.rate / load.alone, min(100.0, cap / busy)

@@ -11,7 +11,7 @@ import pytest
 
 from nvc.base.value import Value
 from nvc.model.slices import layout
-from support import GIB, gpus, run
+from support import GIB, run
 from support.builds import kept
 from support.realtime import REAL, Lines, Time
 from support.simdriver import SOURCES, WARN
@@ -145,17 +145,6 @@ class Capped(Slice):
         return self.budget()[2] / 1e9
 
 
-class RealCapped(Capped):
-    """One on the GPU that tests of a real driver use."""
-
-    def __init__(self, root: str, shims: str, program: str) -> None:
-        self.workers = []
-        self.make(gpus.place_of_slice(root), shims, program, gpus.libraries(), [gpus.uuid()])
-
-    def environment(self, **variables: str) -> dict[str, str]:
-        return super().environment(**{**gpus.visible(), **variables})
-
-
 @pytest.fixture(scope="session")
 def work() -> str:
     return kept("vgpu_work", lambda directory: compile_work(directory, "-O2"))
@@ -206,20 +195,6 @@ def beside(capped: Callable[..., Capped], shims: str, work: str, world: World) -
 
     yield make
     end_workers(made[1:])
-
-
-@pytest.fixture
-def live_capped(sim_root: Callable[..., str], shims: str, work: str) -> Iterator[Callable[..., Capped]]:
-    """The same in real time, where threads do run at once."""
-    made: list[Capped] = []
-
-    def make(build: str = shims, program: str = work, **wanted: object) -> Capped:
-        made.append(Capped(sim_root(**wanted), build, program))
-        made[-1].workers = []
-        return made[-1]
-
-    yield make
-    end_workers(made)
 
 
 class Shares:
