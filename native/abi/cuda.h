@@ -254,10 +254,6 @@ typedef struct {
 } CUipcMemHandle;
 
 typedef struct {
-    char reserved[64];
-} CUipcEventHandle;
-
-typedef struct {
     unsigned char reserved[64];
 } CUmemPoolPtrExportData;
 

@@ -28,7 +28,6 @@ typedef struct nvml_device *nvmlDevice_t;
 typedef struct nvml_event_set *nvmlEventSet_t;
 
 #define NVML_VERSION_OF(type, number) ((unsigned int)(sizeof(type) | ((unsigned int)(number) << 24)))
-#define NVML_VALUE_NOT_AVAILABLE_ULL UINT64_MAX
 #define NVML_NO_INSTANCE 0xffffffffu
 
 enum { NVML_UUID_ROOM = 96 };

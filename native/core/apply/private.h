@@ -8,7 +8,7 @@ int nvc_private_mounts(void);
  * in it is made in memory. 0 or -errno. */
 int nvc_writable_over(const char *directory);
 
-/* prctl(2) with one argument, for hosts whose Python has no python-prctl. 0 or -errno. */
+/* prctl(2) with one argument. 0 or -errno. */
 int nvc_prctl(int option, unsigned long value);
 
 /* Mounts a file system bpf of its own, by which programs and maps outlive their descriptors, and whether a directory is on

@@ -22,9 +22,9 @@ struct nvc_ldcache_entry {
  * first entry with its own flags and no hwcaps. Of two additions with one name and flags the first wins. The image's
  * entries of that name stay behind ours; only one with the same name, flags and path is replaced. All other entries keep their meaning and order. Merging again gives the same bytes.
  *
- * Returns 0 and a cache from malloc in *merged and *merged_size; -ENOMEM;
- * -EINVAL for an entry of `add` that cannot be one; -EBADMSG when `old` is not a cache that this machine's loader
- * would read, or one in which ours could not be found: ask again with size 0. */
+ * Returns 0 and a cache from malloc in *merged and *merged_size; -ENOMEM; -EINVAL for an entry of `add` that cannot be
+ * one; -EBADMSG when `old` is not a cache that this machine's loader would read, or one in which ours could not be found:
+ * ask again with size 0. */
 int nvc_ldcache_merge(const uint8_t *old, size_t old_size, const struct nvc_ldcache_entry *add, size_t count,
                       uint8_t **merged, size_t *merged_size);
 

@@ -9,14 +9,7 @@
 #include <sys/ioctl.h>
 
 /* src/nvidia/arch/nvalloc/unix/include/nv_escape.h */
-enum {
-    RM_MAGIC = 'F',
-    RM_FREE = 0x29,
-    RM_CONTROL = 0x2A,
-    RM_ALLOC = 0x2B,
-    RM_MAP_MEMORY = 0x4E,
-    RM_UNMAP = 0x4F
-};
+enum { RM_FREE = 0x29, RM_CONTROL = 0x2A, RM_ALLOC = 0x2B, RM_MAP_MEMORY = 0x4E, RM_UNMAP = 0x4F };
 
 /* class/cl*.h */
 enum {
