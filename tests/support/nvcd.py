@@ -97,15 +97,6 @@ class Place:
         self.tenants.append(Tenant(self, wanted))
         return self.tenants[-1]
 
-    def set_device_policy(self, uuid: str, text: str) -> None:
-        """A device's file of policies."""
-        directory = f"{self.run}/vgpu-policy"
-        os.makedirs(directory, mode=0o700, exist_ok=True)
-        with open(f"{directory}/{uuid}.new", "w", encoding="ascii") as out:
-            out.write(text)
-        os.chmod(f"{directory}/{uuid}.new", 0o600)
-        os.rename(f"{directory}/{uuid}.new", f"{directory}/{uuid}")
-
     def end(self) -> None:
         for tenant in self.tenants:
             tenant.end()
@@ -204,25 +195,12 @@ class Tenant:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             env={**CLEAN_ENV, "PYTHONPATH": os.pathsep.join(place.paths)},
         )  # fmt: skip
-        about = self.receive()
-        self.key, self.pid = about["key"], about["pid"]
-        self.directory = f"{place.run}/vgpu/{self.key}"
-
-    def send(self, *command: object) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(command) + "\n")
-        self.process.stdin.flush()
-
-    def receive(self, seconds: float = PATIENCE) -> Any:
         assert self.process.stdout is not None
-        assert select.select([self.process.stdout], [], [], seconds)[0], "no answer"
         line = self.process.stdout.readline()
         assert line, f"the process ended with {self.process.wait()}"
-        return json.loads(line)
-
-    def ask(self, *command: object) -> Any:
-        self.send(*command)
-        return self.receive()
+        about = json.loads(line)
+        self.key, self.pid = about["key"], about["pid"]
+        self.directory = f"{place.run}/vgpu/{self.key}"
 
     def set(self, **fields: int) -> None:
         """Change the quota of its devices."""

@@ -1,4 +1,4 @@
-"""A slice and one process in it, for tests of nvcd: run as a program, it obeys commands from its standard input.
+"""A slice and one process in it, for tests of nvcd: run as a program, it lives as long as its standard input.
 
 It is what the shim is to nvcd: a process whose mount namespace shows the quota of its slice.
 """
@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import time
-
-from support.locks import lock
 
 LIBRARIES = "/mnt/lib"
 
@@ -52,21 +49,6 @@ def make_slice(devices: list[dict[str, object]]) -> str:
     return key
 
 
-def keep_books() -> None:
-    """A ledger in which this process has a slot, as the shim's would."""
-    from nvc.model.slices import layout, ledger
-
-    place = f"{LIBRARIES}/{layout.LEDGER_DIRECTORY}/{layout.LEDGER_NAME}"
-    fd = os.open(place, os.O_RDWR | os.O_CREAT, 0o666)
-    header = layout.LEDGER_HEADER.pack(
-        layout.LEDGER_MAGIC, layout.VERSION, layout.LEDGER_SIZE, layout.SLOTS, 1, 0, 0
-    )
-    assert len(header) == len(ledger.header())
-    os.pwrite(fd, header + layout.SLOT_HEADER.pack(os.getpid(), 0, 0, b"tenant"), 0)
-    os.truncate(fd, layout.LEDGER_SIZE)
-    lock(fd, 0)  # the descriptor stays open
-
-
 def mount(*words: str) -> None:
     assert os.spawnvp(os.P_WAIT, "mount", ["mount", *words]) == 0, words
 
@@ -74,16 +56,7 @@ def mount(*words: str) -> None:
 def main() -> None:
     key = make_slice(json.loads(sys.argv[1]))
     answer({"key": key, "pid": os.getpid()})
-    for line in sys.stdin:
-        command, *_ = json.loads(line)
-        if command == "keep books":
-            keep_books()
-            answer(None)
-        elif command == "child":  # its pid; it has all descriptors
-            child = os.fork()
-            if child == 0:
-                signal.pause()
-            answer(child)
+    sys.stdin.read()
 
 
 def answer(value: object) -> None:
