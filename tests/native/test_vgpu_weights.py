@@ -64,20 +64,18 @@ class Gpu:
         self.world, self.make, self.server = world, make, server
         self.slices: list[Capped] = []
         self.weights: list[int] = []
-        self.cores: list[int] = []
         self.liars: dict[str, Callable[[Budget], Budget]] = {}  # what their ledgers say of what they had
         self.due: list[tuple[int, Callable[[int], None]]] = []
         self.index = cast(Any, SimpleNamespace(by_key={}, force={}, say=print))
         loop = cast(Any, SimpleNamespace(once=lambda due, work: self.due.append((due, work))))
         self.pacer = Pacer(loop, self.index, self._budgets)
 
-    def slice(self, weight: int, cores: int = 0) -> Capped:
+    def slice(self, weight: int) -> Capped:
         made = self.make()
         self.server.open(made.path("nvc/mps"))
         self.slices.append(made)
         self.weights.append(weight)
-        self.cores.append(cores)
-        made.cap(cores, policy=POLICIES.index("concurrent"))
+        made.cap(0, policy=POLICIES.index("concurrent"))
         known = SimpleNamespace(
             quota=os.open(made.path("nvc/quota"), os.O_RDWR), uuids=(quota.uuid_bytes(made.uuids[0]),)
         )
@@ -90,7 +88,7 @@ class Gpu:
         self.weights = list(weights or self.weights)
         demands = tuple(
             Demand(
-                str(number), age=(number, 0), weight=weight, cores=self.cores[number],
+                str(number), age=(number, 0), weight=weight, cores=0,
                 policy=POLICIES.index("concurrent"),
             )  # fmt: skip
             for number, weight in enumerate(self.weights)

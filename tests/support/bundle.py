@@ -105,11 +105,11 @@ class Bundle:
             entry["env"] = env
         self.config.setdefault("hooks", {}).setdefault(kind, []).append(entry)
 
-    def user_namespace(self, first: int = 100000, count: int = 65536) -> None:
-        """Give the container a user namespace whose root is the host's `first`."""
+    def user_namespace(self) -> None:
+        """Give the container a user namespace whose root is the host's user 100000."""
         linux = self.config["linux"]
         linux["namespaces"].append({"type": "user"})
-        linux["uidMappings"] = linux["gidMappings"] = [{"containerID": 0, "hostID": first, "size": count}]
+        linux["uidMappings"] = linux["gidMappings"] = [{"containerID": 0, "hostID": 100000, "size": 65536}]
 
     def command(self, runtime: str) -> list[str]:
         """The argv that a verb follows. crun needs a mount namespace where /sys/fs/cgroup is plain v2."""

@@ -21,10 +21,7 @@ def jumping(directory: str, how: str) -> dict[str, str]:
 UPTIME = 2
 
 
-def apart(seconds: int, fork: bool = True, clock: str = "monotonic") -> tuple[str, ...]:
-    """The words that start a program so many seconds ahead of the machine's clock, in a time namespace.
-
-    Without `fork` there is no other process.
-    """
+def apart(seconds: int, clock: str = "monotonic") -> tuple[str, ...]:
+    """The words that start a program so many seconds ahead of the machine's clock, in a time namespace."""
     assert seconds >= -UPTIME, f"a clock {-seconds} s behind wants a machine that has run for longer"
-    return ("unshare", "--time", f"--{clock}={seconds}", *(("--fork", "--kill-child") if fork else ()))
+    return ("unshare", "--time", f"--{clock}={seconds}", "--fork", "--kill-child")

@@ -34,9 +34,7 @@ class Configure:
         return done.stderr.rstrip("\n")
 
 
-def as_hook(
-    bundle: Bundle, configure: Configure, words: Iterable[str] = BASIC, kind: str = "prestart"
-) -> None:
+def as_hook(bundle: Bundle, configure: Configure, words: Iterable[str] = BASIC) -> None:
     """Add a prestart hook that reads the state's pid and calls `configure`, as a runtime's config would."""
     arguments = " ".join(f"'{word}'" for word in words)
     command = " ".join(f"'{word}'" for word in configure.command)
@@ -44,4 +42,4 @@ def as_hook(
         r"""pid=$(sed -n 's/.*"pid":[ ]*\([0-9]*\).*/\1/p'); """
         f'exec {command} configure --pid="$pid" {arguments} {bundle.rootfs}'
     )
-    bundle.hook(kind, "/bin/sh", ["sh", "-c", script], env=["PATH=/usr/bin:/bin"])
+    bundle.hook("prestart", "/bin/sh", ["sh", "-c", script], env=["PATH=/usr/bin:/bin"])

@@ -295,10 +295,10 @@ class Prober:
         """Whether the device rules let an open through; the driver may still refuse it."""
         return self.tries(device, flags, kind) != errno.EPERM
 
-    def makes(self, device: Rule, kind: int = CHAR) -> bool:
+    def makes(self, device: Rule) -> bool:
         """Whether the group may make a node."""
-        mode = stat.S_IFCHR if kind == CHAR else stat.S_IFBLK
-        return self._ask("mknod", os.path.join(self.directory, "made"), mode | 0o600, *device) != errno.EPERM
+        path = os.path.join(self.directory, "made")
+        return self._ask("mknod", path, stat.S_IFCHR | 0o600, *device) != errno.EPERM
 
     def watch(self, allowed: Rule, denied: Rule) -> None:
         """Start to open both devices over and over, until `outcome` is asked for."""

@@ -75,10 +75,10 @@ class DriverTree:
         """Writes the loader cache of what was listed; of equal names the first wins."""
         self.file("/etc/ld.so.cache", write(self.listed, combined))
 
-    def node(self, name: str, major: int, minor: int, mode: int = 0o666) -> None:
+    def node(self, name: str, major: int, minor: int) -> None:
         self.directory(os.path.dirname(name))
-        os.mknod(self.full(name), stat.S_IFCHR | mode, os.makedev(major, minor))
-        os.chmod(self.full(name), mode)
+        os.mknod(self.full(name), stat.S_IFCHR, os.makedev(major, minor))
+        os.chmod(self.full(name), 0o666)
 
     def gpu(self, bus: str, minor: int, uuid: str = "", excluded: bool = False) -> None:
         """What the kernel driver shows of a GPU at `bus` (dddd:bb:dd.f)."""
@@ -86,8 +86,9 @@ class DriverTree:
         text += f"GPU Excluded:\t {'Yes' if excluded else 'No'}\n"
         self.file(f"/proc/driver/nvidia/gpus/{bus}/information", text)
 
-    def kernel_side(self, version: str = VERSION, devices: str = "195 nvidia\n511 nvidia-uvm\n") -> None:
+    def kernel_side(self, version: str = VERSION) -> None:
         """The driver's module and numbers."""
+        devices = "195 nvidia\n511 nvidia-uvm\n"
         self.file("/sys/module/nvidia/version", version + "\n")
         self.file("/proc/devices", f"Character devices:\n  1 mem\n{devices}\nBlock devices:\n  7 loop\n")
 

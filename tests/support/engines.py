@@ -175,8 +175,9 @@ class Host:
         options = " ".join(f"--{name}={value}" for name, value in wanted.items())
         self.sh(f"nvc-cli sim create {DRIVER} {options}")
 
-    def rootfs(self, path: str = "/run/rootfs") -> str:
+    def rootfs(self) -> str:
         """A root file system for `docker import`, podman and ctr; its path there."""
+        path = "/run/rootfs"
         made = os.path.join(self.directory, "rootfs")
         if not os.path.isdir(made):
             make_rootfs(made)

@@ -81,7 +81,7 @@ class Look(NamedTuple):
     mounts: list[str]
     rules: list[str]
 
-    def differences(self, other: Look, most: int = 6) -> list[str]:
+    def differences(self, other: Look) -> list[str]:
         """What is in one of them only, as a few short lines."""
         found = [
             f"{name}: {self.files.get(name)} / {other.files.get(name)}"
@@ -93,7 +93,7 @@ class Look(NamedTuple):
             found += [f"second only: {line}" for line in theirs if line not in mine]
         if not found and self != other:
             found.append("as many times mounted")
-        return found[:most]
+        return found[:6]
 
     def written(self) -> Look:
         """With the loader cache written that is bound over the old one: that is done where it cannot be written, as

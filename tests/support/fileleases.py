@@ -29,8 +29,8 @@ class Lease:
     `refused` is what the kernel says where it has none.
     """
 
-    def __init__(self, path: str, kind: str = "keeps", lock: str = "F_WRLCK", around: tuple[str, ...] = ()) -> None:
-        words = [*around, "capsh", f"--drop={LEAST}", f"--shell={sys.executable}", "--", "-c", HOLDER]
+    def __init__(self, path: str, kind: str = "keeps", lock: str = "F_WRLCK") -> None:
+        words = ["capsh", f"--drop={LEAST}", f"--shell={sys.executable}", "--", "-c", HOLDER]
         self.process = subprocess.Popen(
             [*words, path, kind, lock], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=CLEAN_ENV, text=True
         )

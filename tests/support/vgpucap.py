@@ -134,10 +134,10 @@ class Capped(Slice):
             shutil.copy(self.path("nvc/real-libcuda.so.1"), os.path.join(directory, "libcuda.so.1"))
         return directory
 
-    def budget(self, device: int = 0) -> tuple[int, ...]:
+    def budget(self) -> tuple[int, ...]:
         """Fields of struct vgpu_budget."""
         with open(self.path("nvc/ledger/ledger"), "rb") as ledger:
-            ledger.seek(layout.BUDGETS_OFFSET + device * layout.BUDGET.size)
+            ledger.seek(layout.BUDGETS_OFFSET)
             return layout.BUDGET.unpack(ledger.read(layout.BUDGET.size))
 
     def charged(self) -> float:

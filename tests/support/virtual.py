@@ -165,12 +165,12 @@ class World:
                 return ready
             self._go(due, True)
 
-    def until(self, condition: Callable[[], object], seconds: float = 60, step: float = 0.001) -> None:
-        """Let time pass until the condition holds, looking each `step`."""
+    def until(self, condition: Callable[[], object], seconds: float = 60) -> None:
+        """Let time pass until the condition holds, looking each millisecond."""
         due = self.now + seconds
         while not condition():
             assert self.now < due, f"not within {seconds} s"
-            self.run(step)
+            self.run(0.001)
 
     def kill(self, process: subprocess.Popen[Any]) -> None:
         """Kill a program, which must be of this test's own, and wait for its end."""
