@@ -35,6 +35,7 @@ ELSEWHERE = {
         ("attach", "exec"),
         "a container's engine does that: `docker exec NAME COMMAND`; it is in the container's slice",
     ),
+    "rename": "a slice keeps the name that it was started with: `nvc-cli vgpu run --name NAME`",
     "logs": "a slice has no output of its own: `docker logs NAME`; `nvc-cli vgpu show` has what nvcd found of it",
 }
 #: By command: its own option or another call, and the options of other programs.
@@ -58,6 +59,7 @@ OPTIONS = {
     },
     "cdi refresh": {"--output-dir": "--output"},
     "config set": {"nvc-cli config unset": "--remove --unset"},
+    "vgpu ls": {"nvc-cli vgpu top": "--watch"},
     "vgpu run": {"--device": "--gpu --gpus -i", "--memory": "-m"},
 }
 #: Options that other programs have for every command that prints something.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import shlex
 from collections.abc import Callable
 from typing import Any
@@ -56,6 +57,13 @@ def test_a_bare_call_lists_every_command(call: Call) -> None:
     assert all(f"\n  {name} " in out for name in tree.list_commands(ctx))
 
 
+def test_what_newcomers_need_comes_first(call: Call) -> None:
+    commands = call("vgpu")[1].partition("\nCommands:\n")[2]
+    assert re.findall(r"^  ([a-z]+) ", commands, re.MULTILINE)[:4] == ["run", "ls", "top", "set"]
+    examples = call("")[1].partition("\nExamples:\n")[2]
+    assert all(f"  nvc-cli {words}" in examples for words in ("vgpu run ", "vgpu top\n", "doctor\n"))
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [
@@ -63,6 +71,8 @@ def test_a_bare_call_lists_every_command(call: Call) -> None:
                               "see `nvc-cli runtime configure --help`"),
         ("runtime configure --engine podmn", "Invalid value for '--engine': 'podmn' is not one of 'docker', "),
         ("vgpu top -n 0", "Invalid value for '--count' / '-n': 0 is not in the range x>=1"),
+        ("vgpu kill web", "unknown command: vgpu kill; end it where it was started: `docker kill NAME`, "),
+        ("vgpu rename a b", "unknown command: vgpu rename; a slice keeps the name that it was started with: "),
         ("sim create", "Missing argument 'DIRECTORY'; see `nvc-cli sim create --help`"),
         ("completion --format", "unrecognized option '--format'; see `nvc-cli completion --help`"),
         ("explain -o", "Option '-o' requires an argument; see `nvc-cli explain --help`"),
@@ -160,7 +170,7 @@ def test_what_is_done_elsewhere(call: Call, group: str, word: str) -> None:
         ("vgpu cal", "nvc-cli vgpu calibrate"), ("config gte", "nvc-cli config get"),
         ("help vgpu shwo", "nvc-cli vgpu show"), ("info --fromat json", "--format"),
         ("runtime configure --dryrun", "--dry-run"), ("vgpu ls --json", "--format json"),
-        ("vgpu ls --output", "--format"),
+        ("vgpu ls --output", "--format"), ("vgpu ls --watch", "nvc-cli vgpu top"),
     ],
 )  # fmt: skip
 def test_a_slip(call: Call, words: str, offer: str) -> None:

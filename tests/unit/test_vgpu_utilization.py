@@ -15,7 +15,7 @@ from nvc.model.slices import layout
 from nvc.model.slices.entry import Entry
 from nvc.model.slices.ledger import Budget, LedgerError, parse_budgets
 from nvc.model.slices.policy import POLICIES
-from nvc.slices.policy.utilization import MOST, Reading, Received, reading, received, state
+from nvc.slices.policy.utilization import MOST, Reading, Received, percent, reading, received, state
 from nvc.slices.show import history
 from nvc.slices.show.history import Track
 from nvc.slices.show.plot import svg
@@ -78,6 +78,11 @@ def test_figures_of_a_liar_are_bounded(before: int, after: int, at: int) -> None
     if had is None:
         return
     assert 0 <= had.share <= MOST and 0 <= had.waited <= MOST and had.launches >= 0
+
+
+def test_nothing_is_more_than_the_whole() -> None:
+    """Time and its use are not read in the same moment, and threads wait at the same time."""
+    assert [percent(part) for part in (0.999, 1.013, 1.105, None)] == ["99.9%", "100.0%", "100.0%", "-"]
 
 
 def test_states() -> None:
