@@ -2,8 +2,6 @@
 #include "simdriver_test.h"
 
 #include <dlfcn.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 static void nothing_works_before_init(void)
 {
@@ -125,26 +123,11 @@ static void every_entry_point_is_found(void)
     }
 }
 
-static void a_child_may_start_itself(void)
-{
-    int status, count;
-    pid_t child = fork();
-    if (child == 0) {
-        use_device();
-        _exit(0);
-    }
-    CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
-    use_device();
-    OK(cuDeviceGetCount(&count));
-    CHECK(used_bytes() == 518 * MIB);
-}
-
 const struct test device_tests[] = {
     {"nothing_works_before_init", nothing_works_before_init},
     {"devices_are_described", devices_are_described},
     {"contexts_stack", contexts_stack},
     {"functions_that_are_not_there", functions_that_are_not_there},
     {"every_entry_point_is_found", every_entry_point_is_found},
-    {"a_child_may_start_itself", a_child_may_start_itself},
     {NULL, NULL},
 };
