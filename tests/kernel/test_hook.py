@@ -89,9 +89,10 @@ def test_with_a_user_namespace(hook: Any, bundle: Bundle, runtime: str, kind: st
     assert bundle.run(runtime, "nvidia-smi -L | wc -l").stdout == "2\n"
 
 
-def test_under_the_name_of_the_peer(hook: Any, bundle: Bundle, scratch: str) -> None:
-    """A link is enough: dockerd looks for this name on its PATH."""
-    made, called = hook(), "nvidia-container-runtime-hook"
+@pytest.mark.parametrize("called", ["nvidia-container-runtime-hook", "nvidia-container-toolkit"])
+def test_under_the_names_of_the_peer(hook: Any, bundle: Bundle, scratch: str, called: str) -> None:
+    """A link is enough: dockerd looks for the first name on its PATH."""
+    made = hook()
     link = os.path.join(scratch, called)
     os.symlink(made.program, link)
     made.program = link

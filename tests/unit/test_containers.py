@@ -147,7 +147,8 @@ HOSTILE = [
     b"", b"{", b"[]", b"null", b'"x"', b"\xff\xfe", b'{"Name": 7}', b'{"Name": ["/x"]}', b'{"Name": ""}',
     b'{"Config": 3}', b'{"annotations": []}', b'[{"id": 1, "names": ["x"]}]', b'[{"id": "%s"}]' % ID.encode(),
     b'[{"id": "%s", "names": "x"}]' % ID.encode(), b'[{"id": "%s", "names": [[]]}]' % ID.encode(),
-    b"[" * 100_000, b'{"mounts": {"source": 1}}', b'{"mounts": [1, {"source": "x"}, {"source": 2}]}',
+    b"[7]", b'[{"id": [], "names": ["x"]}]', b"[" * 100_000, b'{"mounts": {"source": 1}}',
+    b'{"mounts": [1, {"source": "x"}, {"source": 2}]}',
 ]  # fmt: skip
 
 

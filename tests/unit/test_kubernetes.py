@@ -19,7 +19,7 @@ from nvc.kubernetes.api.pool import NAME_MAX, Mark, Owner, changes, foreign, mar
 from nvc.kubernetes.claims import give
 from nvc.kubernetes.claims.checkpoint import Checkpoint, is_uid
 from nvc.kubernetes.claims.claim import Allocation, Consumer, Given, allocation_of
-from nvc.kubernetes.claims.devices import Device, Place, devices_of, document, semantic
+from nvc.kubernetes.claims.devices import Device, Place, architecture, devices_of, document, semantic
 from nvc.kubernetes.claims.parameters import merged
 from nvc.kubernetes.claims.quantity import BINARY, DECIMAL, parse_quantity
 from nvc.kubernetes.errors import CheckpointError, ClaimError
@@ -102,6 +102,11 @@ def test_devices() -> None:
     assert [one.name for one in mig] == ["gpu-2-mig-1-0", "gpu-2-mig-2-0"]
     assert document(mig[0])["attributes"]["profile"] == {"string": "1g.10gb"}
     assert "profile" not in document(mig[1])["attributes"]
+
+
+def test_architectures() -> None:
+    named = [architecture(text) for text in ("7.0", "7.5", "8.6", "8.9", "9.0", "12.0", "99.0", "")]
+    assert named == ["Volta", "Turing", "Ampere", "Ada Lovelace", "Hopper", "Blackwell", "", ""]
 
 
 def test_versions() -> None:

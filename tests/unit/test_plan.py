@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from support.facts import facts
+from support.facts import LIBS, VERSION, facts
 
 from nvc.apply.target import Layout
 from nvc.discovery.driver.compat import CompatLibrary
@@ -16,9 +16,12 @@ from nvc.plan.build import build_plan
 from nvc.plan.ops import (
     AllowDevice,
     BindDevice,
+    BindFile,
     BindProc,
     BindSocket,
+    Symlink,
     Tmpfs,
+    UpdateLoaderCache,
 )
 
 DEBIAN = Layout("/usr/bin", "/usr/lib/x86_64-linux-gnu", "/usr/lib/i386-linux-gnu", False)
@@ -36,6 +39,32 @@ def plan(
 
 def of(made: Any, kind: type) -> list[Any]:
     return [op for op in made.ops if isinstance(op, kind)]
+
+
+def test_32_bit_libraries_need_their_capability_and_a_place() -> None:
+    def paths(made: Any) -> list[str]:
+        return [op.source for op in of(made, BindFile) if "i386" in op.source]
+
+    wanted = ("compute", "compat32")
+    assert paths(plan()) == []
+    assert paths(plan(capabilities=wanted)) == [f"/usr/lib/i386-linux-gnu/libcuda.so.{VERSION}"]
+    assert paths(plan(FEDORA, capabilities=wanted)) == []
+
+
+def test_soname_links_always_and_extra_links() -> None:
+    links = {op.target: op.text for op in of(plan(), Symlink)}
+    assert links[f"{LIBS}/libcuda.so.1"] == f"libcuda.so.{VERSION}"
+    assert links[f"{LIBS}/libcuda.so"] == "libcuda.so.1"
+    entries = of(plan(), UpdateLoaderCache)[0].entries
+    assert [entry.path for entry in entries if entry.soname == "libcuda.so"] == [f"{LIBS}/libcuda.so"]
+    assert links[f"{LIBS}/libnvidia-ml.so.1"] == f"libnvidia-ml.so.{VERSION}"
+
+
+def test_order_binds_then_links_then_loader_cache() -> None:
+    kinds = [type(op) for op in plan(capabilities=EVERYTHING).ops]
+    assert kinds[0] is Tmpfs
+    assert kinds[-1] is UpdateLoaderCache
+    assert max(i for i, kind in enumerate(kinds) if kind is BindFile) < kinds.index(Symlink)
 
 
 def test_the_proc_overlay_hides_other_gpus_and_forbids_making_nodes() -> None:

@@ -360,6 +360,19 @@ def test_what_leaves_the_plan_is_started_and_what_an_earlier_one_stopped_too() -
     assert not work.off
 
 
+def test_a_slice_that_leaves_and_comes_back_has_no_fresh_quota() -> None:
+    host = capped(10)
+    host.run(SECOND)
+    had = 0
+    for pid in range(1, 30):
+        work = host.tenant("a", pid, always())
+        host.run(60 * MS)
+        had += work.had
+        host.end(work)
+        host.run(40 * MS)
+    assert had / (29 * 100 * MS) < 0.125
+
+
 def test_looks_are_few() -> None:
     """Calls in ten seconds: one look at the end of a quota, a start and a stop; beside others a few looks more."""
     host = capped(10)
