@@ -25,7 +25,7 @@ from nvc.daemon.suspend import worker
 from nvc.daemon.suspend.calls import IS_FAILED, IS_RUNNING, IS_SUSPENDED, Outcome
 from nvc.daemon.suspend.hooks import Hooks, Processes
 from nvc.daemon.suspend.room import Refusal, gpu_refusal, host_refusal, needed, stopped_refusal, unclaimed
-from nvc.daemon.suspend.words import failure
+from nvc.daemon.suspend.words import Counts, failure
 from nvc.kernel import Kernel
 from nvc.model.slices import suspension
 from nvc.model.slices.isolation import MPS
@@ -40,30 +40,6 @@ GIB = 1 << 30
 AGAIN = 5 * SECOND  # after a worker hung
 REMEMBERED = 60 * SECOND  # so long who asked can hear what came of it
 HANG_MAX = 8  # workers that were killed and cannot die; no more are begun until one has
-
-
-@dataclass(eq=False)
-class Counts:
-    """How often since nvcd started, and for how long programs waited that needed the GPU of a suspended slice."""
-
-    suspends: int = 0
-    resumes: int = 0
-    suspend_failures: int = 0
-    hook_failures: int = 0
-    wakes: int = 0  # resumes because of use
-    waited: int = 0  # nanoseconds
-    longest: int = 0
-
-    def woke(self, waited: int) -> None:
-        """Its programs have what they waited for."""
-        self.wakes += 1
-        self.waited += waited
-        self.longest = max(self.longest, waited)
-
-    def document(self) -> dict[str, int]:
-        """For programs."""
-        names = "suspends", "resumes", "failures", "hookFailures", "wakes", "waitedNs", "longestNs"
-        return dict(zip(names, vars(self).values()))
 
 
 class Told(Value):

@@ -1,6 +1,8 @@
-"""What a call of the driver that failed means for people."""
+"""What people hear of suspensions: how many there were, and what a call that failed means."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from nvc.daemon.suspend.calls import NO_CALLS, NOT_READY, OUT_OF_MEMORY, Outcome
 from nvc.daemon.suspend.room import Refusal
@@ -24,3 +26,27 @@ def failure(found: Outcome) -> Refusal:
     """Why the slice is where it is."""
     cause, hint = _MEANING.get(found.code, (f"CUDA error {found.code}" if found.code else "it did not work", ""))
     return Refusal(f"process {found.pid}" if found.pid else "", f"{found.step}: {cause}", hint)
+
+
+@dataclass(eq=False)
+class Counts:
+    """How often since nvcd started, and for how long programs waited that needed the GPU of a suspended slice."""
+
+    suspends: int = 0
+    resumes: int = 0
+    suspend_failures: int = 0
+    hook_failures: int = 0
+    wakes: int = 0  # resumes because of use
+    waited: int = 0  # nanoseconds
+    longest: int = 0
+
+    def woke(self, waited: int) -> None:
+        """Its programs have what they waited for."""
+        self.wakes += 1
+        self.waited += waited
+        self.longest = max(self.longest, waited)
+
+    def document(self) -> dict[str, int]:
+        """For programs."""
+        names = "suspends", "resumes", "failures", "hookFailures", "wakes", "waitedNs", "longestNs"
+        return dict(zip(names, vars(self).values()))

@@ -107,7 +107,7 @@ class Violations(Value):
     ongoing: tuple[tuple[str, str], ...]  # UUID in lower case, and what goes on
     past: tuple[str, ...]  # the last, each with its time
     problem: str = ""  # why nvcd tells nothing
-    suspensions: dict[str, int] | None = None  # Counts in nvc/daemon/suspend/suspender.py
+    suspensions: dict[str, int] | None = None  # Counts in nvc/daemon/suspend/words.py
 
     def lines(self, uuid: str, denied: bool) -> list[str]:
         """The ongoing violations on one device; `denied` is the flag in the slice's quota."""
