@@ -20,18 +20,20 @@
 enum { LOOK_NS = 200000, DELAYS_MOST = 4096, SINCE_MAJOR = 12, SINCE_MINOR = 8 };
 
 /* Lines `STEP MILLISECONDS`: that step takes so long before it does anything, for who tests what happens meanwhile. */
-static void delay(const struct driver *in, const char *step)
+int step_delay(const struct driver *in, const char *step)
 {
     char path[SIM_MAX_PATH], text[DELAYS_MOST], name[32];
     unsigned int ms;
-    int fd = sim_root_join(&in->root, DELAYS, path) ? open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW) : -1;
+    int found = -1,
+        fd = sim_root_join(&in->root, DELAYS, path) ? open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW) : -1;
     ssize_t got = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
     if (fd >= 0)
         close(fd);
     text[got > 0 ? got : 0] = '\0';
     for (char *line = text; line && *line; line = strchr(line, '\n'), line = line ? line + 1 : NULL)
         if (sscanf(line, "%31s %u", name, &ms) == 2 && strcmp(name, step) == 0)
-            usleep(ms * 1000);
+            usleep((found = (int)ms) * 1000);
+    return found;
 }
 
 static struct sim_slot *slot_at(const struct driver *in, int pid, uint32_t *number)
@@ -58,7 +60,7 @@ static CUresult find(int pid, const char *step, struct driver **in, struct sim_s
     if (!*slot)
         return kill(pid, 0) == 0 || errno == EPERM ? CUDA_ERROR_NOT_INITIALIZED
                                                    : CUDA_ERROR_OPERATING_SYSTEM;
-    delay(*in, step);
+    step_delay(*in, step);
     return CUDA_SUCCESS;
 }
 

@@ -9,6 +9,7 @@
 
 enum { BYTES_PER_US = 25000, COPY_NS = 1500 }; /* of a link to the host, and what any copy takes */
 enum { FILL_PART = 16384 };                    /* a power of two */
+enum { LARGE = 32 << 20 };
 
 static void run_copy(struct op *op)
 {
@@ -116,6 +117,13 @@ static CUresult stage(struct op *op)
     return CUDA_SUCCESS;
 }
 
+/* Of much memory to the host, as for the steps of a checkpoint: `copy 0` fails. */
+static CUresult late(const CUDA_MEMCPY3D *asked)
+{
+    bool is_large = asked->dstMemoryType == CU_MEMORYTYPE_HOST && asked->WidthInBytes >= LARGE;
+    return is_large && step_delay(driver(), "copy") == 0 ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
+}
+
 CUresult copy_submit(const CUDA_MEMCPY3D *asked, CUstream handle, bool wait)
 {
     struct op *op;
@@ -125,6 +133,7 @@ CUresult copy_submit(const CUDA_MEMCPY3D *asked, CUstream handle, bool wait)
     if (wait)
         CU_REQUIRE(!stream->capture && !context_is_capturing(stream->context),
                    CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+    CU_TRY(late(asked));
     CU_TRY(copy_make(asked, &op, &host_from, &host_to));
     if (!op)
         return CUDA_SUCCESS;

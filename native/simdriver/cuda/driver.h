@@ -252,6 +252,9 @@ struct driver {
 /* The one of this process; its lock must be held for all but CU_ENTER. */
 struct driver *driver(void);
 
+/* How late a step is that a test names, once it is: milliseconds; -1: none names it. See checkpoint.c. */
+int step_delay(const struct driver *in, const char *step);
+
 CUresult api_enter(void);
 CUresult api_attach(void); /* likewise, before cuInit: only the shared state is there */
 void api_leave(void);
