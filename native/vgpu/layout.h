@@ -61,6 +61,12 @@ struct vgpu_quota_device {
 
 /* Bits of `flags` of the quota, which nvcd alone writes, in one piece and without a change of `sequence`. */
 #define VGPU_QUOTA_SUSPENDED 1u /* the processes' memory leaves their devices, has left, or comes back */
+#define VGPU_QUOTA_SWAPS 2u     /* the processes move their memory themselves when asked: see swap/mover.h */
+
+/* The lowest byte of `swap` in the quota, which nvcd writes likewise; the rest is a number, so that it differs each time. */
+#define VGPU_SWAP_OUT 1u
+#define VGPU_SWAP_IN 2u
+#define VGPU_SWAP_FREE 3u /* give memory of the host back that is kept for the next time */
 
 /* Readers take a copy that was made while `sequence` was even and did not change. */
 struct vgpu_quota {
@@ -70,7 +76,8 @@ struct vgpu_quota {
     uint64_t sequence; /* odd while the host writes; raised by two in all by each change */
     uint32_t device_count;
     uint32_t flags;
-    uint64_t reserved[4];
+    uint64_t swap; /* what the processes are asked to do with their memory */
+    uint64_t reserved[3];
     struct vgpu_quota_device devices[VGPU_DEVICES];
 };
 
@@ -88,9 +95,13 @@ struct vgpu_amount {
 struct vgpu_slot {
     uint32_t pid; /* in the container's pid namespace; 0: free */
     uint32_t generation;
-    uint64_t claimed; /* nanoseconds since boot */
-    uint8_t name[16]; /* of the program, 0-terminated */
-    uint64_t reserved[4];
+    uint64_t claimed;    /* nanoseconds since boot */
+    uint8_t name[16];    /* of the program, 0-terminated */
+    uint64_t swapped;    /* the last `swap` of the quota that was answered; 0: it moves nothing itself */
+    uint32_t swap_error; /* of CUDA, of that; 0: none */
+    uint32_t swap_away;  /* 1: what it can move is in the host's memory */
+    uint64_t movable;    /* bytes */
+    uint64_t staged;     /* bytes of the host's memory that it keeps for them */
 };
 
 /* An allocation that was exported by cuIpcGetMemHandle: counted for its owner, later for an importer that outlives it.

@@ -7,6 +7,9 @@ from nvc.base.value import Value
 IMEX_CHANNELS = 1 << 20  # their numbers are smaller
 #: A slice's cap, weight and policy, where it asks for none.
 CORES_UNCAPPED, WEIGHT, POLICY_NATIVE = 0, 1, 5
+#: How the memory of a slice that is suspended is moved: by the driver, or by its programs.
+CHECKPOINT, SWAP = "checkpoint", "swap"
+
 
 class DriverOptions(Value):
     """Where the driver is and how it may be looked at; the global options of the command line."""
@@ -73,6 +76,7 @@ class Told(Value, kw_only=True):
 
     suspend_hook: str = ""  # what is told before the slice is suspended; see nvc/model/slices/hook.py
     resume_hook: str = ""  # and once it runs again
+    suspend_by: str = ""  # its memory is moved by the driver, checkpoint, or by its programs, swap; "": the former
     idle_suspend: str = ""  # for how long it may be idle before it is suspended, or off; "": as on its devices
 
 
@@ -138,6 +142,8 @@ SLICE_FIELDS = (
           _TOLD, "vgpu-suspend-hook", "suspendHook", "suspend.md#hooks"),
     Field("resume_hook", "hook", "HOOK", "Tell its programs once it runs again",
           _TOLD, "vgpu-resume-hook", "resumeHook", "suspend.md#hooks"),
+    Field("suspend_by", "mechanism", "HOW", "Suspend it by checkpoint (default), or faster by swap",
+          _TOLD, "vgpu-suspend-by", "suspendBy", "suspend.md#mechanisms"),
     Field("idle_suspend", "idle", "TIME", "Suspend it when idle for this long, until it is used; off: never",
           _TOLD, "vgpu-idle-suspend", "idleSuspend", "suspend.md#when-it-is-idle"),
 )  # fmt: skip

@@ -11,6 +11,7 @@
 #define VIEW_ROW ACCOUNT_ROW
 #define CALL_ROW ACCOUNT_ROW
 #define PASS_ROW(symbol, ...)
+#define HOLD_ROW PASS_ROW /* these are below, with their structures */
 #include "abi/cuda.def"
 #undef ENTRY
 

@@ -62,7 +62,7 @@ def test_every_entry_of_the_driver_is_classified(simdriver: str) -> None:
 
 
 def test_the_shim_has_what_the_table_wraps_and_nothing_else(shims: str) -> None:
-    wrapped = {name for name, kind in classified().items() if kind in ("ACCOUNT", "GATE", "VIEW")}
+    wrapped = {name for name, kind in classified().items() if kind in ("ACCOUNT", "GATE", "VIEW", "HOLD")}
     assert dynamic_symbols(os.path.join(shims, "libcuda.so")) == wrapped
     nvml = dynamic_symbols(os.path.join(shims, "libnvidia-ml.so"))
     assert nvml and all(name.startswith("nvml") for name in nvml)
@@ -97,7 +97,8 @@ def test_variants_are_in_one_class() -> None:
     for name, kind in table.items():
         base = re.sub(r"(_v\d+)?(_pts[zd]|_ptds)?$", "", name)
         if base in table and name != base and "PASS" in (kind, table[base]) and kind != table[base]:
-            assert {kind, table[base]} <= {"PASS", "CALL"}, name
+            narrow = table[base] == "PASS" and re.search(r"_v\d", name)  # an address of 32 bits is never swapped
+            assert {kind, table[base]} <= {"PASS", "CALL"} or (narrow and kind in ("HOLD", "ACCOUNT")), name
 
 
 @pytest.fixture(scope="module", params=["gcc", pytest.param("clang", marks=pytest.mark.nightly)])
@@ -150,7 +151,7 @@ def test_it_says_what_it_is(shims: str, library: str, kind: int) -> None:
 
 
 def test_nothing_of_threads_and_signals(shims: str) -> None:
-    """No signal handler is installed and no thread started: no symbol of that is even asked for."""
+    """No signal handler is installed, and no symbol of threads asked for: slices that swap find it by name."""
     for library in LIBRARIES:
         section = elf(os.path.join(shims, library)).get_section_by_name(".dynsym")
         asked = {s.name for s in section.iter_symbols() if s["st_shndx"] == "SHN_UNDEF"}

@@ -113,7 +113,7 @@ def test_the_resolver_finds_wrappers_of_the_right_abi(made: Slice, per_thread: b
         status, name, file = process.ask(f"proc {asked} {flags}")
         assert (status, name) == ("0", symbol), asked
         assert file == made.path("libcuda.so.1"), asked
-    assert process.ask(f"proc cuMemcpyHtoD 13000 {flags}")[2] == made.path("nvc/real-libcuda.so.1")
+    assert process.ask(f"proc cuMemFreeHost 13000 {flags}")[2] == made.path("nvc/real-libcuda.so.1")
     assert process.ask(f"proc cuFromTheFuture 13000 {flags}") == ["1", "-", "-"]
     assert process.ask(f"proc cuMemAllocAsync 9000 {flags}") == ["2", "-", "-"]
 

@@ -20,7 +20,7 @@ static void *need(void *handle)
 
 static void report(void *handle)
 {
-    printf("%s %s\n", file_of(dlsym(handle, "cuMemAlloc_v2")), file_of(dlsym(handle, "cuMemcpyHtoD_v2")));
+    printf("%s %s\n", file_of(dlsym(handle, "cuMemAlloc_v2")), file_of(dlsym(handle, "cuMemFreeHost")));
 }
 
 int main(int count, char **word)

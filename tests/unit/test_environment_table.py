@@ -50,7 +50,7 @@ def test_what_asks_for_a_slice_is_known_without_what_reads_it() -> None:
     names = {*own, *(value for value in vars(variables).values() if isinstance(value, str) and "_" in value)}
     asking = set()
     for name in names:
-        for value in ("2", "1GiB", "mps", "50ms", "signal:USR1", "10m"):
+        for value in ("2", "1GiB", "mps", "50ms", "signal:USR1", "10m", "swap"):
             try:
                 if variables.slice_from({name: value}) is not None:
                     asking.add(name)

@@ -38,6 +38,7 @@ FOLDERS = (
     "native/vgpu/process",
     "native/vgpu/slice",
     "native/vgpu/charge",
+    "native/vgpu/swap",
     "native/vgpu/time",
     "native/vgpu/memory",
     "native/vgpu/code",

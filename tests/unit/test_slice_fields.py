@@ -24,7 +24,7 @@ UUID = "GPU-5c1e0000-0000-0000-0000-00000000000a"
 #: A value of each kind.
 SAMPLES = {
     "size": "1GiB", "cores": "25", "period": "50ms", "weight": "3", "policy": "weight", "isolation": "kernel",
-    "hook": "http:8000/sleep?level=1", "idle": "10m",
+    "hook": "http:8000/sleep?level=1", "idle": "10m", "mechanism": "swap",
 }  # fmt: skip
 SCHEMA = json.loads(read("packaging/kubernetes/chart/values.schema.json"))["properties"]
 
@@ -83,6 +83,7 @@ def test_every_form_of_a_slice_has_its_fields() -> None:
 def test_each_field_comes_through_an_argument_and_a_quota() -> None:
     numbers: dict[str, Any] = {**dict.fromkeys(Timing._fields, 20_000), "cores": 5, "policy": 2}
     texts = {"suspend_hook": "signal:USR1", "resume_hook": "http:1/" + 73 * "a", "idle_suspend": "90s"}
+    texts["suspend_by"] = "swap"
     part = Part(UUID, 1 << 30, **numbers, reserved=7, **texts)
     assert parsed(written(part)) == part
     device = QuotaDevice(UUID, 1 << 30, **part.only(Timing))

@@ -12,11 +12,11 @@ from nvc.model.slices.policy import POLICIES
 HEADER = os.path.join(REPO, "native/vgpu/layout.h")
 #: Each field of a structure in the order of the Python format that reads it.
 FIELDS = {
-    "vgpu_quota": "magic version size sequence device_count flags reserved",
+    "vgpu_quota": "magic version size sequence device_count flags swap reserved",
     "vgpu_quota_device": "uuid memory_limit context_overhead module_overhead correction "
     "cores weight policy flags pace room_until answered reserved period_us unused kept_until had waited",
     "vgpu_ledger_head": "magic version size slot_count high_water transfers shares_used reserved",
-    "vgpu_slot": "pid generation claimed name reserved",
+    "vgpu_slot": "pid generation claimed name swapped swap_error swap_away movable staged",
     "vgpu_amount": "changes taken tentative inherited",
     "vgpu_budget": "credit refilled charged waited launches refused asked reserved",
 }
@@ -41,6 +41,13 @@ CONSTANTS = {
     "VGPU_POLICY_CONCURRENT": POLICIES.index("concurrent"),
     "VGPU_DEVICE_PAUSED": layout.PAUSED,
     "VGPU_DEVICE_DENIED": layout.DENIED,
+    "VGPU_QUOTA_SUSPENDED": layout.SUSPENDED,
+    "VGPU_QUOTA_SWAPS": layout.SWAPS,
+    "VGPU_SWAP_OUT": layout.SWAP_OUT,
+    "VGPU_SWAP_IN": layout.SWAP_IN,
+    "VGPU_SWAP_FREE": layout.SWAP_FREE,
+    "offsetof(struct vgpu_quota, swap)": layout.SWAP_OFFSET,
+    "offsetof(struct vgpu_slot, swapped)": layout.SWAPPED_OFFSET,
     "sizeof(struct vgpu_quota)": layout.QUOTA_SIZE,
     "sizeof(struct vgpu_ledger)": layout.LEDGER_SIZE,
     "sizeof(struct vgpu_slot)": layout.SLOT_HEADER.size,

@@ -1,6 +1,7 @@
 /* A context takes some hundred MiB when it is made: an amount that the host has measured, reserved before. */
 #include "charge/resident.h"
 #include "module.h"
+#include "swap/block.h"
 #include "time/pacer.h"
 
 static uint64_t overhead_of(int position)
@@ -108,6 +109,8 @@ static void bury(uint64_t context, bool ended)
             atomic_fetch_sub(&process()->contexts, 1);
         if (item.kind == ITEM_LATER) /* its event went with the context */
             atomic_fetch_sub(&process()->later, 1);
+        if (item.block)
+            block_end(&item);
         refund(&item);
     }
 }
@@ -124,8 +127,8 @@ static CUresult destroy(CUcontext context, CUresult (*call)(CUcontext))
     return result;
 }
 
-WRAP(cuCtxDestroy, (CUcontext context), destroy(context, REAL(cuCtxDestroy)))
-WRAP(cuCtxDestroy_v2, (CUcontext context), destroy(context, REAL(cuCtxDestroy_v2)))
+WRAP(cuCtxDestroy, (CUcontext context), HELD(destroy(context, REAL(cuCtxDestroy))))
+WRAP(cuCtxDestroy_v2, (CUcontext context), HELD(destroy(context, REAL(cuCtxDestroy_v2))))
 
 /* The old reference counts: cuCtxAttach may have added one, and only the last ends the context. */
 CU_API CUresult cuCtxDetach(CUcontext context)
@@ -194,7 +197,7 @@ static CUresult end_primary(CUdevice device, CUresult (*call)(CUdevice))
 }
 
 #define END_PRIMARY(name)                                                                                   \
-    WRAP(name, (CUdevice device), IN_TURN(turn_of(device), end_primary(device, REAL(name))))
+    WRAP(name, (CUdevice device), HELD(IN_TURN(turn_of(device), end_primary(device, REAL(name)))))
 
 END_PRIMARY(cuDevicePrimaryCtxRelease)
 END_PRIMARY(cuDevicePrimaryCtxRelease_v2)

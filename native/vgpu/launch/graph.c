@@ -89,7 +89,7 @@ static CUresult entered(const CUgraphExec *exec, CUgraph graph, CUresult result)
     CU_API CUresult name parameters                                                                         \
     {                                                                                                       \
         CUgraphExec made = NULL, *place = out ? &made : NULL;                                               \
-        CUresult result = IN_TURN(TURN, entered(&made, graph, REAL(name) arguments));                       \
+        CUresult result = HELD(IN_TURN(TURN, entered(&made, graph, REAL(name) arguments)));                 \
         return HAND_OUT(out, made, result);                                                                 \
     }
 
@@ -204,7 +204,7 @@ static CUresult launch(CUgraphExec handle, CUstream stream, type_cuGraphLaunch c
 TWINS(cuGraphLaunch, (CUgraphExec exec, CUstream stream),
       PACED(stream, per_thread, launch(exec, stream, REAL_IN(per_thread, cuGraphLaunch))))
 TWINS(cuGraphUpload, (CUgraphExec exec, CUstream stream),
-      launch(exec, stream, REAL_IN(per_thread, cuGraphUpload)))
+      HELD(launch(exec, stream, REAL_IN(per_thread, cuGraphUpload))))
 
 /* Uploads, which takes the memory, once the instance is in the books. */
 static CUresult instantiate_with(CUgraphExec *out, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *more,
@@ -234,7 +234,7 @@ static CUresult instantiate_with(CUgraphExec *out, CUgraph graph, CUDA_GRAPH_INS
 }
 
 TWINS(cuGraphInstantiateWithParams, (CUgraphExec * out, CUgraph graph, void *more),
-      instantiate_with(out, graph, more, per_thread))
+      HELD(instantiate_with(out, graph, more, per_thread)))
 
 static void read_all_stores(void)
 {

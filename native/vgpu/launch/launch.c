@@ -45,13 +45,13 @@ CU_API CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, u
         if (!local_allows(list[i].function, list[i].hStream))
             return CUDA_ERROR_OUT_OF_MEMORY;
     if (!list || window_is_open())
-        return REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
+        return HELD(REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags));
     while (entered < count && result == CUDA_SUCCESS) {
         result = gate_enter(&launches[entered], list[entered].hStream, false);
         entered += result == CUDA_SUCCESS;
     }
     if (result == CUDA_SUCCESS)
-        result = REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
+        result = HELD(REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags));
     while (entered > 0)
         gate_leave(&launches[--entered], result);
     return result;

@@ -1,5 +1,6 @@
 /* Kernel nodes of graphs, when they are made and when they get another function: it may need more local memory. */
 #include "code/local.h"
+#include "swap/hold.h"
 
 #include <string.h>
 
@@ -64,7 +65,7 @@ static __attribute__((noinline)) CUresult answer(CUgraphNodeParams *values, cons
     {                                                                                                       \
         CUgraphNodeParams own, *place = values ? &own : NULL;                                               \
         CUresult result = allows_any(values, &own);                                                         \
-        return result == CUDA_SUCCESS ? answer(values, place, REAL(name) arguments) : result;               \
+        return result == CUDA_SUCCESS ? answer(values, place, HELD(REAL(name) arguments)) : result;         \
     }
 
 SET_ANY(cuGraphNodeSetParams, (CUgraphNode node, CUgraphNodeParams *values), (node, place))

@@ -1,8 +1,10 @@
 /* cuMemAlloc and its kin. The driver packs up to 1 MiB into chunks of 2 MiB, in which the address shows the chunk, and
- * rounds what is larger up to 2 MiB (measured on driver 580). */
+ * rounds what is larger up to 2 MiB (measured on driver 580). In slices that are swapped, what is larger is a block. */
 #include "charge/charge.h"
 #include "charge/holes.h"
 #include "charge/resident.h"
+#include "swap/block.h"
+#include "swap/mover.h"
 
 /* Whether a small request may fit where small ones are already. */
 static bool may_fit_chunk(const struct target *to, uint64_t size)
@@ -34,13 +36,15 @@ static bool enter_chunk(const struct item *item)
 }
 
 /* Books what the driver gave. `reserved`: bytes that were asked for; 0: there may be room in a chunk. */
-static CUresult book(const struct target *to, CUdeviceptr address, uint64_t size, uint64_t reserved)
+static CUresult book(const struct target *to, CUdeviceptr address, uint64_t size, uint64_t reserved,
+                     bool block)
 {
     struct item item = {.kind = ITEM_LINEAR,
                         .key = address,
                         .position = (uint8_t)to->position,
                         .context = to->context,
                         .other = size,
+                        .block = block,
                         .small = size <= MIB};
     if (!item.small) {
         item.bytes = round_capped(size, PAGE);
@@ -72,10 +76,27 @@ struct request {
     unsigned int element;
     bool managed;
     unsigned int flags;
+    bool block; /* the driver gave one */
 };
 
-static CUresult ask_driver(CUdeviceptr *out, const struct request *request)
+static CUresult ask_for_block(CUdeviceptr *out, struct request *request, CUdevice ordinal)
 {
+    uint64_t pitch = round_capped(request->width, 512);
+    uint64_t size = request->pitch ? multiply_capped(pitch, request->height) : request->size;
+    CUresult result = block_make(out, size, ordinal);
+    request->block = result == CUDA_SUCCESS;
+    if (request->block && request->pitch)
+        *request->pitch = pitch;
+    return result;
+}
+
+static CUresult ask_driver(CUdeviceptr *out, struct request *request, const struct target *to)
+{
+    if (to && !request->managed && block_suits(to, request->size) && mover_start()) {
+        CUresult result = ask_for_block(out, request, to->ordinal);
+        if (result != CUDA_ERROR_NOT_SUPPORTED)
+            return result;
+    }
     if (request->managed)
         return REAL(cuMemAllocManaged)(out, request->size, request->flags);
     if (request->pitch)
@@ -92,7 +113,7 @@ static CUresult book_pitch(const struct target *to, CUdeviceptr address, const s
     uint64_t bytes = size <= MIB ? PAGE : round_capped(size, PAGE);
     if (bytes > reserved && (reserved || size > MIB)) {
         if (!charge(to->position, bytes - reserved)) {
-            REAL(cuMemFree_v2)(address);
+            REAL(cuMemFree_v2)(address); /* of a block the pitch was known */
             if (reserved)
                 account_withdraw(to->position, reserved);
             return CUDA_ERROR_OUT_OF_MEMORY;
@@ -102,7 +123,7 @@ static CUresult book_pitch(const struct target *to, CUdeviceptr address, const s
         account_withdraw(to->position, reserved - bytes);
         reserved = bytes;
     }
-    return book(to, address, size, reserved);
+    return book(to, address, size, reserved, request->block);
 }
 
 static CUresult allocate(CUdeviceptr *out, struct request *request)
@@ -111,7 +132,7 @@ static CUresult allocate(CUdeviceptr *out, struct request *request)
     CUdeviceptr at;
     size_t pitch = 0, *pitch_out = request->pitch;
     if (!out || !request->size || !target_current(&to))
-        return ask_driver(out, request);
+        return ask_driver(out, request, NULL);
     if (pitch_out)
         request->pitch = &pitch;
     uint64_t reserved = round_capped(request->size, PAGE);
@@ -120,16 +141,16 @@ static CUresult allocate(CUdeviceptr *out, struct request *request)
         reserved = 0; /* the common case: nothing is asked for */
     else if (!charge(to.position, reserved))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = WITH_ROOM(to.position, reserved ? 0 : PAGE, ask_driver(&at, request));
+    CUresult result = WITH_ROOM(to.position, reserved ? 0 : PAGE, HELD(ask_driver(&at, request, &to)));
     if (result != CUDA_SUCCESS) {
         if (reserved)
             account_withdraw(to.position, reserved);
         return result;
     }
     /* Managed memory may be resident in full at any time, and is never packed. */
-    result = pitch_out
-                 ? book_pitch(&to, at, request, reserved)
-                 : book(&to, at, request->managed && request->size <= MIB ? PAGE : request->size, reserved);
+    result = pitch_out ? book_pitch(&to, at, request, reserved)
+                       : book(&to, at, request->managed && request->size <= MIB ? PAGE : request->size,
+                              reserved, request->block);
     if (result == CUDA_SUCCESS && pitch_out)
         *pitch_out = pitch;
     return HAND_OUT(out, at, result);
@@ -142,7 +163,7 @@ WRAP(cuMemAllocManaged, (CUdeviceptr * out, size_t size, unsigned int flags),
 WRAP(cuMemAllocPitch_v2,
      (CUdeviceptr * out, size_t *pitch, size_t width, size_t height, unsigned int element),
      pitch ? allocate(out, &(struct request){multiply_capped(round_capped(width, 512), height), pitch, width,
-                                             height, element, false, 0})
+                                             height, element, false, 0, false})
            : REAL(cuMemAllocPitch_v2)(out, pitch, width, height, element))
 
 /* What was not booked here is the driver's to judge, and may be a pool's. */
@@ -151,7 +172,7 @@ static CUresult release(CUdeviceptr address, CUresult (*call)(CUdeviceptr))
     struct item item, pooled;
     bool known = item_take(ITEM_LINEAR, address, &item);
     bool in_pool = !known && item_take(ITEM_POOLED, address, &pooled);
-    CUresult result = call(address);
+    CUresult result = known && item.block ? block_free(&item) : call(address);
     if (in_pool && result == CUDA_SUCCESS)
         hole_make(&pooled, NULL, true);
     else if (in_pool)
@@ -166,7 +187,7 @@ static CUresult release(CUdeviceptr address, CUresult (*call)(CUdeviceptr))
     return result;
 }
 
-WRAP(cuMemFree_v2, (CUdeviceptr address), release(address, REAL(cuMemFree_v2)))
+WRAP(cuMemFree_v2, (CUdeviceptr address), HELD(release(address, REAL(cuMemFree_v2))))
 
 /* The first versions, with addresses of 32 bits. */
 static CUresult free_narrow(CUdeviceptr address)
@@ -195,7 +216,7 @@ static CUresult allocate_narrow(unsigned int *out, unsigned int size, unsigned i
         account_withdraw(to.position, reserved);
         return result;
     }
-    return HAND_OUT(out, at, book(&to, at, pitch ? reserved : size, reserved));
+    return HAND_OUT(out, at, book(&to, at, pitch ? reserved : size, reserved, false));
 }
 
 WRAP(cuMemAlloc, (unsigned int *out, unsigned int size), allocate_narrow(out, size, NULL, 0, 0, 0))

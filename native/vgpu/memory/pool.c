@@ -3,6 +3,7 @@
 #include "process/capture.h"
 #include "charge/charge.h"
 #include "charge/gauge.h"
+#include "swap/block.h"
 #include "charge/holes.h"
 #include "charge/resident.h"
 
@@ -162,6 +163,8 @@ static CUresult free_later(CUdeviceptr address, CUstream stream, bool per_thread
                                                    stream); /* a node of a graph: nothing is free yet */
     bool known = item_take(ITEM_LINEAR, address, &item);
     bool in_pool = !known && item_take(ITEM_POOLED, address, &pooled);
+    if (known && item.block) /* which the driver frees in no stream's order */
+        return refund_if(&item, block_free(&item));
     CUresult result = REAL_IN(per_thread, cuMemFreeAsync)(address, stream);
     if (in_pool && result != CUDA_SUCCESS)
         item_put(&pooled);
@@ -177,7 +180,7 @@ static CUresult free_later(CUdeviceptr address, CUstream stream, bool per_thread
     return result;
 }
 
-TWINS(cuMemFreeAsync, (CUdeviceptr address, CUstream stream), free_later(address, stream, per_thread))
+TWINS(cuMemFreeAsync, (CUdeviceptr address, CUstream stream), HELD(free_later(address, stream, per_thread)))
 
 /* False: there is no room in the books. */
 static bool watch(CUmemoryPool pool, const CUmemLocation *where)

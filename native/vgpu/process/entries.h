@@ -8,6 +8,7 @@
 #define PASS_ROW(symbol, ...)
 #define GATE_ROW ACCOUNT_ROW
 #define VIEW_ROW ACCOUNT_ROW
+#define HOLD_ROW ACCOUNT_ROW
 
 #define ACCOUNT_ROW(symbol, memory, parameters)                                                             \
     typedef REAL_RESULT(*type_##symbol) parameters;                                                         \

@@ -109,6 +109,29 @@ bool account_is_suspended(void)
     return suspended;
 }
 
+uint64_t account_swap(bool *swaps)
+{
+    struct process *in = process();
+    lock_take(&in->account);
+    *swaps = quota_read(in) && in->quota.flags & VGPU_QUOTA_SWAPS;
+    uint64_t word = in->quota_good ? in->quota.swap : 0;
+    lock_drop(&in->account);
+    return word;
+}
+
+void account_swapped(const struct vgpu_slot *answer)
+{
+    struct process *in = process();
+    size_t first = offsetof(struct vgpu_slot, swapped), next = offsetof(struct vgpu_slot, swap_error);
+    lock_take(&in->account);
+    if (ledger_enter(in)) { /* whoever sees the first word sees the others */
+        uint64_t at = ledger_slot_at(in->slot - 1);
+        ledger_write(in, at + next, (const char *)answer + next, sizeof(*answer) - next);
+        ledger_write(in, at + first, &answer->swapped, sizeof(answer->swapped));
+    }
+    lock_drop(&in->account);
+}
+
 static bool set_tentative(struct process *in, int position, uint64_t bytes)
 {
     in->own[position].tentative = bytes;

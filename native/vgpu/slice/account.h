@@ -25,6 +25,12 @@ bool account_device(int position, struct vgpu_quota_device *out);
 /* Whether the quota says that the memory of the slice's processes may be off their devices. */
 bool account_is_suspended(void);
 
+/* What the quota asks of the process's memory, see VGPU_SWAP_OUT; `swaps`: whether it is to move it at all. */
+uint64_t account_swap(bool *swaps);
+
+/* Shows the answer to that in the ledger: what comes behind the name in struct vgpu_slot. */
+void account_swapped(const struct vgpu_slot *answer);
+
 /* Asks for bytes: they count from now on, until one of the next three. */
 enum verdict account_reserve(int position, uint64_t bytes);
 void account_commit(int position, uint64_t bytes);   /* the driver gave them */

@@ -196,6 +196,8 @@ static bool move_in(struct process *in, uint32_t slot)
         (header.pid && !share_bury(in, slot)) || !zero_slot(in, slot, &header, in->shown))
         return false;
     take_name(&header);
+    memset((char *)&header + offsetof(struct vgpu_slot, swapped), 0,
+           sizeof(header) - offsetof(struct vgpu_slot, swapped));
     header.claimed = now_ns(CLOCK_BOOTTIME);
     header.pid = (uint32_t)getpid();
     if (!raise_high_water(in, slot + 1) || !ledger_write(in, ledger_slot_at(slot), &header, sizeof(header)))

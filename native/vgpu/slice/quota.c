@@ -49,6 +49,7 @@ bool quota_read(struct process *in)
         }
         if (in->quota_good && fresh.sequence == in->quota.sequence) {
             in->quota.flags = fresh.flags;
+            in->quota.swap = fresh.swap;
             return true;
         }
         uint64_t sequence = fresh.sequence;

@@ -3,6 +3,7 @@
 #define NVC_VGPU_GATE_H
 
 #include "pacer.h"
+#include "swap/hold.h"
 #include "window.h"
 
 /* A launch is about to be made in a stream: returns when it may, CUDA_SUCCESS, or that it may not, for want of a quota that
@@ -12,7 +13,7 @@ void gate_leave(struct launch *launch, CUresult result);
 
 /* What the driver answers to a launch, once it may be made. */
 #define PACED(stream, per_thread, call)                                                                     \
-    (__builtin_expect(window_is_open(), 1) ? (call) : __extension__({                                       \
+    HELD(__builtin_expect(window_is_open(), 1) ? (call) : __extension__({                                   \
         struct launch launch_;                                                                              \
         CUresult answer_ = gate_enter(&launch_, stream, per_thread);                                        \
         if (answer_ == CUDA_SUCCESS) {                                                                      \

@@ -13,6 +13,7 @@ from nvc.daemon.io.seldom import Seldom
 from nvc.daemon.schedule.names import Names
 from nvc.kernel import Kernel
 from nvc.kernel.clocks import host_monotonic
+from nvc.model.request import SWAP
 from nvc.model.slices import layout, quota
 from nvc.model.slices.entry import Entry, RegistryError, entry_at, is_remnant, open_own
 from nvc.model.slices.quota import QuotaDevice, QuotaError
@@ -70,9 +71,14 @@ class IndexedSlice:
         """Write that nvcd makes room on a device into its quota; see quota.set_room. Raises OSError."""
         quota.set_room(self.quota, number, host_monotonic(at), answered)
 
+    @property
+    def swaps(self) -> bool:
+        """Whether its programs move their memory."""
+        return self.entry.suspend_by == SWAP
+
     def set_suspended(self, suspended: bool) -> None:
-        """Write that into its quota; see quota.set_suspended. Raises OSError."""
-        quota.set_suspended(self.quota, suspended)
+        """Write that into its quota; see quota.set_flags. Raises OSError."""
+        quota.set_flags(self.quota, suspended, self.swaps)
 
     def close(self) -> None:
         """Forget the file."""
@@ -165,6 +171,7 @@ class SliceIndex:
         except BaseException:
             new.close()
             raise
+        quota.set_swaps(new.quota, new.swaps)
         if known is not None:
             known.close()
         self.by_key[new.entry.key] = new

@@ -27,8 +27,8 @@ LEDGER_DIRECTORY = "nvc/ledger"
 LEDGER_NAME = "ledger"
 MPS_DIRECTORY = "nvc/mps"  # pipes of the MPS server that slices share
 
-#: magic, version, size, sequence, device count, flags, reserved.
-QUOTA_HEADER = struct.Struct("<QIIQII32x")
+#: magic, version, size, sequence, device count, flags, what is asked of memory, reserved.
+QUOTA_HEADER = struct.Struct("<QIIQII8x24x")
 #: The fields of a QuotaDevice in their order, each with its format.
 QUOTA_FIELDS = {
     "uuid": "16s", "memory_limit": "Q", "context_overhead": "Q", "module_overhead": "Q", "correction": "Q",
@@ -56,13 +56,20 @@ SEQUENCE_OFFSET = 16
 #: The quota's own flags, which nvcd alone writes, in one piece.
 FLAGS = struct.Struct("<I")
 FLAGS_OFFSET = 28
-#: A bit of them: the processes' memory leaves their devices, has left, or comes back.
-SUSPENDED = 1
+#: Bits of them: the processes' memory leaves their devices, has left, or comes back; they move it when asked.
+SUSPENDED, SWAPS = 1, 2
+#: What nvcd asks them then, a word: the lowest byte, and behind it a number.
+SWAP_OFFSET = 32
+SWAP_OUT, SWAP_IN, SWAP_FREE = 1, 2, 3
 
 #: magic, version, size, slot count, high water, transfers, shares in use, reserved.
 LEDGER_HEADER = struct.Struct("<QIIIIQQ24x")
-#: pid, generation, claimed, name, reserved.
-SLOT_HEADER = struct.Struct("<IIQ16s32x")
+#: pid, generation, claimed, name; then what SWAPPED has.
+SLOT_HEADER = struct.Struct("<IIQ16s8x4x4x8x8x")
+#: The last question for its memory that a process has answered, its error, whether the memory is away, its bytes,
+#: and those of the host's memory that are kept for it.
+SWAPPED = struct.Struct("<QIIQQ")
+SWAPPED_OFFSET = 32  # in a slot
 #: changes, taken, tentative (a part of taken), inherited.
 AMOUNT = struct.Struct("<QQQQ")
 AMOUNTS_OFFSET = LEDGER_HEADER.size + SLOTS * SLOT_HEADER.size

@@ -28,6 +28,11 @@ class Account(Value):
     used: tuple[int, ...]  # bytes, by position of the device in the quota
     host_pid: int = 0  # as /proc of the host has it; 0: not known, or not asked
     tentative: tuple[int, ...] = ()  # bytes of `used` that the driver is asked for
+    swapped: int = 0  # the last question for its memory that it has answered; 0: it moves nothing itself
+    swap_error: int = 0  # of CUDA, of that
+    away: bool = False  # what it moves is in the host's memory
+    movable: int = 0  # bytes
+    staged: int = 0  # bytes of the host's memory that it keeps for that
 
 
 class Budget(Value):
@@ -85,7 +90,10 @@ def parse_slots(data: bytes, devices: int) -> tuple[Account, ...]:
         text = name.partition(b"\0")[0].decode("utf-8", "replace")
         if not text.isprintable():
             text = "".join(c if c.isprintable() else "?" for c in text)
-        accounts.append(Account(slot, pid, text, tuple(used), tentative=tuple(tentative)))
+        swapped, error, away, movable, staged = layout.SWAPPED.unpack_from(data, offset + layout.SWAPPED_OFFSET)
+        accounts.append(
+            Account(slot, pid, text, tuple(used), 0, tuple(tentative), swapped, error, bool(away), movable, staged)
+        )
     return tuple(accounts)
 
 

@@ -162,9 +162,32 @@ def answered(fd: int, number: int) -> int:
     return layout.ROOM.unpack(os.pread(fd, layout.ROOM.size, place))[1]
 
 
-def set_suspended(fd: int, suspended: bool) -> None:
-    """Say in an open quota file whether the memory of its processes may be off their devices. Raises OSError."""
-    _put(fd, layout.FLAGS.pack(layout.SUSPENDED if suspended else 0), layout.FLAGS_OFFSET)
+def set_flags(fd: int, suspended: bool, swaps: bool) -> None:
+    """Say in an open quota file whether the memory of its processes may be off their devices. Raises OSError.
+
+    `swaps`: these move it themselves when they are asked, by `ask_to_move`.
+    """
+    word = (layout.SUSPENDED if suspended else 0) | (layout.SWAPS if swaps else 0)
+    _put(fd, layout.FLAGS.pack(word), layout.FLAGS_OFFSET)
+
+
+def set_swaps(fd: int, swaps: bool) -> None:
+    """Say the latter alone, where it is something new. Raises OSError."""
+    (flags,) = layout.FLAGS.unpack(os.pread(fd, layout.FLAGS.size, layout.FLAGS_OFFSET))
+    if bool(flags & layout.SWAPS) != swaps:
+        set_flags(fd, bool(flags & layout.SUSPENDED), swaps)
+
+
+def asked_to_move(fd: int) -> int:
+    """What processes were asked last to do with their memory, with its number. Raises OSError."""
+    return int(layout.WORD.unpack(os.pread(fd, layout.WORD.size, layout.SWAP_OFFSET))[0])
+
+
+def ask_to_move(fd: int, what: int) -> int:
+    """Ask in an open quota file for layout.SWAP_OUT or another; returns what they answer to. Raises OSError."""
+    word = ((asked_to_move(fd) >> 8) + 1 << 8 | what) & (1 << 64) - 1
+    _put(fd, layout.WORD.pack(word), layout.SWAP_OFFSET)
+    return word
 
 
 def finish(fd: int) -> bool:
@@ -194,9 +217,9 @@ def write(fd: int, devices: tuple[QuotaDevice, ...]) -> None:
     data = pack(devices, odd)
     if os.fstat(fd).st_size:
         _put(fd, layout.SEQUENCE.pack(odd), layout.SEQUENCE_OFFSET)
-        behind = layout.FLAGS_OFFSET + layout.FLAGS.size
+        behind = layout.SWAP_OFFSET + layout.WORD.size
         _put(fd, data[: layout.FLAGS_OFFSET], 0)
-        _put(fd, data[behind:], behind)  # the flags between are nvcd's
+        _put(fd, data[behind:], behind)  # what lies between is nvcd's
     else:
         _put(fd, data, 0)
     _put(fd, layout.SEQUENCE.pack((odd + 1) & (1 << 64) - 1), layout.SEQUENCE_OFFSET)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from nvc.base.errors import InputError
 from nvc.base.types import Any, Callable
-from nvc.model.request import SLICE_FIELDS, WEIGHT, SliceRequest, TimeSetting, Timing
+from nvc.model.request import CHECKPOINT, SLICE_FIELDS, SWAP, WEIGHT, SliceRequest, TimeSetting, Timing
 from nvc.model.slices.hook import OFF, parse_hook
 from nvc.model.slices.isolation import parse_isolation
 from nvc.model.slices.layout import POLICY_NATIVE
@@ -59,6 +59,13 @@ def parse_idle(name: str, text: str) -> str:
     return text
 
 
+def parse_mechanism(name: str, text: str) -> str:
+    """The text, if it is a way to suspend a slice. Raises InputError."""
+    if text not in (CHECKPOINT, SWAP):
+        raise InputError(name, text, f"want {CHECKPOINT} or {SWAP}")
+    return text
+
+
 def idle_seconds(text: str) -> int:
     """The seconds of such a text; 0: off."""
     return 0 if text == OFF else parse_duration("idle-suspend", text, *IDLE_US) // 1_000_000
@@ -68,6 +75,7 @@ def idle_seconds(text: str) -> int:
 KINDS: dict[str, Callable[[str, str], Any]] = {
     "size": parse_size, "cores": parse_cores, "period": parse_period, "weight": parse_weight,
     "policy": parse_policy, "isolation": parse_isolation, "hook": parse_hook, "idle": parse_idle,
+    "mechanism": parse_mechanism,
 }  # fmt: skip
 
 

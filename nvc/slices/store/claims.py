@@ -12,6 +12,7 @@ import time
 
 from nvc.base.files import closing
 from nvc.kernel import Kernel
+from nvc.model.request import SWAP
 from nvc.model.slices import layout, ledger, quota
 from nvc.model.slices.entry import (
     Entry,
@@ -64,7 +65,7 @@ def hold(kernel: Kernel, slice: Slice, libs_dir: str, claim: str) -> None:
             _update(path, limits, entry)
         else:
             registry.remove(entry.replace(directory=path))
-            registry.make(path, limits, text_of(entry))
+            registry.make(path, limits, text_of(entry), entry.suspend_by == SWAP)
         mount(f"{path}/{LEDGER}")
     except OSError as error:
         raise RegistryError.of(STEP, error.filename or path, error) from None

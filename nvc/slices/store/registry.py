@@ -21,7 +21,7 @@ from nvc.base.files import closing
 from nvc.base.rundir import needed_directory
 from nvc.base.types import Any, Callable, Iterator
 from nvc.kernel import O_PATH, Kernel
-from nvc.model.request import Timing, Told
+from nvc.model.request import SWAP, Timing, Told
 from nvc.model.slices import layout, quota
 from nvc.model.slices.entry import (
     MODE,
@@ -83,7 +83,7 @@ def enter(kernel: Kernel, target: Target, slice: Slice, libs_dir: str) -> Callab
         if bound:
             return _change(path, devices, slice)
         _remove(path)
-        make(path, devices, entry_text(key, target, slice, libs_dir))
+        make(path, devices, entry_text(key, target, slice, libs_dir), texts_of(slice).get("suspend_by") == SWAP)
         return lambda: _remove(path)
     except OSError as error:
         raise RegistryError.of("make a slice", error.filename or path, error) from None
@@ -207,7 +207,7 @@ def is_bound(kernel: Kernel, rootfs: int, libs_dir: str, path: str) -> bool:
     return (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino)
 
 
-def make(path: str, devices: tuple[QuotaDevice, ...], text: str) -> None:
+def make(path: str, devices: tuple[QuotaDevice, ...], text: str, swaps: bool) -> None:
     """Make an entry atomically; the caller holds the lock. Raises OSError."""
     temporary = (
         f"{path.rpartition('/')[0]}/.new"  # one name, under the lock: what a killed run leaves is reused
@@ -217,6 +217,8 @@ def make(path: str, devices: tuple[QuotaDevice, ...], text: str) -> None:
     os.chmod(temporary, MODE)  # whatever the umask
     with closing(create(f"{temporary}/quota", 0o644)) as fd:
         quota.write(fd, devices)
+        if swaps:
+            quota.set_flags(fd, False, True)
     write_about(temporary, text)
     os.rename(temporary, path)
 

@@ -1,0 +1,27 @@
+/* Blocks: linear memory of PAGE and more whose addresses stay while it is given back and taken again. So it is virtual
+ * memory, in pieces of 64 MiB: each call of the driver takes as long for 2 MiB. Pieces have no handles of their own, but
+ * live as long as they are mapped. */
+#ifndef NVC_VGPU_BLOCK_H
+#define NVC_VGPU_BLOCK_H
+
+#include "charge/charge.h"
+#include "hold.h"
+
+/* Where it is, `count` of its item: on the device; there and copied; in the host's memory alone, at `mark`; on the device
+ * again, without its data; with them. */
+enum { BLOCK_HERE, BLOCK_COPIED, BLOCK_AWAY, BLOCK_EMPTY, BLOCK_BACK };
+
+/* Whether memory of that size becomes a block. Of a slice with several devices none does: others could not reach it. */
+bool block_suits(const struct target *to, uint64_t size);
+
+/* CUDA_ERROR_NOT_SUPPORTED: the driver cannot do that. */
+CUresult block_make(CUdeviceptr *out, uint64_t size, CUdevice ordinal);
+
+/* Gives it and its addresses up, once the device has done what it was for. */
+CUresult block_free(const struct item *item);
+void block_end(const struct item *item); /* its context is gone */
+
+CUresult block_map(CUdeviceptr address, uint64_t bytes, CUdevice ordinal);
+CUresult block_unmap(CUdeviceptr address, uint64_t bytes);
+
+#endif

@@ -1,0 +1,72 @@
+/* What the driver's table has as HOLD: each is called as it is, once it may be. */
+#include "charge/items.h"
+#include "hold.h"
+
+/* A row has the types of its parameters alone. */
+#define NTH(a, b, c, d, e, f, g, h, i, n, ...) n
+#define COUNT(...) NTH(__VA_ARGS__, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0)
+#define JOIN(one, other) one##other
+#define WITH(name, count) JOIN(name, count)
+#define NAMED(...) WITH(NAMED_, COUNT(__VA_ARGS__))(__VA_ARGS__)
+#define NAMES(...) WITH(NAMES_, COUNT(__VA_ARGS__))
+#define NAMED_1(A) A a
+#define NAMED_2(A, ...) A b, NAMED_1(__VA_ARGS__)
+#define NAMED_3(A, ...) A c, NAMED_2(__VA_ARGS__)
+#define NAMED_4(A, ...) A d, NAMED_3(__VA_ARGS__)
+#define NAMED_5(A, ...) A e, NAMED_4(__VA_ARGS__)
+#define NAMED_6(A, ...) A f, NAMED_5(__VA_ARGS__)
+#define NAMED_7(A, ...) A g, NAMED_6(__VA_ARGS__)
+#define NAMED_8(A, ...) A h, NAMED_7(__VA_ARGS__)
+#define NAMED_9(A, ...) A i, NAMED_8(__VA_ARGS__)
+#define NAMES_1 a
+#define NAMES_2 b, NAMES_1
+#define NAMES_3 c, NAMES_2
+#define NAMES_4 d, NAMES_3
+#define NAMES_5 e, NAMES_4
+#define NAMES_6 f, NAMES_5
+#define NAMES_7 g, NAMES_6
+#define NAMES_8 h, NAMES_7
+#define NAMES_9 i, NAMES_8
+
+#define ENTRY(class, symbol, name, since, ...) class##_ROW(symbol, __VA_ARGS__)
+#undef ACCOUNT_ROW
+#undef PASS_ROW
+#undef GATE_ROW
+#undef VIEW_ROW
+#undef HOLD_ROW
+#define ACCOUNT_ROW(...)
+#define PASS_ROW(...)
+#define GATE_ROW(...)
+#define VIEW_ROW(...)
+#define CALL_ROW(...)
+#define HOLD_ROW(symbol, memory, types)                                                                     \
+    CU_API CUresult symbol(NAMED types)                                                                     \
+    {                                                                                                       \
+        return HELD(REAL(symbol)(NAMES types));                                                             \
+    }
+#include "abi/cuda.def"
+
+/* Captures count, since a wait for a context ends them. */
+static CUresult captures(CUresult result, bool begins)
+{
+    struct process *in = process();
+    bool ended = result == CUDA_SUCCESS || result == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED ||
+                 result == CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+    if (in && begins && result == CUDA_SUCCESS)
+        atomic_fetch_add(&in->captures, 1);
+    else if (in && !begins && ended && atomic_load(&in->captures))
+        atomic_fetch_sub(&in->captures, 1);
+    return result;
+}
+
+TWINS(cuStreamBeginCapture, (CUstream stream),
+      HELD(captures(REAL_IN(per_thread, cuStreamBeginCapture)(stream), true)))
+#define BEGIN(name, parameters, arguments) WRAP(name, parameters, HELD(captures(REAL(name) arguments, true)))
+BEGIN(cuStreamBeginCapture_v2, (CUstream stream, int mode), (stream, mode))
+BEGIN(cuStreamBeginCapture_v2_ptsz, (CUstream stream, int mode), (stream, mode))
+TWINS(cuStreamBeginCaptureToGraph,
+      (CUstream stream, CUgraph graph, const CUgraphNode *nodes, const void *data, size_t count, int mode),
+      HELD(captures(
+          REAL_IN(per_thread, cuStreamBeginCaptureToGraph)(stream, graph, nodes, data, count, mode), true)))
+TWINS(cuStreamEndCapture, (CUstream stream, CUgraph *graph),
+      captures(REAL_IN(per_thread, cuStreamEndCapture)(stream, graph), false))

@@ -1,0 +1,85 @@
+#include "hold.h"
+
+#include "charge/items.h"
+
+#include <errno.h>
+
+enum { OPEN, DRAINS, CLOSED, STEP_US = 200, LOOK_NS = 100000000 };
+
+_Atomic bool hold_is_used;
+
+static void wait(struct process *in, uint32_t seen)
+{
+    struct timespec look = {.tv_nsec = LOOK_NS};
+    syscall(SYS_futex, &in->hold, FUTEX_WAIT_PRIVATE, seen, seen == DRAINS ? &look : NULL, NULL, 0);
+}
+
+bool hold_enter(void)
+{
+    struct process *in = process();
+    int before = errno;
+    while (in) {
+        atomic_fetch_add(&in->inside, 1);
+        uint32_t seen = atomic_load(&in->hold);
+        if (seen == OPEN)
+            break;
+        atomic_fetch_sub(&in->inside, 1);
+        /* The mover waits for the driver, and a kernel may wait for this call. */
+        if (seen != DRAINS || now_ns(CLOCK_MONOTONIC) < atomic_load(&in->hold_until) ||
+            !atomic_compare_exchange_strong(&in->hold, &seen, OPEN))
+            wait(in, seen);
+    }
+    errno = before;
+    return in != NULL;
+}
+
+void hold_leave(void)
+{
+    atomic_fetch_sub(&process()->inside, 1);
+}
+
+void hold_open(void)
+{
+    struct process *in = process();
+    atomic_store(&in->hold, OPEN);
+    syscall(SYS_futex, &in->hold, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+}
+
+/* Of each context in turn: others may come and go meanwhile, and calls in them wait. */
+static CUresult wait_for_work(void)
+{
+    CUresult result = CUDA_SUCCESS;
+    for (uint64_t slot = 0; result == CUDA_SUCCESS && slot < item_slots(); slot++) {
+        items_lock();
+        const struct item *at = item_at(slot);
+        bool is = at && (at->kind == ITEM_CONTEXT || at->kind == ITEM_PRIMARY);
+        CUcontext context = is ? (CUcontext)(uintptr_t)at->context : NULL;
+        items_unlock();
+        if (!context || REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
+            continue;
+        result = REAL(cuCtxSynchronize)();
+        REAL(cuCtxPopCurrent_v2)(&context);
+    }
+    return result;
+}
+
+CUresult hold_close(void)
+{
+    struct process *in = process();
+    uint64_t until = now_ns(CLOCK_MONOTONIC) + HOLD_NS;
+    atomic_store(&in->hold_until, until);
+    atomic_store(&in->hold, DRAINS);
+    while (atomic_load(&in->inside) && now_ns(CLOCK_MONOTONIC) < until)
+        sleep_us(STEP_US);
+    CUresult result = CUDA_ERROR_NOT_READY;
+    if (atomic_load(&in->captures)) /* a wait would end it */
+        result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    else if (!atomic_load(&in->inside))
+        result = wait_for_work();
+    uint32_t drains = DRAINS;
+    if (result == CUDA_SUCCESS && !atomic_compare_exchange_strong(&in->hold, &drains, CLOSED))
+        result = CUDA_ERROR_NOT_READY;
+    if (result != CUDA_SUCCESS)
+        hold_open();
+    return result;
+}
