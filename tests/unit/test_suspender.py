@@ -24,12 +24,14 @@ class World:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         slices: Any = SimpleNamespace(by_key={}, whose=str)
         gpu = SimpleNamespace(uuid="GPU-a", memory=16 * GIB, used=0)
-        seen: Any = SimpleNamespace(users=[], devices=[gpu])
+        ledgers = SimpleNamespace(accounts={}, descriptor=lambda _: -1)
+        seen: Any = SimpleNamespace(users=[], devices=[gpu], ledgers=ledgers)
         self.accountant = seen
         nothing: Any = SimpleNamespace(add=lambda *_: None, remove=lambda *_: None)
         for key in "ab":
             entry = SimpleNamespace(isolation="", server="", suspend_hook="", resume_hook="")
-            slices.by_key[key] = SimpleNamespace(alive=True, entry=entry, devices=(), set_suspended=lambda _: None)
+            known = SimpleNamespace(alive=True, entry=entry, devices=(), set_suspended=lambda _: None, swaps=False)
+            slices.by_key[key] = known
         self.one = Suspender(nothing, nothing, slices, seen, lambda _: None, lambda: nothing, print)
         self.host = 20 * GIB
         for place, name, value in (

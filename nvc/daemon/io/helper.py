@@ -16,21 +16,25 @@ PR_SET_DUMPABLE = 4  # prctl(2)
 OBEYED = (signal.SIGTERM, signal.SIGINT, signal.SIGPIPE)
 
 
-def start(kind: int, work: Callable[[socket.socket, int], None], name: str) -> tuple[int, socket.socket]:
+def start(
+    kind: int, work: Callable[[socket.socket, int], None], name: str, keep: tuple[int, ...] = ()
+) -> tuple[int, socket.socket]:
     """Fork a process called `name` for `work`.
 
     `work` is given its end of a pair of sockets of that kind and the daemon's number. The process has the standard
-    streams and its socket open, and nothing else. Its number is returned, and the other end. Before `work` loads
-    what others wrote, it calls `confined` here, or `become_nobody` of confine.
+    streams, its socket and the descriptors `keep` open, and nothing else. Its number is returned, and the other
+    end. Before `work` loads what others wrote, it calls `confined` here, or `become_nobody` of confine.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, kind | socket.SOCK_CLOEXEC)
     parent = os.getpid()
     pid = fork()
     if pid == 0:
         try:
-            fd = theirs.fileno()
-            os.closerange(3, fd)
-            os.closerange(fd + 1, os.sysconf("SC_OPEN_MAX"))
+            low = 3
+            for fd in sorted(fd for fd in {theirs.fileno(), *keep} if fd >= low):
+                os.closerange(low, fd)
+                low = fd + 1
+            os.closerange(low, os.sysconf("SC_OPEN_MAX"))
             show_as(name, [])
             work(theirs, parent)
         finally:

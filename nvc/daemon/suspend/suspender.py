@@ -25,8 +25,10 @@ from nvc.daemon.suspend import worker
 from nvc.daemon.suspend.calls import IS_FAILED, IS_RUNNING, IS_SUSPENDED, Outcome
 from nvc.daemon.suspend.hooks import Hooks, Processes
 from nvc.daemon.suspend.room import Refusal, gpu_refusal, host_refusal, needed, stopped_refusal, unclaimed
+from nvc.daemon.suspend.swap import NOT_SWAPPED, Files, Proof, planned
 from nvc.daemon.suspend.words import Counts, failure
 from nvc.kernel import Kernel
+from nvc.model.request import SWAP
 from nvc.model.slices import suspension
 from nvc.model.slices.isolation import MPS
 from nvc.model.slices.layout import DENIED, PAUSED
@@ -58,6 +60,7 @@ class Job:
     pid: int
     channel: socket.socket
     due: int
+    since: int
     step: tuple[str, int] = ("start", 0)  # and its process
 
 
@@ -84,6 +87,7 @@ class Suspender:
         self._unwritten: set[str] = set()  # slices whose record on disk is not what it should be
         self._unreaped: list[int] = []
         self._noted: dict[str, Suspension] = {}  # who was on its way when NVML was last asked
+        self._proof = Proof()
 
     def open(self, now: int) -> None:
         """Find what an nvcd before this one left, and bring back what was on its way."""
@@ -147,6 +151,10 @@ class Suspender:
 
     def told(self, now: int) -> None:
         """NVML has told who has what: begin with those who waited for that."""
+        lies = self._proof.lies(self.accountant.users)
+        for key in lies.keys() & self.records.keys() - self.jobs.keys():
+            self._refuse(key, lies[key], now)
+            self._waiting[key] = False, now
         for key, (leave, _) in list(self._waiting.items()):
             del self._waiting[key]
             if (refusal := self._leave(key, now) if leave else self._return(key, now)) is not None:
@@ -206,20 +214,23 @@ class Suspender:
 
     def _leave(self, key: str, now: int) -> Refusal | None:
         why = self._why.pop(key, ASKED)
-        saved = tuple(
+        saved = taken = tuple(
             Saved(user.pid, user.start, user.uuid, max(0, user.used))
             for user in self.accountant.users if user.key == key
         )  # fmt: skip
         if not saved:
             return Refusal("", "no process of it uses a GPU, so there is nothing to give back", "")
-        pids = sorted({one.pid for one in saved})
-        if (refusal := stopped_refusal(pids) or host_refusal(saved)) is not None:
+        if by := SWAP if self.slices.by_key[key].swaps else "":
+            saved, taken = planned(saved, self.accountant.ledgers.accounts.get(key, ()))
+            if not saved:
+                return NOT_SWAPPED
+        if (refusal := stopped_refusal({one.pid for one in saved}) or host_refusal(taken)) is not None:
             return refusal
         leaving = [each for job in self.jobs.values() if job.leave for each in self.records[job.key].saved]
-        if leaving and host_refusal(saved, leaving) is not None:  # until they have left
+        if leaving and host_refusal(taken, leaving) is not None:  # until they have left
             self._why[key], self._waiting[key] = why, (True, now)
             return None
-        return self._begin(Suspension(key, SUSPENDING, int(time.time()), saved, why=why), True, now)
+        return self._begin(Suspension(key, SUSPENDING, int(time.time()), saved, why=why, by=by), True, now)
 
     def moves(self, key: str) -> bool:
         """Whether a slice is on its way, or about to be, or was so when NVML was asked for what it told last."""
@@ -246,20 +257,27 @@ class Suspender:
 
     def needs(self, one: Suspension) -> dict[str, int]:
         """Bytes that have to be free, by UUID, for a slice to come back."""
-        shown = {user.pid for user in self.accountant.users}
-        return needed(each for each in one.saved if each.pid not in shown and is_here(each.pid, each.start))
+        shown = {(user.pid, user.uuid): max(0, user.used) for user in self.accountant.users}
+        here = (each for each in one.saved if is_here(each.pid, each.start))
+        if not one.by:  # all of it comes at once
+            return needed(each for each in here if (each.pid, each.uuid) not in shown)
+        return needed(each.replace(bytes=max(0, each.bytes - shown.get((each.pid, each.uuid), 0))) for each in here)
 
     def _return(self, key: str, now: int) -> Refusal | None:
         one = self.records[key]
         if not one.saved:
             return Refusal("", one.problem, "end its processes")
         here = [each for each in one.saved if is_here(each.pid, each.start)]
-        refusal = stopped_refusal({each.pid for each in here}) or gpu_refusal(self.needs(one), self.free(key))
+        accounts = self.accountant.ledgers.accounts.get(key, ())
+        left = not one.by or any(each.away for each in accounts)
+        full = gpu_refusal(self.needs(one), self.free(key)) if left else None
+        refusal = stopped_refusal({each.pid for each in here}) or full
         if refusal is None:
             return self._begin(one.replace(state=RESUMING, problem=""), False, now)
         if one.state != SUSPENDED:  # an nvcd before this one was killed on the way
             shown = {user.pid for user in self.accountant.users}
-            away = shown.isdisjoint(each.pid for each in here)
+            swapped = all(each.away for each in accounts if each.movable)
+            away = swapped if one.by else shown.isdisjoint(each.pid for each in here)
             self._keep(one.replace(state=SUSPENDED if away else FAILED, problem=f"{refusal.path}: {refusal.cause}"))
             if not away:
                 self._again[key] = now + AGAIN
@@ -275,15 +293,17 @@ class Suspender:
         if problem is not None and leave:  # an nvcd after this one would not know of it
             self._forget(one.key)
             return Refusal(problem.filename or "/run/nvc", one_line(problem.strerror), "make room there")
+        ledger = self.accountant.ledgers.descriptor(one.key)
+        files = Files(self.slices.by_key[one.key].quota, ledger) if one.by else None
         try:
-            pid, channel = worker.start(self.kernel, libraries, processes, leave)
+            pid, channel = worker.start(self.kernel, libraries, processes, leave, files)
         except OSError as error:
             if leave:
                 self._forget(one.key)
             else:
                 self._keep(one.replace(state=SUSPENDED))
             return Refusal("", f"no process can be made: {error.strerror}", "see what the host's limits are")
-        job = self.jobs[one.key] = Job(one.key, leave, pid, channel, 0)
+        job = self.jobs[one.key] = Job(one.key, leave, pid, channel, 0, now)
         self._took_a_step(job, now)
         self.loop.add(channel.fileno(), lambda now: self._ready(job, now))
         return None
@@ -313,6 +333,7 @@ class Suspender:
         self._unreaped.append(job.pid)
         one = self.records[job.key]
         refusal = failure(found) if found.step else None
+        self.counts[job.key].last = now - job.since
         counts, wanted = self.counts[job.key], self._wanted.get(job.key, 0)
         if found.state == IS_RUNNING:
             self._forget(job.key)
@@ -320,7 +341,11 @@ class Suspender:
         else:
             state = SUSPENDED if found.state == IS_SUSPENDED else FAILED
             self._keep(one.replace(state=state, problem=f"{refusal.path}: {refusal.cause}" if refusal else ""))
-        counts.suspends += found.state == IS_SUSPENDED
+        counts.suspends += job.leave and found.state == IS_SUSPENDED
+        if job.leave and found.state == IS_SUSPENDED and one.by:
+            self._proof.left(one)
+        elif found.state == IS_FAILED and one.by:
+            self._again[job.key] = now + AGAIN
         if found.state == IS_RUNNING and not job.leave:
             counts.resumes += 1
             if wanted:
@@ -328,8 +353,9 @@ class Suspender:
                 self.log(f"{self.slices.whose(job.key)}: its programs waited for {(now - wanted) / SECOND:.1f} s")
         if refusal is not None:
             self._refuse(job.key, refusal, now)
-        took = ", ".join(f"{each.bytes >> 20} MiB of {each.uuid}" for each in one.saved)
+        took = ", ".join(f"{each.moved >> 20} MiB of {each.uuid}" for each in one.saved)
         step = "suspend" if job.leave else "resume"
+        took += f" in {(now - job.since) // 1_000_000} ms"
         self.log(f"{self.slices.whose(job.key)}: {step}: it is {found.state}; {took}")
         self.look(now)  # somebody may wait for the room
 
@@ -343,7 +369,7 @@ class Suspender:
     def _keep(self, one: Suspension) -> OSError | None:
         """Note where a slice is, and why that could not be written: it is tried again, then."""
         self.records[one.key] = one
-        self._say(one.key, True)
+        self._say(one.key, not one.by)
         self._unwritten.discard(one.key)
         try:
             suspension.write(one)

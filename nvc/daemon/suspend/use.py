@@ -129,9 +129,13 @@ class Use:
     def _tenants(self, asks: dict[str, Ask], now: int) -> Iterator[Tenant]:
         work, subject = self.count(), self._subject(now)
         moving = self.suspender.on_their_way()
-        had = [(one.key, each.uuid, each.bytes) for one in moving.values() for each in one.saved]
+        had = [(one.key, each.uuid, each.moved) for one in moving.values() for each in one.saved]
+        swaps = {key for key, known in self.slices.by_key.items() if known.swaps}
+        for key in swaps - moving.keys():
+            uuid, accounts = self.slices.by_key[key].devices[0].uuid, self.accountant.ledgers.accounts.get(key, ())
+            had += [(key, uuid, one.movable) for one in accounts if not one.away]
         for user in self.accountant.users:
-            if user.key not in moving:
+            if user.key not in moving and user.key not in swaps:
                 had.append((user.key, user.uuid, user.used if user.used >= 0 else UNKNOWN))
         held = Counter[tuple[str, str]]()
         for key, uuid, count in had:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from nvc.daemon.suspend.calls import NO_CALLS, NOT_READY, OUT_OF_MEMORY, Outcome
 from nvc.daemon.suspend.room import Refusal
+from nvc.daemon.suspend.swap import IN, OUT
 
-_UNSUPPORTED, _SYSTEM = 801, 304
+_UNSUPPORTED, _SYSTEM, _CAPTURES = 801, 304, 900
 _NEWER = "driver 570 (CUDA 12.8) or newer has these calls"
 #: By the number of CUDA: the cause and the remedy.
 _MEANING = {
@@ -22,9 +23,18 @@ _MEANING = {
 }
 
 
+#: The same, where its programs move it.
+_SWAP = {
+    (OUT, OUT_OF_MEMORY): ("the host gave no memory for it", "see the memory limit of its container"),
+    (IN, OUT_OF_MEMORY): ("the GPU had no room: it stays in the host's memory", "suspend others"),
+    (OUT, _CAPTURES): ("a graph is being captured", "try again"),
+}
+
+
 def failure(found: Outcome) -> Refusal:
     """Why the slice is where it is."""
-    cause, hint = _MEANING.get(found.code, (f"CUDA error {found.code}" if found.code else "it did not work", ""))
+    known = _SWAP.get((found.step, found.code)) or _MEANING.get(found.code)
+    cause, hint = known or (f"CUDA error {found.code}" if found.code else "it did not work", "")
     return Refusal(f"process {found.pid}" if found.pid else "", f"{found.step}: {cause}", hint)
 
 
@@ -39,6 +49,7 @@ class Counts:
     wakes: int = 0  # resumes because of use
     waited: int = 0  # nanoseconds
     longest: int = 0
+    last: int = 0  # nanoseconds that the last way out or back took
 
     def woke(self, waited: int) -> None:
         """Its programs have what they waited for."""
@@ -48,5 +59,5 @@ class Counts:
 
     def document(self) -> dict[str, int]:
         """For programs."""
-        names = "suspends", "resumes", "failures", "hookFailures", "wakes", "waitedNs", "longestNs"
+        names = "suspends", "resumes", "failures", "hookFailures", "wakes", "waitedNs", "longestNs", "lastNs"
         return dict(zip(names, vars(self).values()))

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from nvc.daemon.io import helper
 from nvc.daemon.suspend.calls import IS_FAILED, Cuda, Driver, Lives, Outcome, Told, away, back
 from nvc.daemon.suspend.hooks import Processes
+from nvc.daemon.suspend.swap import Files, Swap, swapped_back
 from nvc.daemon.suspend.threads import SEEN, Threads
 from nvc.kernel import Kernel, privileges
 from nvc.kernel.processes import start_of
@@ -59,14 +60,19 @@ class Held:
         return not poll.poll(0)
 
 
-def start(kernel: Kernel, libraries: Libraries, processes: Processes, leave: bool) -> tuple[int, socket.socket]:
+def start(
+    kernel: Kernel, libraries: Libraries, processes: Processes, leave: bool, files: Files | None
+) -> tuple[int, socket.socket]:
     """Take the memory of processes off their devices, or bring it back. The worker's number, and the socket to it.
+
+    With `files` of the slice the processes do that, else the driver.
 
     Raises OSError.
     """
 
     def run(channel: socket.socket, parent: int) -> None:
         threads, held = Threads(), Held(kernel, processes)
+        swap = Swap(files, held.pids, held.lives) if files is not None else None
         if libraries.root != "/":
             os.chroot(libraries.root)
         helper.confined(kernel, RIGHTS, parent)
@@ -75,22 +81,29 @@ def start(kernel: Kernel, libraries: Libraries, processes: Processes, leave: boo
             time.sleep(SEEN)
             return away(driver, pids, told, threads.have_left, lives)
 
-        work: Work = leaves if leave else back
-        _serve(channel, libraries.cuda, held.pids, held.lives, work)
+        def swaps(_: Driver, pids: tuple[int, ...], told: Told, lives: Lives) -> Outcome:
+            assert swap is not None
+            if leave:
+                return away(swap, pids, told, lambda pid: True, lives)
+            return swapped_back(swap, pids, told, lives)
+
+        work: Work = swaps if swap is not None else leaves if leave else back
+        _serve(channel, swap or libraries.cuda, held.pids, held.lives, work)
         os._exit(0)
 
-    return helper.start(socket.SOCK_SEQPACKET, run, NAME)
+    return helper.start(socket.SOCK_SEQPACKET, run, NAME, (files.quota, files.ledger) if files is not None else ())
 
 
-def _serve(channel: socket.socket, library: str, pids: tuple[int, ...], lives: Lives, work: Work) -> None:
+def _serve(channel: socket.socket, library: str | Swap, pids: tuple[int, ...], lives: Lives, work: Work) -> None:
     channel.setblocking(True)
     try:
-        driver = Cuda(library)
+        driver: Driver = library if isinstance(library, Swap) else Cuda(library)
     except OSError as error:
         found = Outcome(IS_FAILED, f"load {error}"[: PACKET // 2].replace(" ", "_"))
     else:
         found = work(driver, pids, lambda step, pid: channel.sendall(f"{step} {pid}".encode()), lives)
-    channel.sendall(f"end {found.state} {found.step or '-'} {found.pid} {found.code}".encode("ascii", "replace"))
+    step = found.step.replace(" ", "_") or "-"
+    channel.sendall(f"end {found.state} {step} {found.pid} {found.code}".encode("ascii", "replace"))
 
 
 def parse(packet: bytes) -> tuple[str, int] | Outcome:
@@ -101,4 +114,4 @@ def parse(packet: bytes) -> tuple[str, int] | Outcome:
     kind, state, step, pid, code = words
     if kind != "end":
         raise ValueError(f"not understood: {packet[:80]!r}")
-    return Outcome(state, "" if step == "-" else step, int(pid), int(code))
+    return Outcome(state, "" if step == "-" else step.replace("_", " "), int(pid), int(code))

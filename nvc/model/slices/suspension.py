@@ -30,6 +30,12 @@ class Saved(Value):
     start: int  # clock ticks since boot
     uuid: str
     bytes: int
+    stays: int = 0  # of these, what is on the device all the time
+
+    @property
+    def moved(self) -> int:
+        """What leaves."""
+        return self.bytes - self.stays
 
 
 class Suspension(Value):
@@ -41,11 +47,12 @@ class Suspension(Value):
     saved: tuple[Saved, ...]
     problem: str = ""  # why it is not on its way any more
     why: str = ""  # IDLE, ROOM, ASKED; "": an older nvcd does not say
+    by: str = ""  # `swap`: its programs move what they can, and the rest stays; "": the driver moves all
 
     @property
     def bytes(self) -> int:
-        """What all processes had of all devices."""
-        return sum(one.bytes for one in self.saved)
+        """What is moved of what all processes had of all devices."""
+        return sum(one.moved for one in self.saved)
 
     @property
     def is_away(self) -> bool:
@@ -55,7 +62,7 @@ class Suspension(Value):
     def moved(self, uuid: str) -> int:
         """What is in the host's memory of what all processes had of a device."""
         here = self.saved if self.is_away else ()
-        return sum(one.bytes for one in here if one.uuid.lower() == uuid.lower())
+        return sum(one.moved for one in here if one.uuid.lower() == uuid.lower())
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -66,9 +73,9 @@ class Suspension(Value):
 def write(one: Suspension) -> None:
     """Keep it. Raises OSError."""
     lines = [f"state {one.state}", f"since {one.since}"]
-    lines += [f"saved {each.pid} {each.start} {each.uuid} {each.bytes}" for each in one.saved]
+    lines += [f"saved {each.pid} {each.start} {each.uuid} {each.bytes} {each.stays}" for each in one.saved]
     lines += [f"problem {one_line(one.problem)}"] if one.problem else []
-    lines += [f"why {one.why}"] if one.why else []
+    lines += [f"{name} {text}" for name, text in (("why", one.why), ("by", one.by)) if text]
     text = "".join(f"{line}\n" for line in lines)
     replace_file(f"{_directory()}/{one.key}", text.encode("utf-8", "replace"), _MODE, sync=False)
 
@@ -103,18 +110,19 @@ def _read(path: str, key: str) -> Suspension:
         text = os.read(fd, _MOST).decode("utf-8")
     finally:
         os.close(fd)
-    values = {"state": "", "since": "", "problem": "", "why": ""}
+    values = {"state": "", "since": "", "problem": "", "why": "", "by": ""}
     saved = []
     for line in lines_of(text):
         name, _, value = line.partition(" ")
         if name == "saved":
-            pid, start, uuid, count = value.split(" ")
-            saved.append(Saved(int(pid), int(start), uuid, int(count)))
+            pid, start, uuid, *counts = value.split(" ")  # an older nvcd wrote one
+            saved.append(Saved(int(pid), int(start), uuid, *map(int, counts)))
         elif name in values:
             values[name] = value
     if values["state"] not in STATES:
         raise ValueError(f"the state is {values['state']!r}")
-    return Suspension(key, values["state"], int(values["since"]), tuple(saved), values["problem"], values["why"])
+    since, rest = int(values.pop("since")), {name: values[name] for name in ("problem", "why", "by")}
+    return Suspension(key, values["state"], since, tuple(saved), **rest)
 
 
 def _directory() -> str:

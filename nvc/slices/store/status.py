@@ -173,9 +173,15 @@ def with_suspension(tenant: SliceStatus, one: Suspension | None) -> SliceStatus:
 
 
 def on_devices(accounts: tuple[Account, ...], one: Suspension | None) -> tuple[Account, ...]:
-    """The accounts with what is on the devices, of a suspended slice those of later processes only."""
+    """The accounts with what is on the devices, of a suspended slice those of later processes, and what stayed."""
     if one is None or not one.is_away:
         return accounts
+    if one.by:  # it has one device
+        moved = {pid: sum(each.moved for each in one.saved if each.pid == pid) for pid in one.pids}
+        return tuple(
+            account.replace(used=tuple(max(0, used - moved.get(account.host_pid, 0)) for used in account.used))
+            for account in accounts
+        )
     return tuple(
         account if account.host_pid and account.host_pid not in one.pids
         else account.replace(used=(0,) * len(account.used))

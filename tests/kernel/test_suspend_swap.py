@@ -1,0 +1,178 @@
+"""Slices whose programs move their memory themselves, `--suspend-by swap`, on a simulated GPU."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from collections.abc import Callable, Iterator
+
+import pytest
+from support import GIB, MIB, until
+from support.nvcd import Place, ask, eventually
+from support.nvcd_programs import METRICS, started
+from support.suspended import TWICE, Holder, cli, delay, shown, workers
+
+pytestmark = pytest.mark.driver(gpus=1)
+Start = Callable[..., Holder]
+SWAP = "--suspend-by=swap"
+
+
+@pytest.fixture
+def holder(place: Place, driver: str, launcher: str) -> Iterator[Start]:
+    """Starts the program in a slice that swaps, with an nvcd."""
+    programs = []
+
+    def start(size: int = 1000, before: str = "", by: str = SWAP, spare: int = 1000) -> Holder:
+        if place.daemon is None:
+            started(place, driver, METRICS)
+        programs.append(Holder(place, launcher, driver, size, spare=spare, options=(by,), before=before))
+        return programs[-1]
+
+    yield start
+    for program in programs:
+        program.stop()
+
+
+def used(place: Place, more: int = 0) -> int:
+    """MiB of the GPU in use, by NVML, once they are at least as many."""
+    return int(eventually(place, lambda found: found["devices"][0]["used"] > more)["devices"][0]["used"]) // MIB
+
+
+def becomes(place: Place, mib: int) -> None:
+    """Wait until NVML shows so many MiB in use."""
+    eventually(place, lambda found: found["devices"][0]["used"] == mib * MIB)
+
+
+def is_now(place: Place, state: str) -> None:
+    """Wait for the state of the first slice."""
+    eventually(place, lambda found: found["slices"] and found["slices"][0]["suspension"] == state)
+
+
+def second(place: Place, one: Holder) -> int:
+    """The other process of a slice, after TWICE."""
+    found = eventually(place, lambda found: found["memory"] and len(found["memory"][0]["pids"]) == 2)
+    (other,) = set(found["memory"][0]["pids"]) - {one.tenant}
+    return int(other)
+
+
+def begin(place: Place, driver: str, key: str, ms: int) -> None:
+    """Let a slice leave whose copy takes so long."""
+    eventually(place, lambda found: found["memory"] and found["memory"][0]["pids"])
+    delay(driver, "copy", ms)
+    assert ask(place, "suspend", key=key)["state"] == "suspending"
+    until(lambda: workers(place))
+
+
+def test_there_and_back(place: Place, launcher: str, holder: Start) -> None:
+    """Data stay at their addresses; NVML shows that they have left, and what stays."""
+    one = holder()
+    name, before = str(one.tenant), used(place, GIB)
+    for _ in range(2):
+        cli(place, launcher, "suspend", name)
+        becomes(place, before - 1000)
+        found = shown(place, launcher, name)
+        assert found["state"] == "suspended" and found["suspendBy"] == "swap"
+        assert found["suspension"]["saved"] == found["devices"][0]["moved"] == 1000 * MIB
+        text = cli(place, launcher, "show", name).stdout
+        assert "suspend-by swap" in text and " and 1000 MiB on the host" in text, text
+        assert one.waits()
+        cli(place, launcher, "resume", name)
+        assert one.receive() == ["0", "4711"] and one.tells()
+    assert shown(place, launcher, name)["state"] == "running" and not os.listdir(f"{place.run}/suspend")
+    cli(place, launcher, "set", name, "--suspend-by=checkpoint")
+    cli(place, launcher, "suspend", name)
+    assert shown(place, launcher, name)["suspension"]["saved"] > 1000 * MIB
+    cli(place, launcher, "resume", name)
+    assert one.tells()
+
+
+def test_it_leaves_when_idle_and_comes_back_when_used(place: Place, launcher: str, holder: Start) -> None:
+    """What waits for it is seen from outside, as with checkpoints."""
+    one = holder()
+    before = used(place, GIB)
+    cli(place, launcher, "suspend", str(one.tenant))
+    cli(place, launcher, "set", str(one.tenant), "--idle-suspend=1h")
+    becomes(place, before - 1000)
+    assert one.tells()
+    is_now(place, "running")
+
+
+@pytest.mark.parametrize("who", ["nvcd", "worker", "tenant"])
+def test_killed_in_the_middle(place: Place, driver: str, launcher: str, holder: Start, who: str) -> None:
+    """The slice runs in the end, or is gone with its process."""
+    one = holder()
+    key = shown(place, launcher, str(one.tenant))["key"]
+    begin(place, driver, key, 1500)
+    assert place.daemon is not None and os.listdir(f"{place.run}/suspend") == [key]
+    if who == "tenant":
+        one.signal(signal.SIGKILL)
+        eventually(place, lambda found: not any(each["running"] for each in found["slices"]))
+        until(lambda: not os.listdir(f"{place.run}/suspend"))
+        return
+    if who == "nvcd":
+        place.daemon.kill()
+        started(place, driver)
+    else:
+        os.kill(workers(place)[0], signal.SIGKILL)
+    is_now(place, "running")
+    assert one.tells()
+    cli(place, launcher, "suspend", key)
+    cli(place, launcher, "resume", key)
+    assert one.tells()
+
+
+def test_a_copy_that_fails(place: Place, driver: str, launcher: str, holder: Start) -> None:
+    one = holder()
+    before = used(place, GIB)
+    delay(driver, "copy", 0)
+    done = cli(place, launcher, "suspend", str(one.tenant), check=False)
+    assert done.returncode == 1 and "swap out: CUDA error 999; it is not suspended" in done.stderr, done.stderr
+    assert one.tells() and used(place) == before
+
+
+def test_without_memory_of_the_host(place: Place, launcher: str, holder: Start) -> None:
+    """Both processes go on, where one of the two gets none."""
+    one = holder(spare=3000, before=TWICE)
+    before = used(place, 2 * GIB)
+    other = second(place, one)
+    resource.prlimit(other, resource.RLIMIT_AS, (GIB, GIB))
+    done = cli(place, launcher, "suspend", str(one.tenant), check=False)
+    assert "the host gave no memory for it; it is not suspended" in done.stderr, done.stderr
+    assert f"process {other}" in done.stderr and one.tells() and used(place) == before
+
+
+@pytest.mark.driver(gpus=1, model="t4", memory=3 * GIB)
+def test_a_full_gpu_takes_nobody_back(place: Place, launcher: str, holder: Start) -> None:
+    one = holder()
+    cli(place, launcher, "suspend", str(one.tenant))
+    other = holder(2000)
+    done = cli(place, launcher, "resume", str(one.tenant), check=False)
+    assert done.returncode == 1 and "have to be free, and" in done.stderr and "it is suspended" in done.stderr
+    assert one.waits() and other.tells()
+    cli(place, launcher, "suspend", str(other.tenant))
+    cli(place, launcher, "resume", str(one.tenant))
+    assert one.receive() == ["0", "4711"]
+
+
+def test_one_that_does_not_answer(place: Place, driver: str, launcher: str, holder: Start) -> None:
+    """The other goes on at once, and it too once it can."""
+    place.constants["nvc.daemon.suspend.swap._PATIENCE"] = 2.0
+    one = holder(spare=3000, before=TWICE)
+    other = second(place, one)
+    key = shown(place, launcher, str(one.tenant))["key"]
+    begin(place, driver, key, 1000)
+    os.kill(other, signal.SIGSTOP)
+    is_now(place, "failed")
+    assert "which is not answered" in cli(place, launcher, "show", key).stdout and one.tells()
+    os.kill(other, signal.SIGCONT)
+    is_now(place, "running")
+    assert one.tells()
+
+
+def test_what_cannot_be_swapped(place: Place, launcher: str, holder: Start) -> None:
+    """Memory from before the setting, and small memory."""
+    for one in (holder(by="--suspend-by=checkpoint"), holder(1)):
+        cli(place, launcher, "set", str(one.tenant), SWAP)
+        done = cli(place, launcher, "suspend", str(one.tenant), check=False)
+        assert "none of its processes has memory that can be swapped" in done.stderr and one.tells()
