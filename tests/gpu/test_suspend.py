@@ -33,13 +33,17 @@ MANY = 1_000_000  # steps
 NAME = "suspended-test"
 LARGE = 16 << 10  # MiB
 LEFT = 16  # MiB of a GPU that the driver may keep for itself
+CONTEXT = 1024  # and what a context and its code take, which do not swap
 
 
 class Program:
     """A program, in a slice called NAME or alone."""
 
-    def __init__(self, words: list[str], sliced: bool, name: str = NAME, allocator: str = "") -> None:
-        before = [NVC, "vgpu", "run", f"--device={gpus.uuid()}", "--memory=32GiB", f"--name={name}", "--"]
+    def __init__(
+        self, words: list[str], sliced: bool, name: str = NAME, allocator: str = "", by: str = "checkpoint"
+    ) -> None:
+        before = [NVC, "vgpu", "run", f"--device={gpus.uuid()}", "--memory=32GiB", f"--name={name}"]
+        before += [f"--suspend-by={by}", "--"]
         keep = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "NVC_STAGE")}
         keep |= {"PYTORCH_CUDA_ALLOC_CONF": allocator} if allocator else {}
         self.process = subprocess.Popen(
@@ -66,8 +70,8 @@ class Program:
         self.process.communicate()
 
 
-def load(kind: str, sliced: bool, steps: int) -> Program:
-    return Program([shutil.which("python3") or "python3", PROGRAM, kind, str(steps)], sliced)
+def load(kind: str, sliced: bool, steps: int, by: str = "checkpoint") -> Program:
+    return Program([shutil.which("python3") or "python3", PROGRAM, kind, str(steps)], sliced, by=by)
 
 
 def used() -> int:
@@ -94,6 +98,12 @@ def state_of(name: str) -> str:
     return str(json.loads(run(NVC, "vgpu", "show", name, "--format=json", env=CLEAN_ENV).stdout)["state"])
 
 
+def lasted() -> float:
+    """Milliseconds that nvcd's processes took for the last one."""
+    found = json.loads(run(NVC, "vgpu", "show", NAME, "--format=json", env=CLEAN_ENV).stdout)
+    return int(found["suspensions"]["lastNs"]) / 1e6
+
+
 def middle(found: list[float]) -> float:
     return sorted(found)[len(found) // 2]
 
@@ -107,11 +117,12 @@ def settled() -> int:
     return used()
 
 
+@pytest.mark.parametrize("by", ["checkpoint", "swap"])
 @pytest.mark.parametrize("kind", ["train", "decode", "llama"])
-def test_the_same_results(nvcd: object, kind: str, measured: Measured) -> None:
+def test_the_same_results(nvcd: object, kind: str, by: str, measured: Measured) -> None:
     before, cycles = settled(), CYCLES // 8 if kind == "llama" else CYCLES
     out, back, held, left = [], [], 0, 0
-    with load(kind, True, MANY) as one:
+    with load(kind, True, MANY, by) as one:
         assert one.line()[0] == "ready"
         seen: dict[str, str] = {}
         for _ in range(cycles):
@@ -119,18 +130,19 @@ def test_the_same_results(nvcd: object, kind: str, measured: Measured) -> None:
             held = max(held, used() - before)
             out.append(vgpu("suspend"))
             left = max(left, used() - before)
-            assert not listed().strip(), listed()
+            assert by == "swap" or not listed().strip(), listed()
             back.append(vgpu("resume"))
         seen.update(one.line() for _ in range(BETWEEN))
     settled()
     with load(kind, False, int([*seen][-1])) as plain:
         assert plain.line()[0] == "ready"
         wanted = dict(plain.line() for _ in seen)
-    measured(f"{kind}: MiB of the GPU in use, and when suspended", f"{held}, {left}")
-    measured(f"{kind}: seconds of suspend and resume, {cycles} times", f"{middle(out):.2f}, {middle(back):.2f}")
+    name = f"{kind}, {by}"
+    measured(f"{name}: MiB of the GPU in use, and when suspended", f"{held}, {left}")
+    measured(f"{name}: seconds of suspend and resume, {cycles} times", f"{middle(out):.2f}, {middle(back):.2f}")
     different = sum(wanted[step] != value for step, value in seen.items())
-    measured(f"{kind}: digests of {len(seen)} that differ from a run without", different)
-    assert not different and left <= LEFT
+    measured(f"{name}: digests of {len(seen)} that differ from a run without", different)
+    assert not different and left <= (CONTEXT if by == "swap" else LEFT)
 
 
 def test_what_it_takes(nvcd: object, measured: Measured) -> None:
@@ -157,6 +169,30 @@ def test_what_it_takes(nvcd: object, measured: Measured) -> None:
     measured("16 GiB: of the driver's", ", ".join(f"{one / own:.2f}" for one, own in zip(found, driver)))
     measured("16 GiB: MiB of the GPU in use when suspended", left)
     assert left <= LEFT and all(one <= 1.1 * own + 0.5 for one, own in zip(found, driver))
+
+
+def test_what_a_swap_takes(nvcd: object, measured: Measured) -> None:
+    """16 GiB by the programs themselves: first without room in the host's memory, then with it."""
+    words = [sys.executable, "-c", HOLDER, "plain", str(LARGE)]
+    before = settled()
+    found: list[list[float]] = []  # ms out and back, of the commands and of what nvcd has done for them
+    with Program(words, True, by="swap") as one:
+        one.line()
+        held = used() - before
+        for _ in range(3):
+            took = [vgpu("suspend") * 1e3, lasted()]
+            left = used() - before
+            took += [vgpu("resume") * 1e3, lasted()]
+            one.send()
+            assert one.line() == ["0", "4711"]
+            found.append(took)
+    for name, (out, moved_out, back, moved_back) in (("first", found[0]), ("warm", found[-1])):
+        speeds = ", ".join(f"{LARGE * 1.048576 / each:.1f}" for each in (moved_out, moved_back))
+        measured(f"16 GiB by swap, {name}: ms of vgpu suspend and resume", f"{out:.0f}, {back:.0f}")
+        measured(f"16 GiB by swap, {name}: ms of nvcd for them", f"{moved_out:.0f}, {moved_back:.0f}")
+        measured(f"16 GiB by swap, {name}: GB/s of that", speeds)
+    measured("16 GiB by swap: MiB of the GPU in use, and when suspended", f"{held}, {left}")
+    assert left <= CONTEXT and max(found[-1]) < 2000
 
 
 class Crowd(NamedTuple):
