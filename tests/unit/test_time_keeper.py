@@ -63,6 +63,23 @@ def test_several_caps_hold_together(caps: tuple[int, ...]) -> None:
         assert all(near(one[str(place)], cap, 2) for one in found), (cap, found)
 
 
+@pytest.mark.parametrize("policy", ["weight", "soft"])
+@pytest.mark.parametrize(
+    ("one", "other", "wanted"),
+    [((30, 1), (60, 3), (30, 60)), ((45, 1), (0, 9), (10, 90)), ((60, 1), (60, 3), (40, 60))],
+)
+def test_caps_and_weights_give_what_top_calls_entitled(
+    policy: str, one: tuple[int, int], other: tuple[int, int], wanted: tuple[int, int]
+) -> None:
+    """A cap takes time from its slice, and none from others."""
+    host = Host(demand("a", policy, *one), demand("b", policy, *other))
+    host.tenant("a", 1, always())
+    host.tenant("b", 2, always())
+    host.run(2 * SECOND)
+    found = host.by_slice(5 * SECOND)
+    assert near(found["a"], wanted[0], 1) and near(found["b"], wanted[1], 3), found
+
+
 @pytest.mark.parametrize("idle_ends", [True, False])
 def test_time_that_a_slice_certainly_idled_is_given_back_up_to_one_period(idle_ends: bool) -> None:
     host = Host(demand("a", "fixed", 10), idle_ends=idle_ends)

@@ -235,6 +235,9 @@ def timeslices(
     """Microseconds of each group of a slice, by the slice's key."""
     absent = frozenset(terms.key for terms in force.terms) - {terms.key for terms in present}
     entitled = entitlements(force, absent)
+    # A cap above what weights give a slice is no reason for more time than that.
+    above = [one.key for one in present if entitled.get(one.key, 0.0) + 1e-9 < caps[one.key] == cap_of(one)]
+    caps = {**caps, **dict.fromkeys(above, 1.0)}
     parts = _parts(present, caps, entitled)
     if front := force.front & {terms.key for terms in present}:
         return _behind(force, present, counts, front)
