@@ -197,6 +197,12 @@ static CUresult free_narrow(CUdeviceptr address)
 
 WRAP(cuMemFree, (unsigned int address), release(address, free_narrow))
 
+static CUresult ask_narrow(unsigned int *out, unsigned int size, unsigned int *pitch, unsigned int width,
+                           unsigned int height, unsigned int element)
+{
+    return pitch ? REAL(cuMemAllocPitch)(out, pitch, width, height, element) : REAL(cuMemAlloc)(out, size);
+}
+
 static CUresult allocate_narrow(unsigned int *out, unsigned int size, unsigned int *pitch,
                                 unsigned int width, unsigned int height, unsigned int element)
 {
@@ -204,14 +210,11 @@ static CUresult allocate_narrow(unsigned int *out, unsigned int size, unsigned i
     uint64_t bytes = pitch ? multiply_capped(round_capped(width, 512), height) : size;
     uint64_t reserved = round_capped(bytes, PAGE);
     unsigned int at = 0;
-    bool known = out && reserved && target_current(&to);
-    if (known && !charge(to.position, reserved))
+    if (!out || !reserved || !target_current(&to))
+        return ask_narrow(out, size, pitch, width, height, element);
+    if (!charge(to.position, reserved))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    unsigned int *place = known ? &at : out;
-    CUresult result =
-        pitch ? REAL(cuMemAllocPitch)(place, pitch, width, height, element) : REAL(cuMemAlloc)(place, size);
-    if (!known)
-        return result;
+    CUresult result = WITH_ROOM(to.position, 0, ask_narrow(&at, size, pitch, width, height, element));
     if (result != CUDA_SUCCESS) {
         account_withdraw(to.position, reserved);
         return result;
