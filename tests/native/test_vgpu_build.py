@@ -101,6 +101,17 @@ def test_variants_are_in_one_class() -> None:
             assert {kind, table[base]} <= {"PASS", "CALL"} or (narrow and kind in ("HOLD", "ACCOUNT")), name
 
 
+#: What is called so touches memory, but for first versions, with addresses of 32 bits.
+TOUCHES = re.compile(r"cuMem(cpy|set)|Mem(cpy|set)Node|BatchMemOp|(Wait|Write)Value|Mem\w+BatchAsync|Decompress")
+
+
+def test_what_touches_memory_waits_while_that_is_away() -> None:
+    table = classified()
+    for name, kind in table.items():
+        if TOUCHES.search(name) and f"{name}_v2" not in table and "GetParams" not in name:
+            assert kind in ("HOLD", "ACCOUNT"), name
+
+
 @pytest.fixture(scope="module", params=["gcc", pytest.param("clang", marks=pytest.mark.nightly)])
 def compiled(request: pytest.FixtureRequest, shims: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The shims, built by each compiler."""
