@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+import pytest
 from support import GIB, MIB, until
 from support.vgpushim import CONTEXT, OUT_OF_MEMORY, Process, Slice
 
 from nvc.model.slices import layout, ledger, quota
 from nvc.model.slices.ledger import Account
 
-INVALID = 1
+INVALID, CAPTURES = 1, 900
 
 
 def move(slice_: Slice, what: int) -> Account:
@@ -62,6 +63,18 @@ def test_the_end_of_a_context(vgpu: Slice) -> None:
     assert move(vgpu, layout.SWAP_OUT).movable == 64 * MIB
     move(vgpu, layout.SWAP_IN)
     one.do("free b")
+
+
+@pytest.mark.parametrize("end", ["captured g", "dropstream", "dropcontext x"])
+def test_a_capture_keeps_it_until_it_ends(vgpu: Slice, end: str) -> None:
+    """However it ends."""
+    one = swapping(vgpu)
+    one.do("alloc a 64m", "context x 0", "stream s", "capture 0")
+    found = move(vgpu, layout.SWAP_OUT)
+    assert not found.away and found.swap_error == CAPTURES
+    one.do(end)
+    assert move(vgpu, layout.SWAP_OUT).away and not move(vgpu, layout.SWAP_IN).away
+    one.do("free a")
 
 
 def test_limits_hold(vgpu: Slice) -> None:

@@ -28,11 +28,12 @@ enum kind {
     ITEM_PRINTF,  /* key: context */
     ITEM_MODULE,  /* key: module, or library */
     ITEM_LIBRARY, /* key: library; `bytes` in each context, at least if `small` is 0; `count` 1 once it was unloaded */
-    ITEM_LOADED, /* key: of library and context; `other` the library */
-    ITEM_KERNEL, /* key: kernel; `other` its library */
-    ITEM_CODE,   /* key: position + 1; what the first module of the process takes */
-    ITEM_IMPORT, /* key: address */
-    ITEM_POOLED, /* key: address; `other` bytes of the pool `mark`, which bears them */
+    ITEM_LOADED,  /* key: of library and context; `other` the library */
+    ITEM_KERNEL,  /* key: kernel; `other` its library */
+    ITEM_CODE,    /* key: position + 1; what the first module of the process takes */
+    ITEM_IMPORT,  /* key: address */
+    ITEM_CAPTURE, /* key: stream that captures, or thread whose own one does */
+    ITEM_POOLED,  /* key: address; `other` bytes of the pool `mark`, which bears them */
 };
 
 #define KEY(handle) ((uint64_t)(uintptr_t)(handle)) /* of the driver's, an address */

@@ -73,7 +73,6 @@ struct process {
     _Atomic uint32_t hold;                        /* see hold.h */
     _Atomic uint32_t inside;                      /* threads in calls that it holds up */
     _Atomic uint64_t hold_until;                  /* CLOCK_MONOTONIC */
-    _Atomic uint32_t captures;                    /* of streams, under way */
     _Atomic uint64_t blocks;                      /* bytes of all; see block.h */
     _Atomic uint32_t mover;                       /* see mover.c */
     _Atomic uint32_t stale; /* waits left after which to look for what was freed in stream order */

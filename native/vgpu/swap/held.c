@@ -1,4 +1,5 @@
 /* What the driver's table has as HOLD: each is called as it is, once it may be. */
+#include "charge/charge.h"
 #include "charge/items.h"
 #include "hold.h"
 
@@ -46,27 +47,36 @@
     }
 #include "abi/cuda.def"
 
-/* Captures count, since a wait for a context ends them. */
-static CUresult captures(CUresult result, bool begins)
+/* Captures are noted, since a wait for a context ends them. They end with the stream, or with its context. */
+static CUresult captures(CUstream stream, CUresult result, bool begins)
 {
-    struct process *in = process();
+    struct target to;
+    struct item item = {.kind = ITEM_CAPTURE};
+    item.key = KEY(stream) > 2 ? KEY(stream) : (uint64_t)syscall(SYS_gettid);
     bool ended = result == CUDA_SUCCESS || result == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED ||
                  result == CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
-    if (in && begins && result == CUDA_SUCCESS)
-        atomic_fetch_add(&in->captures, 1);
-    else if (in && !begins && ended && atomic_load(&in->captures))
-        atomic_fetch_sub(&in->captures, 1);
+    if (begins && result == CUDA_SUCCESS) {
+        item.context = target_stream(stream, &to) ? to.context : 0;
+        item_put(&item);
+    } else if (!begins && ended)
+        item_take(ITEM_CAPTURE, item.key, &item);
     return result;
 }
 
 TWINS(cuStreamBeginCapture, (CUstream stream),
-      HELD(captures(REAL_IN(per_thread, cuStreamBeginCapture)(stream), true)))
-#define BEGIN(name, parameters, arguments) WRAP(name, parameters, HELD(captures(REAL(name) arguments, true)))
+      HELD(captures(stream, REAL_IN(per_thread, cuStreamBeginCapture)(stream), true)))
+#define BEGIN(name, parameters, arguments)                                                                  \
+    WRAP(name, parameters, HELD(captures(stream, REAL(name) arguments, true)))
 BEGIN(cuStreamBeginCapture_v2, (CUstream stream, int mode), (stream, mode))
 BEGIN(cuStreamBeginCapture_v2_ptsz, (CUstream stream, int mode), (stream, mode))
 TWINS(cuStreamBeginCaptureToGraph,
       (CUstream stream, CUgraph graph, const CUgraphNode *nodes, const void *data, size_t count, int mode),
       HELD(captures(
-          REAL_IN(per_thread, cuStreamBeginCaptureToGraph)(stream, graph, nodes, data, count, mode), true)))
+          stream, REAL_IN(per_thread, cuStreamBeginCaptureToGraph)(stream, graph, nodes, data, count, mode),
+          true)))
 TWINS(cuStreamEndCapture, (CUstream stream, CUgraph *graph),
-      captures(REAL_IN(per_thread, cuStreamEndCapture)(stream, graph), false))
+      captures(stream, REAL_IN(per_thread, cuStreamEndCapture)(stream, graph), false))
+WRAP(cuStreamDestroy, (CUstream stream),
+     (captures(stream, CUDA_SUCCESS, false), REAL(cuStreamDestroy)(stream)))
+WRAP(cuStreamDestroy_v2, (CUstream stream),
+     (captures(stream, CUDA_SUCCESS, false), REAL(cuStreamDestroy_v2)(stream)))

@@ -63,6 +63,16 @@ static CUresult wait_for_work(void)
     return result;
 }
 
+static bool captures(void)
+{
+    bool found = false;
+    items_lock();
+    EACH_ITEM (item)
+        found = found || item->kind == ITEM_CAPTURE;
+    items_unlock();
+    return found;
+}
+
 CUresult hold_close(void)
 {
     struct process *in = process();
@@ -72,7 +82,7 @@ CUresult hold_close(void)
     while (atomic_load(&in->inside) && now_ns(CLOCK_MONOTONIC) < until)
         sleep_us(STEP_US);
     CUresult result = CUDA_ERROR_NOT_READY;
-    if (atomic_load(&in->captures)) /* a wait would end it */
+    if (captures()) /* a wait would end it */
         result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     else if (!atomic_load(&in->inside))
         result = wait_for_work();
