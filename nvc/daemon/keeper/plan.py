@@ -14,7 +14,8 @@ from nvc.model.slices.policy import MS
 from nvc.slices.policy.entitlement import FLOOR_US, FRONT_US, InForce, Terms, entitlements, with_guest
 
 NATIVE_US = 2048  # the driver's own timeslice of a group that computes
-TURN = 4 * MS  # of one of several equal tenants: best for decode loops, as measured (docs/sharing.md)
+#: Of one of several equal tenants: best for decode loops (docs/measurements/reports/2026-11-24-time-h100.md).
+TURN = 4 * MS
 LEAST_US = 1000  # of a group, unless the longest would be too long then
 LONGEST_US = 20_000
 CHANGE = 150_000  # nanoseconds from one group's work to another's, in which the device works for nobody
