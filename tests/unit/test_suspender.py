@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from nvc.daemon.suspend import suspender
+from nvc.daemon.suspend import suspender, swap
 from nvc.daemon.suspend.calls import Outcome
-from nvc.daemon.suspend.room import Refusal
+from nvc.daemon.suspend.room import GPU_SPARE, Refusal
 from nvc.daemon.suspend.suspender import Suspender
+from nvc.model.slices import layout, quota
+from nvc.model.slices.ledger import Account
 from nvc.model.slices.suspension import SUSPENDED, SUSPENDING, Saved, Suspension
 
 GIB = 1 << 30
@@ -82,6 +84,55 @@ def test_else_one_waits_until_the_other_has_left(world: World) -> None:
     world.end("a", SUSPENDED)
     world.one.told(0)
     assert list(world.one.jobs) == ["b"]
+
+
+def account(**values: Any) -> Account:
+    return Account(0, 7, "", (0,), 0, (0,), swapped=1, **values)
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_slices_that_run_give_memory_of_the_host_back(
+    world: World, monkeypatch: pytest.MonkeyPatch, comes: bool
+) -> None:
+    """They are asked once; one that leaves waits for that, for a while."""
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(quota, "ask_to_move", lambda *words: asked.append(words))
+    world.accountant.users, world.host = [user("a")], 5 * GIB
+    world.accountant.ledgers.accounts["b"] = (account(staged=GIB),)
+    world.one.slices.by_key["b"].quota = 9
+    world.one.ask("a", True, 0)
+    for now in range(3):
+        world.one.told(now)
+        assert world.one.state_of("a") == (SUSPENDING, None) and asked == [(9, layout.SWAP_FREE)]
+    if comes:
+        world.accountant.ledgers.accounts["b"], world.host = (account(),), 20 * GIB
+    world.one.told(3 if comes else swap.GIVEN_BACK)
+    assert list(world.one.jobs) == ["a"] * comes and world.one.state_of("a")[1] == (None if comes else NONE)
+    assert len(asked) == 1
+
+
+def test_what_is_kept_of_the_host_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is it asked back while data are in it."""
+    monkeypatch.setattr(swap, "_inside", lambda pid: pid)
+    slices: Any = dict.fromkeys("ab", SimpleNamespace(quota=9))
+    shown = [Saved(7, 1, "GPU-a", 10 * GIB), Saved(8, 1, "GPU-a", GIB)]
+    for staged, taken in ((0, 8), (3, 5), (9, 0)):
+        kept = account(movable=8 * GIB, staged=staged * GIB)
+        saved = shown[0].replace(stays=2 * GIB)
+        assert swap.planned(shown, [kept]) == ((saved,), (shown[0].replace(bytes=taken * GIB),))
+        accounts = {"a": [kept, kept.replace(away=True)], "b": [kept.replace(away=True)]}
+        assert swap.keepers(slices, accounts, set()) == dict.fromkeys("a" * bool(staged), 9)
+        assert swap.keepers(slices, accounts, {"a"}) == {}
+
+
+@pytest.mark.parametrize("used", [2 * GIB + GPU_SPARE, 2 * GIB + GPU_SPARE + 1])
+def test_one_whose_memory_has_not_left_by_nvml_is_found(used: int) -> None:
+    """With the second answer, as the first may be of before."""
+    proof, seen = swap.Proof(), [user("a")]
+    proof.left(Suspension("a", SUSPENDED, 0, (Saved(ord("a"), 1, "GPU-a", 10 * GIB, stays=2 * GIB),)))
+    assert proof.lies(seen) == {}
+    seen[0].used = used
+    assert list(proof.lies(seen)) == ["a"] * (used > 2 * GIB + GPU_SPARE) and proof.lies([user("a")]) == {}
 
 
 def test_what_nvml_tells_may_be_of_before_one_was_back(world: World) -> None:

@@ -25,7 +25,7 @@ from nvc.daemon.suspend import worker
 from nvc.daemon.suspend.calls import IS_FAILED, IS_RUNNING, IS_SUSPENDED, Outcome
 from nvc.daemon.suspend.hooks import Hooks, Processes
 from nvc.daemon.suspend.room import Refusal, gpu_refusal, host_refusal, needed, stopped_refusal, unclaimed
-from nvc.daemon.suspend.swap import NOT_SWAPPED, Files, Proof, planned
+from nvc.daemon.suspend.swap import NOT_SWAPPED, Files, Proof, Spares, keepers, planned
 from nvc.daemon.suspend.words import Counts, failure
 from nvc.kernel import Kernel
 from nvc.model.request import SWAP
@@ -87,7 +87,7 @@ class Suspender:
         self._unwritten: set[str] = set()  # slices whose record on disk is not what it should be
         self._unreaped: list[int] = []
         self._noted: dict[str, Suspension] = {}  # who was on its way when NVML was last asked
-        self._proof = Proof()
+        self._proof, self._spares = Proof(), Spares()
 
     def open(self, now: int) -> None:
         """Find what an nvcd before this one left, and bring back what was on its way."""
@@ -142,11 +142,10 @@ class Suspender:
     def state_of(self, key: str) -> tuple[str, Refusal | None]:
         """The state of a slice, and why the last question came to nothing."""
         told, one = self.told_of.get(key), self.records.get(key)
+        state = one.state if one is not None else IS_RUNNING
         if key in self._waiting or key in self.hooks.going:
             leave = self._waiting[key][0] if key in self._waiting else self.hooks.going[key].leave
             state = SUSPENDING if leave else RESUMING
-        else:
-            state = one.state if one is not None else IS_RUNNING
         return state, told.refusal if told is not None else None
 
     def told(self, now: int) -> None:
@@ -224,10 +223,12 @@ class Suspender:
             saved, taken = planned(saved, self.accountant.ledgers.accounts.get(key, ()))
             if not saved:
                 return NOT_SWAPPED
-        if (refusal := stopped_refusal({one.pid for one in saved}) or host_refusal(taken)) is not None:
-            return refusal
+        kept = keepers(self.slices.by_key, self.accountant.ledgers.accounts, {key, *self.records, *self._waiting})
+        stopped, short = stopped_refusal({one.pid for one in saved}), host_refusal(taken)
+        if stopped is not None or (short is not None and not self._spares.come(key, kept, now)):
+            return stopped or short
         leaving = [each for job in self.jobs.values() if job.leave for each in self.records[job.key].saved]
-        if leaving and host_refusal(taken, leaving) is not None:  # until they have left
+        if short is not None or (leaving and host_refusal(taken, leaving) is not None):  # until they have left
             self._why[key], self._waiting[key] = why, (True, now)
             return None
         return self._begin(Suspension(key, SUSPENDING, int(time.time()), saved, why=why, by=by), True, now)
@@ -354,9 +355,8 @@ class Suspender:
         if refusal is not None:
             self._refuse(job.key, refusal, now)
         took = ", ".join(f"{each.moved >> 20} MiB of {each.uuid}" for each in one.saved)
-        step = "suspend" if job.leave else "resume"
-        took += f" in {(now - job.since) // 1_000_000} ms"
-        self.log(f"{self.slices.whose(job.key)}: {step}: it is {found.state}; {took}")
+        step, ms = "suspend" if job.leave else "resume", counts.last // 1_000_000
+        self.log(f"{self.slices.whose(job.key)}: {step}: it is {found.state}; {took} in {ms} ms")
         self.look(now)  # somebody may wait for the room
 
     def _refuse(self, key: str, refusal: Refusal, now: int) -> None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Set
 
 from nvc.base.value import Value
 from nvc.daemon.audit.accountant import User
+from nvc.daemon.io.loop import SECOND
+from nvc.daemon.schedule.slice_index import IndexedSlice
 from nvc.daemon.suspend.calls import (
     CHECKPOINTED,
     IS_FAILED,
@@ -36,6 +38,7 @@ OUT, IN = "swap out", "swap in"
 _STEP = 0.002
 #: Work in flight ends within 10 s, or it is given up; a second for each GIB that the host's memory takes.
 _PATIENCE, _GIB = 20.0, 1 << 30
+GIVEN_BACK, _MINUTE = 5 * SECOND, 60 * SECOND  # in which memory of the host is; see Spares
 CHECKPOINT = "`nvc-cli vgpu set SLICE --suspend-by checkpoint`"
 NOT_SWAPPED = Refusal(
     "", "none of its processes has memory that can be swapped: 2 MiB or more at once by cuMemAlloc, on one GPU",
@@ -89,6 +92,31 @@ class Proof:
                 cause = f"NVML shows {size_text(lies[0].used)} of it still, so its memory has not left"
                 found[key] = Refusal(f"process {lies[0].pid}", cause, CHECKPOINT)
         return found
+
+
+def keepers(
+    slices: Mapping[str, IndexedSlice], accounts: Mapping[str, Iterable[Account]], moving: Set[str]
+) -> dict[str, int]:
+    """The slices that run and keep memory of the host for the next time, and the quota of each."""
+    kept = {key for key, each in accounts.items() if any(one.staged and not one.away for one in each)}
+    return {key: slices[key].quota for key in sorted(kept & slices.keys() - moving)}
+
+
+class Spares:
+    """Asks slices that run for what they keep of the host's memory, where one that leaves finds too little."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, int] = {}  # when that was asked, by who leaves
+
+    def come(self, key: str, kept: Mapping[str, int], now: int) -> bool:
+        """Whether to wait for it, having asked once in a minute; `kept`: the quota of each that keeps some."""
+        self._since = {each: at for each, at in self._since.items() if now - at < _MINUTE}
+        for fd in kept.values() if key not in self._since else ():
+            try:
+                quota.ask_to_move(fd, layout.SWAP_FREE)
+            except OSError:
+                pass  # it keeps it
+        return bool(kept) and now - self._since.setdefault(key, now) < GIVEN_BACK
 
 
 def _inside(pid: int) -> int:
