@@ -119,7 +119,7 @@ def test_what_a_start_costs(bundle: Bundle, measured: Callable[[str, object], No
         ]
         peak = peak_memory(command)
     measured("configure, peak memory, MiB", f"{peak / 1024:.1f}")
-    assert peak < 40 * 1024
+    assert peak < 48 * 1024  # the pages of NVML, which it loads, count too
 
 
 def peak_memory(command: list[str]) -> int:
