@@ -65,28 +65,21 @@ static void turn(uint32_t from, uint32_t to)
     items_unlock();
 }
 
-static CUresult copy_out(char *host, uint64_t room, CUstream stream)
+/* All of one state, out to the host one behind the other, or in from where each is. */
+static CUresult copy(char *host, CUstream stream, uint32_t from, uint32_t to)
 {
     CUresult result = CUDA_SUCCESS;
     struct item item;
-    for (uint64_t slot = 0, used = 0; result == CUDA_SUCCESS && next(&slot, BLOCK_HERE, &item);) {
-        if (item.bytes > room - used)
-            return CUDA_ERROR_OUT_OF_MEMORY;
-        result = REAL(cuMemcpyDtoHAsync_v2)(host + used, item.key, item.bytes, stream);
-        set_state(&item, BLOCK_COPIED, used);
+    for (uint64_t slot = 0, used = 0; result == CUDA_SUCCESS && next(&slot, from, &item);) {
+        uint64_t at = from == BLOCK_HERE ? used : item.mark;
         used += item.bytes;
-    }
-    CUresult end = REAL(cuStreamSynchronize)(stream);
-    return result != CUDA_SUCCESS ? result : end;
-}
-
-static CUresult copy_in(const char *host, CUstream stream)
-{
-    CUresult result = CUDA_SUCCESS;
-    struct item item;
-    for (uint64_t slot = 0; result == CUDA_SUCCESS && next(&slot, BLOCK_EMPTY, &item);) {
-        result = REAL(cuMemcpyHtoDAsync_v2)(item.key, host + item.mark, item.bytes, stream);
-        set_state(&item, BLOCK_BACK, item.mark);
+        if (used > staging_size())
+            result = CUDA_ERROR_OUT_OF_MEMORY;
+        else if (from == BLOCK_HERE)
+            result = REAL(cuMemcpyDtoHAsync_v2)(host + at, item.key, item.bytes, stream);
+        else
+            result = REAL(cuMemcpyHtoDAsync_v2)(item.key, host + at, item.bytes, stream);
+        set_state(&item, to, at);
     }
     CUresult end = REAL(cuStreamSynchronize)(stream);
     return result != CUDA_SUCCESS ? result : end;
@@ -100,7 +93,7 @@ static CUresult leave(CUstream stream)
     if (result != CUDA_SUCCESS)
         return result;
     host = staging_get(add_up().bytes);
-    result = host ? copy_out(host, staging_size(), stream) : CUDA_ERROR_OUT_OF_MEMORY;
+    result = host ? copy(host, stream, BLOCK_HERE, BLOCK_COPIED) : CUDA_ERROR_OUT_OF_MEMORY;
     if (result != CUDA_SUCCESS) {
         turn(BLOCK_COPIED, BLOCK_HERE);
         hold_open();
@@ -132,7 +125,7 @@ static CUresult come_back(CUstream stream)
             set_state(&item, BLOCK_EMPTY, item.mark);
     }
     if (result == CUDA_SUCCESS)
-        result = copy_in(staging_get(0), stream);
+        result = copy(staging_get(0), stream, BLOCK_EMPTY, BLOCK_BACK);
     if (result != CUDA_SUCCESS) {
         undo(BLOCK_EMPTY);
         undo(BLOCK_BACK);
