@@ -81,7 +81,7 @@ def test_a_slice_that_ends_while_it_is_looked_at(scratch: str, monkeypatch: pyte
     index.base = scratch
     for key in ("1-1-2-3", "2-1-2-3"):
         entry = Entry(key, f"{scratch}/{key}", 0, 0, "", "/", 0, ())
-        registry.make(entry.directory, (), text_of(entry))
+        registry.make(entry.directory, (), text_of(entry), False)
     index.refresh(0)
     assert list(index.by_key) == ["1-1-2-3", "2-1-2-3"]
     listed = registry.entry_names(scratch)

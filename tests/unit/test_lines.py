@@ -76,5 +76,6 @@ def test_room_in_a_cgroup_with_an_odd_name(tmp_path: Path, odd: str) -> None:
     }.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_bytes(text.encode())
-    found = host_refusal([Saved(10, 1, "GPU-a", 1 << 20)], f"{tmp_path}/proc", f"{tmp_path}/cgroups")
+    saved = [Saved(10, 1, "GPU-a", 1 << 20)]
+    found = host_refusal(saved, proc=f"{tmp_path}/proc", cgroups=f"{tmp_path}/cgroups")
     assert found is not None and found.path == f"{tmp_path}/cgroups/{group}"
