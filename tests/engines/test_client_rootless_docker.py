@@ -32,7 +32,9 @@ ENV = f"env -i PATH={PATH} HOME={HOME} XDG_RUNTIME_DIR={RUN} DOCKER_HOST=unix://
 AS_USER = f"setpriv --reuid 4000 --regid 4000 --clear-groups {ENV}"
 START = f"""
 {AS_USER} dockerd-rootless.sh < /dev/null > /run/rootless.log 2>&1 & echo $! > /run/rootless.pid
-until {AS_USER} docker version > /dev/null 2>&1; do kill -0 $(cat /run/rootless.pid); done
+until {AS_USER} docker version > /dev/null 2>&1; do
+    kill -0 $(cat /run/rootless.pid) || {{ cat /run/rootless.log >&2; exit 1; }}
+done
 tar -C /run/rootfs -c . | {AS_USER} docker import - {IMAGE}
 """
 
