@@ -1,4 +1,6 @@
-"""Answers requests with PyTorch: `requests_load.py MIB [SECONDS]` has so much memory, and works for each line.
+"""Answers requests with PyTorch: `requests_load.py MIB [SECONDS [PART]]` has so much memory, works for each line.
+
+A request takes SECONDS, of which the GPU works for a PART, in ten pieces each second.
 
 It prints the seconds that took, and a sum that shows whether its memory is the same.
 """
@@ -20,13 +22,19 @@ def main() -> None:
         x.max()
     torch.cuda.synchronize()
     seconds = float(sys.argv[2]) if len(sys.argv) > 2 else 0.0
-    rounds = round(20 * seconds / (time.monotonic() - begin))
+    part = float(sys.argv[3]) if len(sys.argv) > 3 else 1.0
+    pieces = round(10 * seconds)
+    rounds = round(20 * 0.1 * part / (time.monotonic() - begin))
     print("ready", os.getpid(), flush=True)
     for _ in sys.stdin:
         begin = time.monotonic()
         torch.cuda.synchronize()  # the first call after a while, as a server makes it
-        for _ in range(rounds):
-            x.max()
+        for _ in range(pieces):
+            for _ in range(rounds):
+                x.max()
+            if part < 1:
+                torch.cuda.synchronize()
+                time.sleep(0.1 * (1 - part))
         found = int(x[-(1 << 20) :].sum()) >> 20
         print(f"{time.monotonic() - begin:.4f}", found, flush=True)
 
