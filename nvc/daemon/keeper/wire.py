@@ -18,7 +18,6 @@ from nvc.daemon.keeper.plan import DevicePlan, Group, Plan, SlicePlan
 HEAD = struct.Struct("<IHH")  # number of the message, number of the part, parts
 PART = 60_000  # bytes: a packet of this size finds room in any socket
 PARTS_MAX = 400
-WORD, LONG = 1 << 32, 1 << 63
 TEXT_MAX, MANY = 4096, 1 << 20
 
 
@@ -59,7 +58,7 @@ def packets(message: dict[str, Any], number: int) -> Iterator[bytes]:
     if count > PARTS_MAX:
         raise WireError(f"too long, at most {PARTS_MAX * PART} bytes")
     for place in range(count):
-        yield HEAD.pack(number % WORD, place, count) + data[place * PART : (place + 1) * PART]
+        yield HEAD.pack(number % (1 << 32), place, count) + data[place * PART : (place + 1) * PART]
 
 
 class Assembler:
@@ -99,96 +98,64 @@ class Assembler:
         return message
 
 
-def _number(value: object, least: int = 0, below: int = LONG) -> int:
-    if type(value) is not int or not least <= value < below:
-        raise WireError(f"{value!r:.40}: not a number of {least} to {below - 1}")
-    return value
+#: What a value of a message is to be: a number of a range, a text (str), true or false (bool), a list of one thing
+#: ([...]), or a list of just these, of which the first of the tuple makes something.
+NUMBER, POSITIVE, WORD, PID = range(1 << 63), range(1, 1 << 63), range(1 << 32), range(1, 1 << 31)
 
 
-def _text(value: object) -> str:
-    if not isinstance(value, str) or len(value) > TEXT_MAX:
-        raise WireError(f"{value!r:.40}: not a text")
-    return value
+def _row(*values: Any) -> tuple[Any, ...]:
+    return values
 
 
-def _flag(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise WireError(f"{value!r:.40}: not true or false")
-    return value
+_GROUP = (Group, WORD, WORD, PID, range(-1, 1 << 31), [WORD], NUMBER, NUMBER, WORD)
+_SLICE_PLAN = (SlicePlan, str, [_GROUP], WORD, bool, NUMBER, POSITIVE, NUMBER, NUMBER, bool)
+_PLAN = (Plan, [(DevicePlan, str, [_SLICE_PLAN])])
+_SLICE_TIME = (SliceTime, str, NUMBER, NUMBER, NUMBER, NUMBER, [(_row, WORD, NUMBER)], NUMBER, NUMBER)
+_DEVICE_TIME = (
+    DeviceTime, str, range(-1, 1 << 32), bool, [(_row, WORD, NUMBER, NUMBER)], [_SLICE_TIME], NUMBER, NUMBER,
+    NUMBER, [(_row, range(-(1 << 63), 1 << 63), NUMBER)], str,
+)  # fmt: skip
+_ACCOUNT = (Account, NUMBER, NUMBER, NUMBER, [_DEVICE_TIME])
+_RECORD = (_row, str, NUMBER, range(256), WORD)
 
 
-def _list(value: object, length: int = -1) -> list[Any]:
-    if not isinstance(value, list) or length >= 0 and len(value) != length or len(value) > MANY:
-        raise WireError(f"{value!r:.40}: not a list of {length if length >= 0 else 'that size'}")
-    return value
+def _checked(value: object, wanted: Any) -> Any:
+    if isinstance(wanted, range):
+        if type(value) is int and value in wanted:
+            return value
+    elif wanted is bool:
+        if isinstance(value, bool):
+            return value
+    elif wanted is str:
+        if isinstance(value, str) and len(value) <= TEXT_MAX:
+            return value
+    elif isinstance(value, list):
+        if isinstance(wanted, list):
+            if len(value) <= MANY:
+                return tuple(_checked(one, wanted[0]) for one in value)
+        elif len(value) == len(wanted) - 1:
+            return wanted[0](*map(_checked, value, wanted[1:]))
+    raise WireError(f"{value!r:.40}: not {wanted!r:.80}")
 
 
 def read_pid(value: object) -> int:
     """The process in a message. Raises WireError."""
-    return _number(value, 1, WORD // 2)
+    return int(_checked(value, PID))
 
 
 def read_plan(value: object) -> Plan:
     """The plan in a message. Raises WireError."""
-    (devices,) = _list(value, 1)
-    return Plan(tuple(_device_plan(one) for one in _list(devices)))
-
-
-def _device_plan(value: object) -> DevicePlan:
-    uuid, slices = _list(value, 2)
-    return DevicePlan(_text(uuid), tuple(_slice_plan(one) for one in _list(slices)))
-
-
-def _slice_plan(value: object) -> SlicePlan:
-    key, groups, length, stopped, quota, period, burst, slack, in_turn = _list(value, 9)
-    return SlicePlan(
-        _text(key), tuple(_group(one) for one in _list(groups)), _number(length, 0, WORD), _flag(stopped),
-        _number(quota), _number(period, 1), _number(burst), _number(slack), _flag(in_turn),
-    )  # fmt: skip
-
-
-def _group(value: object) -> Group:
-    client, handle, pid, fd, channels, serial, touched, opener = _list(value, 8)
-    return Group(
-        _number(client, 0, WORD), _number(handle, 0, WORD), _number(pid, 1, WORD // 2), _number(fd, -1, WORD // 2),
-        tuple(_number(one, 0, WORD) for one in _list(channels)), _number(serial), _number(touched),
-        _number(opener, 0, WORD),
-    )  # fmt: skip
+    found: Plan = _checked(value, _PLAN)
+    return found
 
 
 def read_account(value: object) -> Account:
     """The account in a message. Raises WireError."""
-    began, now, processor, devices = _list(value, 4)
-    return Account(
-        _number(began), _number(now), _number(processor), tuple(_device_time(one) for one in _list(devices))
-    )
-
-
-def _device_time(value: object) -> DeviceTime:
-    uuid, instance, logged, pids, slices, lost, jumps, calls, failed, problem = _list(value, 10)
-    return DeviceTime(
-        _text(uuid), _number(instance, -1, WORD), _flag(logged),
-        tuple((_number(a, 0, WORD), _number(b), _number(c)) for a, b, c in (_list(one, 3) for one in _list(pids))),
-        tuple(_slice_time(one) for one in _list(slices)),
-        _number(lost), _number(jumps), _number(calls),
-        tuple((_number(a, -LONG), _number(b)) for a, b in (_list(one, 2) for one in _list(failed))),
-        _text(problem),
-    )  # fmt: skip
-
-
-def _slice_time(value: object) -> SliceTime:
-    key, had, doubtful, stopped, stops, broke, refused, retimed = _list(value, 8)
-    return SliceTime(
-        _text(key), _number(had), _number(doubtful), _number(stopped), _number(stops),
-        tuple((_number(a, 0, WORD), _number(b)) for a, b in (_list(one, 2) for one in _list(broke))),
-        _number(refused), _number(retimed),
-    )  # fmt: skip
+    found: Account = _checked(value, _ACCOUNT)
+    return found
 
 
 def read_records(value: object) -> tuple[tuple[str, int, int, int], ...]:
     """Records of the log in a message: the device's UUID, nanoseconds, kind, process. Raises WireError."""
-    found = []
-    for one in _list(value):
-        uuid, time, kind, pid = _list(one, 4)
-        found.append((_text(uuid), _number(time), _number(kind, 0, 256), _number(pid, 0, WORD)))
-    return tuple(found)
+    found: tuple[tuple[str, int, int, int], ...] = _checked(value, [_RECORD])
+    return found
