@@ -68,7 +68,6 @@ class World:
             balances=(),
             use=(),
             sampled={UUID.lower(): 0},
-            use_is_new=False,
             slices=SimpleNamespace(by_key={KEY: self.known}, whose=lambda key: f"slice {key} ({NAME})"),
             outlived=lambda pid, start: False,
             change=self._change,

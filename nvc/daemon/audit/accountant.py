@@ -86,7 +86,6 @@ class Accountant:
         self.sampled: dict[str, int] = {}  # by UUID in lower case: 0, that was told, or NVML's error
         self._ending: dict[tuple[int, int], int] = {}  # since when, of processes: number and start
         self._now = 0
-        self.use_is_new = False  # it was told with the last answer
         self.changed = False  # a quota, since the slices were told
         self.ledgers = Ledgers(slices, lambda key: (user.pid for user in self.users if user.key == key))
         self._before: dict[str, tuple[int, ...]] = {}
@@ -153,7 +152,6 @@ class Accountant:
     def _take_use(self, devices: tuple[DeviceSeen, ...]) -> None:
         """Keep the time that processes had, if NVML was asked for it."""
         sampled = {one.uuid.lower(): one.sampled for one in devices if one.sampled != NOT_ASKED}
-        self.use_is_new = bool(sampled)
         if sampled:
             self.sampled = sampled
             self.use = tuple(

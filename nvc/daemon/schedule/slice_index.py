@@ -111,10 +111,6 @@ class SliceIndex:
         label = self.containers.label(key, time.monotonic_ns())
         return f"slice {key} ({label})" if label else f"slice {key}"
 
-    def entries(self) -> list[Entry]:
-        """The registry's entries of all slices."""
-        return [known.entry for known in self.by_key.values()]
-
     def living(self) -> list[Entry]:
         """The registry's entries of slices that have processes."""
         return [known.entry for known in self.by_key.values() if known.alive]
