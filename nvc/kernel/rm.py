@@ -44,16 +44,12 @@ class Record(NamedTuple):
     time_ns: int
     kind: int  # START, END, RESET
     pid: int  # of the host
-    context: int
-    gpu_instance: int
-    compute_instance: int
 
 
 class RmDevice(Value):
     """A GPU. `instance` is the device instance of RM; `minor` of /dev/nvidiaN, -1 where the driver does not say."""
 
     instance: int
-    gpu_id: int
     uuid: str
     minor: int
 
@@ -125,7 +121,7 @@ class SwitchLog:
         data = records[start:end] if start <= end else records[start:whole] + records[:end]
         found, missing = [], 0
         self._told += dropped  # what there was no room for shows in the sequence too, once a record follows
-        for layout, tag, sequence, context, pid, gpu, compute, time_ns in rm_abi.RECORD.iter_unpack(data):
+        for layout, tag, sequence, _, pid, _, _, time_ns in rm_abi.RECORD.iter_unpack(data):
             if layout != rm_abi.FECS_V2:
                 missing += 1
                 continue
@@ -135,7 +131,7 @@ class SwitchLog:
             missing += gap - known
             self._sequence = sequence
             if kind := _KINDS.get(tag):
-                found.append(Record(time_ns, kind, pid, context, gpu, compute))
+                found.append(Record(time_ns, kind, pid))
         if data or dropped:
             self._get = put
             client.ask(step, self._buffer, rm_abi.UPDATE_GET, rm_abi.PAIR.pack(put, 0))
@@ -235,7 +231,7 @@ class Rm:
             uuid = text.decode("ascii", "replace").lower().replace("gpu-", "GPU-", 1)
             if not _UUID.fullmatch(uuid):
                 raise RmError(step, client.path, f"the driver gives no UUID: {uuid!r}")
-            found.append(RmDevice(rm_abi.ID_IS.unpack(info)[1], gpu_id, uuid, minors.get(uuid, -1)))
+            found.append(RmDevice(rm_abi.ID_IS.unpack(info)[1], uuid, minors.get(uuid, -1)))
         return tuple(found)
 
     def subdevice(self, instance: int) -> Subdevice:

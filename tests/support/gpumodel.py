@@ -11,10 +11,9 @@ import os
 import random
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
-from nvc.daemon.keeper.accounts import END, START
 from nvc.daemon.keeper.plan import Group
+from nvc.kernel.rm import END, START, Record
 
 MS = 1_000_000
 SECOND = 1000 * MS
@@ -23,14 +22,6 @@ LATE = 38 * MS  # of a record that nobody has asked for
 FOREVER = 1 << 62
 GONE = 0x21
 Burst = tuple[int, int]  # nanoseconds of work, and then of none
-
-
-class Record(NamedTuple):
-    """A record of the log."""
-
-    time_ns: int
-    kind: int
-    pid: int
 
 
 def always() -> Iterator[Burst]:

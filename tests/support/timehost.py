@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from nvc.daemon.keeper.keeper import Keeper
 from nvc.daemon.keeper.plan import STRANGERS, Group, Plan, plan_with_strangers
@@ -33,7 +34,8 @@ class Host:
         self.demands = demands
         self.on_stranger = on_stranger
         self.policy = policy or DevicePolicy()
-        self.keeper = Keeper(lambda: self.gpu, self.gpu.clock, self.gpu.alive)
+        driver: Any = self.gpu
+        self.keeper = Keeper(lambda: driver, self.gpu.clock, self.gpu.alive)
         self.keys: dict[int, str] = {}  # of processes
         self.account: Account | None = None
         self.told: Callable[[Plan], Plan] = lambda found: found  # a test may change what is sent

@@ -8,25 +8,9 @@ that time is counted apart, and begins a new epoch.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
 
+from nvc.kernel.rm import START, Record
 
-class Record(Protocol):
-    """One record of the log."""
-
-    @property
-    def time_ns(self) -> int:
-        """By the GPU's timer; 0: unknown, as that of the record before."""
-
-    @property
-    def kind(self) -> int:
-        """START, END or RESET."""
-
-    @property
-    def pid(self) -> int:
-        """On the host."""
-
-START, END, RESET = 1, 2, 3  # as nvc/kernel/rm.py has them; after a reset nobody is on the engine
 NOBODY = -1
 PIDS_MAX = 4096
 KEPT = 60_000_000_000  # nanoseconds for which a process that had nothing more is remembered
@@ -35,7 +19,7 @@ KEPT = 60_000_000_000  # nanoseconds for which a process that had nothing more i
 class Accounts:
     """What each process had since the log was opened. Times are nanoseconds of the GPU's timer."""
 
-    __slots__ = ("had", "switches", "last", "on", "epoch", "unknown", "lost", "jumps", "strange", "now")
+    __slots__ = ("had", "switches", "last", "on", "epoch", "unknown", "lost", "jumps", "now")
 
     def __init__(self, now: int) -> None:
         self.had: dict[int, int] = {}  # by process: nanoseconds
@@ -44,7 +28,7 @@ class Accounts:
         self.on = NOBODY  # the process on the engine, as far as it is known
         self.epoch = 0  # raised whenever knowledge is lost
         self.unknown = True  # nobody knows who is on the engine
-        self.lost = self.jumps = self.strange = 0
+        self.lost = self.jumps = 0
         self.now = now
 
     def take(self, records: Iterable[Record], lost: int, now: int) -> int:
@@ -61,7 +45,6 @@ class Accounts:
         for record in records:
             time, pid = record.time_ns, record.pid
             if time < begun or time > now:
-                self.strange += time > now or 0 < time < since
                 time = begun if time < begun else now
             if not known:
                 dark += time - begun
@@ -75,7 +58,6 @@ class Accounts:
                 on = pid
                 switches[pid] = switches.get(pid, 0) + 1
             else:
-                self.strange += record.kind == END and on != NOBODY and on != pid
                 on = NOBODY
         if lost:
             self.lost += lost

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from nvc.base.errors import NvcError, one_line
 from nvc.base.value import Value
-from nvc.daemon.keeper.accounts import Accounts, Record
+from nvc.daemon.keeper.accounts import Accounts
 from nvc.daemon.keeper.caps import NEVER, Cap
-from nvc.daemon.keeper.executor import Driver, Executor, SwitchLog
+from nvc.daemon.keeper.executor import Executor
 from nvc.daemon.keeper.plan import STRANGERS, DevicePlan, Group, SlicePlan
 from nvc.daemon.keeper.slice_state import SliceState, made_of
+from nvc.kernel.rm import Record, SwitchLog
+
+if TYPE_CHECKING:
+    from nvc.daemon.keeper.driver import RmDriver
 
 MS = 1_000_000
 SECOND = 1000 * MS
@@ -64,7 +69,7 @@ class DeviceKeeper:
     """One device. `apply` takes a plan, `step` does what is due and says when it is to be called again."""
 
     def __init__(
-        self, plan: DevicePlan, driver: Driver, clock: Callable[[], int], alive: Callable[[int], bool],
+        self, plan: DevicePlan, driver: RmDriver, clock: Callable[[], int], alive: Callable[[int], bool],
         trace: deque[tuple[str, int, int, int]],
     ) -> None:  # fmt: skip
         """Raises RmError if the device cannot be opened."""

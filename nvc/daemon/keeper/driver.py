@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from nvc.base.errors import RmError
 from nvc.daemon.keeper import selftest
-from nvc.daemon.keeper.executor import Driver, Executor
+from nvc.daemon.keeper.executor import Executor
 from nvc.daemon.keeper.table import UNKNOWN, Table
 
 # All of them now: where nvc is installed, modules come from an archive that a forked process no longer has open.
@@ -103,13 +103,13 @@ class RmDriver:
         return rm.borrow(pid, number, self.control)
 
 
-def opener(kernel: Kernel, config: Config, pins: str) -> Callable[[], Driver]:
+def opener(kernel: Kernel, config: Config, pins: str) -> Callable[[], RmDriver]:
     """What finds and opens the configured driver, in the timekeeper. Raises NvcError."""
 
     lock = os.path.join(os.path.dirname(pins), LOCK)
     held: list[int] = []
 
-    def work() -> Driver:
+    def work() -> RmDriver:
         if not held:
             held.append(_hold(lock))
         used = config.replace(load_kmods=False, disable_imex_channel_creation=True)

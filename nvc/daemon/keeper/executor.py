@@ -9,57 +9,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from nvc.base.errors import NvcError
-from nvc.daemon.keeper.accounts import Record
 from nvc.daemon.keeper.plan import NATIVE_US, Group
 from nvc.kernel.rm_abi import words
 
-
-class SwitchLog(Protocol):
-    """The log of one GPU, as nvc/kernel/rm.py has it."""
-
-    def read(self) -> tuple[Sequence[Record], int]:
-        """The records since the last time, and how many were lost. Raises OSError, RmError."""
-
-    def close(self) -> None:
-        """The driver writes no more."""
-class Subdevice(Protocol):
-    """One GPU of the driver, as nvc/kernel/rm.py has it."""
-
-    @property
-    def instance(self) -> int:
-        """The driver's number of it."""
-
-    def stop(self, channels: Sequence[tuple[int, int]]) -> int:
-        """Take channels (client, handle) off the GPU. Returns the driver's status."""
-
-    def start(self, channels: Sequence[tuple[int, int]]) -> int:
-        """Let them run again. Returns the driver's status."""
-
-    def now(self) -> int:
-        """Nanoseconds of the GPU's timer. Raises OSError, RmError."""
-
-    def log(self) -> SwitchLog:
-        """Open the log. Raises RmError."""
-class Driver(Protocol):
-    """The driver's resource manager, as nvc/kernel/rm.py has it."""
-
-    def subdevice(self, uuid: str) -> Subdevice:
-        """The subdevice of a device, the same object each time. Raises RmError."""
-
-    def set_timeslice(self, fd: int, client: int, group: int, us: int) -> int:
-        """By a descriptor of the process that made the group. Returns the driver's status."""
-
-    def get_timeslice(self, fd: int, client: int, group: int) -> tuple[int, int]:
-        """By the same descriptor: the driver's status, and microseconds."""
-
-    def borrow(self, pid: int, number: int) -> int:
-        """That descriptor. Raises OSError, RmError."""
-
-    def let_go(self) -> None:
-        """Start all channels that compute, on all GPUs. Raises OSError, NvcError."""
+if TYPE_CHECKING:
+    from nvc.daemon.keeper.driver import RmDriver
+    from nvc.kernel.rm import Subdevice
 
 OK, GONE = 0, 0x21  # NV_OK, NV_ERR_INVALID_CHANNEL
 #: In place of a status: the call itself failed; the process or its descriptor is not there.
@@ -76,7 +34,7 @@ class Executor:
     """Keeps what was asked of the driver for one device, and what came of it."""
 
     def __init__(
-        self, subdevice: Subdevice, driver: Driver, clock: Callable[[], int], alive: Callable[[int], bool]
+        self, subdevice: Subdevice, driver: RmDriver, clock: Callable[[], int], alive: Callable[[int], bool]
     ) -> None:
         self.subdevice = subdevice
         self.driver = driver

@@ -20,7 +20,7 @@ from nvc.base.errors import NvcError, one_line
 from nvc.base.value import Value
 from nvc.daemon.keeper import wire
 from nvc.daemon.keeper.device import ACCOUNT, CALM, SECOND, DeviceKeeper, DeviceTime
-from nvc.daemon.keeper.executor import Driver
+from nvc.daemon.keeper.driver import RmDriver
 from nvc.daemon.keeper.plan import DevicePlan, Plan, phases
 from nvc.model.slices.layout import KEPT_FOR
 
@@ -45,11 +45,11 @@ class Keeper:
     """All devices. Time is passed in; `clock` tells it again after calls that take long."""
 
     def __init__(
-        self, make: Callable[[], Driver], clock: Callable[[], int], alive: Callable[[int], bool]
+        self, make: Callable[[], RmDriver], clock: Callable[[], int], alive: Callable[[int], bool]
     ) -> None:
         """`make` opens the driver, once there is a device to keep; it raises RmError, and is called again."""
         self.make = make
-        self.driver: Driver | None = None
+        self.driver: RmDriver | None = None
         self.clock = clock
         self.alive = alive
         self.began = clock()

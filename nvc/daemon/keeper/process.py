@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable
 
 from nvc.daemon.io import helper
-from nvc.daemon.keeper.executor import Driver
+from nvc.daemon.keeper.driver import RmDriver
 from nvc.daemon.keeper.keeper import Keeper, Service, alive
 from nvc.kernel import Kernel, privileges, process_control
 
@@ -34,7 +34,7 @@ HUNG = 60_000_000_000  # nanoseconds in which it did nothing: a GPU that is trie
 PRIORITY = -15  # a quota that ends is late by as long as this process waits for a processor
 
 
-def start(kernel: Kernel, make: Callable[[], Driver]) -> tuple[int, socket.socket]:
+def start(kernel: Kernel, make: Callable[[], RmDriver]) -> tuple[int, socket.socket]:
     """The first process's number, and the socket to the second. `make` opens the driver there. Raises OSError."""
 
     def work(channel: socket.socket, parent: int) -> None:
@@ -45,7 +45,7 @@ def start(kernel: Kernel, make: Callable[[], Driver]) -> tuple[int, socket.socke
     return helper.start(socket.SOCK_SEQPACKET, work, NAME)
 
 
-def _keep(channel: socket.socket, make: Callable[[], Driver], beat: Callable[[], None]) -> None:
+def _keep(channel: socket.socket, make: Callable[[], RmDriver], beat: Callable[[], None]) -> None:
     keeper = Keeper(make, time.monotonic_ns, alive)
     Service(channel, keeper, time.monotonic_ns, beat).run()
 
