@@ -9,8 +9,7 @@ import signal
 from collections.abc import Callable
 
 from nvc.base.errors import RmError
-from nvc.slices.make.calibrate import Libraries
-from nvc.slices.make.confine import fork_nobody
+from nvc.slices.make.calibrate import Cuda, Libraries, begun
 
 #: A loop that no compiler can shorten, as in nvc-spin. A simulated GPU takes a round for a nanosecond.
 SPIN = (
@@ -28,14 +27,12 @@ def failed(cause: str) -> RmError:
 
 
 class Runner:
-    """The process. `work` is handed the driver, and calls its second argument once it runs."""
+    """The process. `work` is handed the kernel, and calls its second argument once it runs."""
 
     def __init__(
-        self, libraries: Libraries, uuid: str, work: Callable[[Cuda, Callable[[], None]], None]
+        self, libraries: Libraries, uuid: str, work: Callable[[Spinner, Callable[[], None]], None]
     ) -> None:
-        self._reply, reply = os.pipe2(os.O_CLOEXEC)
-        self.pid = fork_nobody(lambda: _serve(libraries, uuid, work, reply), libraries.root, self._reply)
-        os.close(reply)
+        self.pid, self._reply = begun(libraries, uuid, lambda say: work(Spinner(libraries), lambda: say("ok")))
 
     def __enter__(self) -> Runner:
         """Wait until it runs. Raises RmError."""
@@ -56,28 +53,14 @@ class Runner:
         os.close(self._reply)
 
 
-# In that process, where nothing is imported.
+class Spinner(Cuda):
+    """The kernel, in that process, where nothing is imported. Raises OSError."""
 
-
-class Cuda:
-    """The driver, a context that is current, and the kernel in it."""
-
-    def __init__(self, path: str) -> None:
-        self.library = ctypes.CDLL(path)
-        self.handle, self.context = ctypes.c_int(), ctypes.c_void_p()
-        self.module, self.kernel = ctypes.c_void_p(), ctypes.c_void_p()
-        self.call("cuInit", 0)
-        self.call("cuDeviceGet", ctypes.byref(self.handle), 0)
-        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(self.context), self.handle)
-        self.call("cuCtxSetCurrent", self.context)
+    def __init__(self, libraries: Libraries) -> None:
+        super().__init__(libraries)
+        self.kernel = ctypes.c_void_p()
         self.call("cuModuleLoadData", ctypes.byref(self.module), SPIN)
         self.call("cuModuleGetFunction", ctypes.byref(self.kernel), self.module, b"sim_spin_for")
-
-    def call(self, name: str, *arguments: object) -> None:
-        """Call a function of the driver. Raises RmError."""
-        code = getattr(self.library, name)(*arguments)
-        if code:
-            raise failed(f"{name}: CUDA error {code}")
 
     def run(self, rounds: int) -> None:
         """Run a kernel of so many rounds of its loop to its end."""
@@ -85,20 +68,3 @@ class Cuda:
         values = (ctypes.c_void_p * 1)(ctypes.addressof(value))
         self.call("cuLaunchKernel", self.kernel, 1, 1, 1, 32, 1, 1, 0, None, values, None)
         self.call("cuCtxSynchronize")
-
-
-def _serve(
-    libraries: Libraries, uuid: str, work: Callable[[Cuda, Callable[[], None]], None], reply: int
-) -> None:
-    os.environ["CUDA_VISIBLE_DEVICES"] = uuid
-    os.putenv("CUDA_VISIBLE_DEVICES", uuid)
-    try:
-        work(Cuda(libraries.cuda), lambda: _say(reply, "ok"))
-    except RmError as error:
-        _say(reply, str(error.cause))
-    except OSError as error:
-        _say(reply, str(error))
-
-
-def _say(reply: int, text: str) -> None:
-    os.write(reply, text.encode()[:256])

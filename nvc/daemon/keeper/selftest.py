@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from nvc.base.errors import NvcError
 from nvc.base.value import Value
-from nvc.daemon.keeper.cuda import Cuda, Runner
+from nvc.daemon.keeper.cuda import Runner, Spinner
 from nvc.daemon.keeper.plan import Group
 from nvc.daemon.keeper.table import Table
 from nvc.kernel import rm as driver
@@ -64,7 +64,7 @@ def run(tracer: Tracer, rm: Rm, device: RmDevice, libraries: Libraries, control:
             log.close()
 
 
-def _work(cuda: Cuda, runs: Callable[[], None], shared: mmap.mmap) -> None:
+def _work(cuda: Spinner, runs: Callable[[], None], shared: mmap.mmap) -> None:
     """In the process without rights: kernels one after another, counted when they have ended."""
     runs()
     rounds = FIRST_ROUNDS

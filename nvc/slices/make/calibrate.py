@@ -65,11 +65,50 @@ def libraries_of(facts: HostFacts) -> Libraries:
     return Libraries(facts.driver_root, cuda, nvml)
 
 
+class Cuda:
+    """The driver's libcuda in a process that `begun` has begun, and a context that is current. Raises OSError."""
+
+    def __init__(self, libraries: Libraries) -> None:
+        self.library = ctypes.CDLL(libraries.cuda)
+        handle, context, self.module = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p()
+        self.call("cuInit", 0)
+        self.call("cuDeviceGet", ctypes.byref(handle), 0)
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), handle)
+        self.call("cuCtxSetCurrent", context)
+
+    def call(self, name: str, *arguments: object) -> None:
+        """Call a function of the driver. Raises OSError."""
+        code = getattr(self.library, name)(*arguments)
+        if code:
+            raise OSError(f"{name}: CUDA error {code}")
+
+
+def begun(libraries: Libraries, uuid: str, work: Callable[[Callable[[str], None]], None]) -> tuple[int, int]:
+    """Begin a process that sees one device: its number, and a descriptor with what `work` says, or why not.
+
+    Raises OSError.
+    """
+    read, write = os.pipe2(os.O_CLOEXEC)
+
+    def say(text: str) -> None:
+        os.write(write, text.encode()[:256])
+
+    def serve() -> None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = uuid
+        os.putenv("CUDA_VISIBLE_DEVICES", uuid)
+        try:
+            work(say)
+        except OSError as error:
+            say(str(error))
+
+    pid = fork_nobody(serve, libraries.root, read)
+    os.close(write)
+    return pid, read
+
+
 def _measure(libraries: Libraries, device: SliceDevice) -> tuple[int, int]:
     """The bytes of a context, and the bytes that the first module adds. Raises CalibrationError."""
-    read, write = os.pipe2(os.O_CLOEXEC)
-    pid = fork_nobody(lambda: _tell(libraries, device, write), libraries.root, read)
-    os.close(write)
+    pid, read = begun(libraries, device.uuid, lambda say: say(_figures(libraries, device.uuid)))
     with os.fdopen(read, "rb") as reply:
         answer = reply.read(256).decode("utf-8", "replace")
     os.waitpid(pid, 0)
@@ -82,33 +121,12 @@ def _measure(libraries: Libraries, device: SliceDevice) -> tuple[int, int]:
     return int(numbers[0]), max(0, int(numbers[1]) - int(numbers[0]))
 
 
-def _tell(libraries: Libraries, device: SliceDevice, reply: int) -> None:
-    """Write the bytes with a context, and those with a module too, or why there are none."""
-    os.environ["CUDA_VISIBLE_DEVICES"] = device.uuid
-    os.putenv("CUDA_VISIBLE_DEVICES", device.uuid)
-    try:
-        text = _figures(libraries, device.uuid)
-    except OSError as error:
-        text = str(error)
-    os.write(reply, text.encode()[:256])
-
-
 def _figures(libraries: Libraries, uuid: str) -> str:
-    """Raises OSError."""
-    cuda, nvml = ctypes.CDLL(libraries.cuda), load(libraries.nvml)
-    handle, context, module = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p()
-    steps: tuple[tuple[str, Callable[[], int]], ...] = (
-        ("cuInit", lambda: cuda.cuInit(0)),
-        ("cuDeviceGet", lambda: cuda.cuDeviceGet(ctypes.byref(handle), 0)),
-        ("cuDevicePrimaryCtxRetain", lambda: cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), handle)),
-        ("cuCtxSetCurrent", lambda: cuda.cuCtxSetCurrent(context)),
-    )
-    for name, step in steps:
-        if code := step():
-            raise OSError(f"{name}: CUDA error {code}")
+    """The bytes with a context, and those with a module too. Raises OSError."""
+    cuda, nvml = Cuda(libraries), load(libraries.nvml)
     before = _used(nvml, uuid)
     # One that cannot be loaded (no compiler for it, or a simulated driver that knows no PTX) adds nothing.
-    cuda.cuModuleLoadData(ctypes.byref(module), PTX)
+    cuda.library.cuModuleLoadData(ctypes.byref(cuda.module), PTX)
     return f"{before} {_used(nvml, uuid)}"
 
 
