@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,45 +14,47 @@ from nvc.daemon.audit.nvml_process import SAMPLES_SINCE, samples_since
 UUID = "GPU-00000000-1111-2222-3333-444444444440"
 
 
+def device(*more: object, name: object = UUID, figures: tuple[object, ...] = (1, 2, 3, 4, 0)) -> bytes:
+    """An answer of one device."""
+    return json.dumps([[name, *figures, *(more or ([], -1, []))]]).encode()
+
+
 def test_an_answer() -> None:
-    (found,) = parse(
-        f"device {UUID} 100 50 7 -1 0\nprocess {UUID} 12 30\nprocess {UUID} 12 20\nprocess {UUID} 13 -1"
-    )
+    (found,) = parse(device([[12, 30], [12, 20], [13, -1]], -1, [], figures=(100, 50, 7, -1, 0)))
     assert (found.uuid, found.memory, found.used, found.busy, found.memory_busy) == (UUID, 100, 50, 7, -1)
     assert found.processes == ((12, 30), (13, -1))
-    assert parse("") == ()
+    assert parse(b"[]") == ()
 
 
 @pytest.mark.parametrize(
-    "text",
+    "data",
     [
-        "problem nvmlInit: error 9",
-        f"device {UUID} 1 2 3 4",
-        f"device {UUID} 1 2 3 4 x",
-        f"device {UUID} 1 2 3 4 {1 << 64}",
-        f"device {UUID} -2 2 3 4 0",
-        f"process {UUID} 1 1",
-        f"device {UUID} 1 2 3 4 0\nprocess {UUID} 0 1",
-        "device " + "x" * 200 + " 1 2 3 4 0",
-        f"device {UUID} 1 2 3 4 0\nbusy {UUID} 1 1",
-        f"device {UUID} 1 2 3 4 0\nsampled {UUID} -1",
-        f"device {UUID} 1 2 3 4 0\nsampled {UUID} 0\nbusy {UUID} 1 101",
-        f"device {UUID} 1 2 3 4 0\nsampled {UUID} 0\nbusy {UUID} 0 1",
-        f"sampled {UUID} 0",
-        "nonsense",
-        "\n" * 70000,
+        b'"nvmlInit: error 9"',
+        device(figures=(1, 2, 3, 4)),
+        device(figures=(1, 2, 3, 4, "x")),
+        device(figures=(1, 2, 3, 4, 1 << 64)),
+        device(figures=(-2, 2, 3, 4, 0)),
+        device([[0, 1]], -1, []),
+        device(name="x" * 200),
+        device(name=""),
+        device([], -2, []),
+        device([], 0, [[1, 101]]),
+        device([], 0, [[0, 1]]),
+        b"{}",
+        b"nonsense",
+        b"",
+        b"[" * 70000,
     ],
 )
-def test_answers_that_make_no_sense(text: str) -> None:
+def test_answers_that_make_no_sense(data: bytes) -> None:
     with pytest.raises(ValueError):
-        parse(text)
+        parse(data)
 
 
 def test_utilization_is_told_or_not() -> None:
-    device = f"device {UUID} 1 2 3 4 0"
-    (plain,) = parse(device)
-    (told,) = parse(f"{device}\nsampled {UUID} 0\nbusy {UUID} 7 40\nbusy {UUID} 8 100")
-    (refused,) = parse(f"{device}\nsampled {UUID} 3")
+    (plain,) = parse(device())
+    (told,) = parse(device([], 0, [[7, 40], [8, 100]]))
+    (refused,) = parse(device([], 3, []))
     assert (plain.sampled, plain.use) == (-1, ())
     assert (told.sampled, told.use) == (0, ((7, 40), (8, 100)))
     assert (refused.sampled, refused.use) == (3, ())
@@ -65,19 +69,10 @@ def test_samples_after_the_wall_clock_was_set() -> None:
         assert samples_since(now + hours * 3_600_000_000, now) == now - SAMPLES_SINCE
 
 
-@given(
-    st.lists(
-        st.sampled_from(
-            ["device", "process", "sampled", "busy", "problem", UUID, "-1", "0", "7", "1e9", "x", ""]
-        ),
-        max_size=30,
-    )
-)
-def test_any_answer_is_understood_or_refused(words: list[str]) -> None:
-    text = " ".join(words).replace(" device", "\ndevice").replace(" process", "\nprocess")
-    text = text.replace(" sampled", "\nsampled").replace(" busy", "\nbusy")
+@given(st.lists(st.sampled_from([UUID, "", -1, 0, 7, 1.5, None, [], [[7, 1]], [[0, 1]]]), min_size=8, max_size=10))
+def test_any_answer_is_understood_or_refused(words: list[object]) -> None:
     try:
-        found = parse(text)
+        found = parse(json.dumps([words]).encode())
     except ValueError:
         return
     assert all(device.uuid and all(pid > 0 for pid, _ in device.processes) for device in found)

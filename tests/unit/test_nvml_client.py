@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from types import SimpleNamespace
@@ -45,22 +46,23 @@ def test_a_glance_is_enough_while_memory_stays_the_same(monkeypatch: pytest.Monk
     libraries: Any = object()
     client.libraries = libraries
 
-    def answer(question: bytes, *lines: str) -> None:
+    def answer(question: bytes, *devices: tuple[object, ...]) -> None:
         assert theirs.recv(8) == question
-        data = "\n".join(lines).encode()
+        data = json.dumps(devices).encode()
         theirs.send(len(data).to_bytes(4, "little") + data)
         client._ready(5)
 
+    none = (-1, -1, -1, (), -1, ())
     with ours, theirs:
         assert client.ask(SECOND)
-        answer(nvml_process.PLAIN, "device GPU-1 80 7 50 20 0", "process GPU-1 4711 7", "device MIG-1 10 3 -1 -1 0")
+        answer(nvml_process.PLAIN, ("GPU-1", 80, 7, 50, 20, 0, [(4711, 7)], -1, ()), ("MIG-1", 10, 3, *none))
         assert [one.processes for one in told[0]] == [((4711, 7),), ()]
         for used in (7, 8):
             assert client.glance(SECOND) and not client.glance(SECOND) and not client.ask(SECOND)
-            answer(nvml_process.GLANCE, f"device GPU-1 80 {used} -1 -1 -1")
+            answer(nvml_process.GLANCE, ("GPU-1", 80, used, *none))
             assert len(changed) == used - 7 and len(told) == 1
         assert client.glance(SECOND)
-        answer(nvml_process.GLANCE, "device GPU-2 80 7 -1 -1 -1")
+        answer(nvml_process.GLANCE, ("GPU-2", 80, 7, *none))
         assert len(changed) == 2, "another GPU"
 
 

@@ -7,19 +7,19 @@ import socket
 from collections.abc import Callable
 from errno import EPIPE
 
+from nvc.base import fastjson
 from nvc.base.errors import one_line
 from nvc.base.value import Value
 from nvc.daemon.audit import nvml_process
 from nvc.daemon.io import helper
 from nvc.daemon.io.loop import SECOND, Loop, received
+from nvc.daemon.io.shapes import PID, checked, row
 from nvc.slices.make.calibrate import Libraries
 from nvc.slices.make.nvml import NAME_MAX
 
 DEADLINE = 5 * SECOND
 AGAIN = 30 * SECOND  # after it failed
 ANSWER_MAX = 4 << 20
-LINES_MAX = 1 << 16
-NUMBER_MAX = 1 << 63
 USE_PERIOD = 2 * SECOND  # between two questions for utilization: what NVML tells is the mean of that time
 NOT_ASKED = -1
 ENDED = "the process that asks has ended"
@@ -40,45 +40,23 @@ class DeviceSeen(Value):
     use: tuple[tuple[int, int], ...] = ()  # number on the host, percent of the time since it last told
 
 
-def parse(text: str) -> tuple[DeviceSeen, ...]:
+_TOLD = range(-1, 1 << 63)
+_SHAPE = [
+    (DeviceSeen, str, _TOLD, _TOLD, _TOLD, _TOLD, _TOLD, [(row, PID, _TOLD)], _TOLD, [(row, PID, range(101))]),
+]  # fmt: skip
+
+
+def parse(data: bytes) -> tuple[DeviceSeen, ...]:
     """Parse an answer of nvml_process.py, which is untrusted: it ran the vendor's code. Raises ValueError."""
-    found: dict[str, list[int]] = {}
-    processes: dict[str, dict[int, int]] = {}
-    sampled: dict[str, int] = {}
-    use: dict[str, dict[int, int]] = {}
-    lines = text.split("\n") if text else []
-    if len(lines) > LINES_MAX:
-        raise ValueError(f"{len(lines)} lines")
-    for line in lines:
-        kind, *words = line.split(" ")
-        if kind == "problem":
-            raise ValueError(line[8:200])
-        uuid, *rest = words
-        numbers = [int(word) for word in rest]
-        named = uuid.isascii() and 0 < len(uuid) <= NAME_MAX
-        if not named or not all(-1 <= number < NUMBER_MAX for number in numbers):
-            raise ValueError(f"not understood: {line[:80]}")
-        if kind == "device" and len(numbers) == 5:
-            found[uuid] = numbers
-            processes[uuid], use[uuid] = {}, {}
-        elif kind == "process" and len(numbers) == 2 and uuid in found and numbers[0] > 0:
-            # One with two kinds of context is listed twice, each time with all that it has.
-            processes[uuid][numbers[0]] = max(numbers[1], processes[uuid].get(numbers[0], -1))
-        elif kind == "sampled" and len(numbers) == 1 and uuid in found and numbers[0] >= 0:
-            sampled[uuid] = numbers[0]
-        elif (
-            kind == "busy" and len(numbers) == 2 and uuid in sampled and numbers[0] > 0 <= numbers[1] <= 100
-        ):
-            use[uuid][numbers[0]] = numbers[1]
-        else:
-            raise ValueError(f"not understood: {line[:80]}")
-    return tuple(
-        DeviceSeen(
-            uuid, memory, used, busy, moving, mode, tuple(processes[uuid].items()),
-            sampled.get(uuid, NOT_ASKED), tuple(use[uuid].items()),
-        )  # fmt: skip
-        for uuid, (memory, used, busy, moving, mode) in found.items()
-    )
+    answer = fastjson.parse(data, ANSWER_MAX)
+    if isinstance(answer, str):
+        raise ValueError(answer[:200])
+    found: tuple[DeviceSeen, ...] = checked(answer, _SHAPE)
+    for one in found:
+        if not one.uuid.isascii() or not 0 < len(one.uuid) <= NAME_MAX:
+            raise ValueError(f"not understood: {one.uuid[:80]}")
+    # A process with two kinds of context is listed twice, each time with all that it has.
+    return tuple(one.replace(processes=tuple(dict(sorted(one.processes)).items())) for one in found)
 
 
 class NvmlClient:
@@ -157,7 +135,7 @@ class NvmlClient:
         elif len(self._data) >= 4 + size:
             self._asked = 0
             try:
-                found = parse(self._data[4 : 4 + size].decode("ascii"))
+                found = parse(self._data[4 : 4 + size])
             except ValueError as error:
                 self._fail(str(error), now)
                 return

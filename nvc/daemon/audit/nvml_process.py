@@ -1,18 +1,18 @@
 """The process that asks NVML for nvcd: the vendor's library runs there, without rights, and may hang or die.
 
 Asked by a byte on its socket, which says whether utilization is wanted too, or only the memory that is in use, it
-answers with lines of text behind their length (four bytes, little-endian):
+answers with JSON behind its length (four bytes, little-endian): a text, why it cannot, or a list of devices, each:
 
-    device UUID MEMORY USED GPU-PERCENT MEMORY-PERCENT COMPUTE-MODE    bytes; -1: not told
-    process UUID PID BYTES                                             of the device above; -1: not told
-    sampled UUID ERROR                                                 whether NVML told of utilization; 0: it did
-    busy UUID PID PERCENT                                              of the time since it was last asked for
-    problem TEXT
+    UUID, bytes, bytes in use, percent of the time with kernels and with copies, compute mode    -1: not told
+    a list of processes, each with its bytes
+    whether NVML told of utilization: 0: it did, -1: it was not asked, else its error
+    a list of processes, each with its percentage of the time since that was last asked for
 """
 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import socket
 import time
@@ -68,54 +68,40 @@ def _serve(library: str, fd: int) -> None:
     nvml: Any = None
     seen: dict[str, int] = {}  # of each device, the time of its last sample
     while asked := os.read(fd, 1):
-        lines: list[str] = []
         try:
             nvml = nvml or load(library)
-            if asked == GLANCE:
-                _glance(nvml, lines)
-            else:
-                _ask(nvml, lines, seen if asked == WITH_USE else None)
+            told: Any = _glance(nvml) if asked == GLANCE else _ask(nvml, seen if asked == WITH_USE else None)
         except (OSError, AttributeError) as error:
-            lines = [f"problem {str(error)[:200]}"]
-        data = "\n".join(lines).encode("ascii", "replace")
+            told = str(error)[:200]
+        data = json.dumps(told).encode()
         data = len(data).to_bytes(4, "little") + data
         while data:
             data = data[os.write(fd, data) :]
 
 
-def _glance(nvml: Any, lines: list[str]) -> None:
+def _glance(nvml: Any) -> list[Any]:
     """How much memory is in use. That takes 50 microseconds, and a list of 16 processes a millisecond and more."""
-    for device in gpus(nvml):
-        total, used = memory_of(nvml, device)
-        lines.append(f"device {uuid_of(nvml, device)} {total} {used} {NOT_TOLD} {NOT_TOLD} {NOT_TOLD}")
+    unknown = (NOT_TOLD, NOT_TOLD, NOT_TOLD, (), NOT_TOLD, ())
+    return [(uuid_of(nvml, device), *memory_of(nvml, device), *unknown) for device in gpus(nvml)]
 
 
-def _ask(nvml: Any, lines: list[str], seen: dict[str, int] | None) -> None:
-    for device in gpus(nvml):
-        _describe(nvml, device, lines, seen)
-        for part in mig_devices(nvml, device):
-            _describe(nvml, part, lines, seen)
+def _ask(nvml: Any, seen: dict[str, int] | None) -> list[Any]:
+    devices = [each for device in gpus(nvml) for each in (device, *mig_devices(nvml, device))]
+    return [_described(nvml, device, name, seen) for device in devices if (name := uuid_of(nvml, device))]
 
 
-def _describe(nvml: Any, device: ctypes.c_void_p, lines: list[str], seen: dict[str, int] | None) -> None:
-    name = uuid_of(nvml, device)
-    if not name:
-        return
-    mode = ctypes.c_uint()
+def _described(nvml: Any, device: ctypes.c_void_p, name: str, seen: dict[str, int] | None) -> list[Any]:
+    mode, listed = ctypes.c_uint(), []
     known = nvml.nvmlDeviceGetComputeMode(device, ctypes.byref(mode)) == SUCCESS
     figures = (*memory_of(nvml, device), *utilization_of(nvml, device), mode.value if known else NOT_TOLD)
-    lines.append(f"device {name} {' '.join(map(str, figures))}")
     for kind in ("Compute", "Graphics"):
         count = ctypes.c_uint(PROCESSES_MAX)
         processes = (ProcessInfo * PROCESSES_MAX)()
         ask = getattr(nvml, f"nvmlDeviceGet{kind}RunningProcesses_v3")
-        if ask(device, ctypes.byref(count), processes):
-            continue
-        for process in processes[: min(count.value, PROCESSES_MAX)]:
-            used = NOT_TOLD if process.used == UNKNOWN else process.used
-            lines.append(f"process {name} {process.pid} {used}")
-    if seen is not None:
-        _add_use(nvml, device, name, lines, seen)
+        if not ask(device, ctypes.byref(count), processes):
+            listed += [(one.pid, one.used) for one in processes[: min(count.value, PROCESSES_MAX)]]
+    own = [(pid, NOT_TOLD if used == UNKNOWN else used) for pid, used in listed]
+    return [name, *figures, own, *((NOT_TOLD, ()) if seen is None else _use(nvml, device, name, seen))]
 
 
 def samples_since(last: int, now: int) -> int:
@@ -124,16 +110,14 @@ def samples_since(last: int, now: int) -> int:
     return last if now - SAMPLES_SINCE < last <= now + SAMPLES_SINCE else now - SAMPLES_SINCE
 
 
-def _add_use(nvml: Any, device: ctypes.c_void_p, name: str, lines: list[str], seen: dict[str, int]) -> None:
-    """Add what part of the time each process had kernels on the multiprocessors."""
+def _use(nvml: Any, device: ctypes.c_void_p, name: str, seen: dict[str, int]) -> tuple[int, list[tuple[int, int]]]:
+    """What part of the time each process had kernels on the multiprocessors, behind whether NVML told of it."""
     count, samples = ctypes.c_uint(PROCESSES_MAX), (_Sample * PROCESSES_MAX)()
     since = samples_since(seen.get(name, 0), int(time.time() * 1e6))
     try:
-        ask = nvml.nvmlDeviceGetProcessUtilization
+        code = nvml.nvmlDeviceGetProcessUtilization(device, samples, ctypes.byref(count), ctypes.c_ulonglong(since))
     except AttributeError:
         code = MISSING
-    else:
-        code = ask(device, samples, ctypes.byref(count), ctypes.c_ulonglong(since))
     found: dict[int, list[int]] = {}
     if code == SUCCESS:
         last = since
@@ -143,5 +127,4 @@ def _add_use(nvml: Any, device: ctypes.c_void_p, name: str, lines: list[str], se
                 found.setdefault(one.pid, []).append(one.sm)
                 last = max(last, one.time)
         seen[name] = last
-    lines.append(f"sampled {name} {0 if code == NOT_FOUND else code}")
-    lines += [f"busy {name} {pid} {sum(parts) // len(parts)}" for pid, parts in found.items()]
+    return 0 if code == NOT_FOUND else code, [(pid, sum(parts) // len(parts)) for pid, parts in found.items()]

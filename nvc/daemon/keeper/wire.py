@@ -12,17 +12,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from nvc.base.value import Value
+from nvc.daemon.io.shapes import NUMBER, PID, POSITIVE, WORD, checked, row
+from nvc.daemon.io.shapes import WireError as WireError
 from nvc.daemon.keeper.device import DeviceTime, SliceTime
 from nvc.daemon.keeper.plan import DevicePlan, Group, Plan, SlicePlan
 
 HEAD = struct.Struct("<IHH")  # number of the message, number of the part, parts
 PART = 60_000  # bytes: a packet of this size finds room in any socket
 PARTS_MAX = 400
-TEXT_MAX, MANY = 4096, 1 << 20
-
-
-class WireError(ValueError):
-    """A message that makes no sense."""
 
 
 class Account(Value):
@@ -98,64 +95,36 @@ class Assembler:
         return message
 
 
-#: What a value of a message is to be: a number of a range, a text (str), true or false (bool), a list of one thing
-#: ([...]), or a list of just these, of which the first of the tuple makes something.
-NUMBER, POSITIVE, WORD, PID = range(1 << 63), range(1, 1 << 63), range(1 << 32), range(1, 1 << 31)
-
-
-def _row(*values: Any) -> tuple[Any, ...]:
-    return values
-
-
 _GROUP = (Group, WORD, WORD, PID, range(-1, 1 << 31), [WORD], NUMBER, NUMBER, WORD)
 _SLICE_PLAN = (SlicePlan, str, [_GROUP], WORD, bool, NUMBER, POSITIVE, NUMBER, NUMBER, bool)
 _PLAN = (Plan, [(DevicePlan, str, [_SLICE_PLAN])])
-_SLICE_TIME = (SliceTime, str, NUMBER, NUMBER, NUMBER, NUMBER, [(_row, WORD, NUMBER)], NUMBER, NUMBER)
+_SLICE_TIME = (SliceTime, str, NUMBER, NUMBER, NUMBER, NUMBER, [(row, WORD, NUMBER)], NUMBER, NUMBER)
 _DEVICE_TIME = (
-    DeviceTime, str, range(-1, 1 << 32), bool, [(_row, WORD, NUMBER, NUMBER)], [_SLICE_TIME], NUMBER, NUMBER,
-    NUMBER, [(_row, range(-(1 << 63), 1 << 63), NUMBER)], str,
+    DeviceTime, str, range(-1, 1 << 32), bool, [(row, WORD, NUMBER, NUMBER)], [_SLICE_TIME], NUMBER, NUMBER,
+    NUMBER, [(row, range(-(1 << 63), 1 << 63), NUMBER)], str,
 )  # fmt: skip
 _ACCOUNT = (Account, NUMBER, NUMBER, NUMBER, [_DEVICE_TIME])
-_RECORD = (_row, str, NUMBER, range(256), WORD)
-
-
-def _checked(value: object, wanted: Any) -> Any:
-    if isinstance(wanted, range):
-        if type(value) is int and value in wanted:
-            return value
-    elif wanted is bool:
-        if isinstance(value, bool):
-            return value
-    elif wanted is str:
-        if isinstance(value, str) and len(value) <= TEXT_MAX:
-            return value
-    elif isinstance(value, list):
-        if isinstance(wanted, list):
-            if len(value) <= MANY:
-                return tuple(_checked(one, wanted[0]) for one in value)
-        elif len(value) == len(wanted) - 1:
-            return wanted[0](*map(_checked, value, wanted[1:]))
-    raise WireError(f"{value!r:.40}: not {wanted!r:.80}")
+_RECORD = (row, str, NUMBER, range(256), WORD)
 
 
 def read_pid(value: object) -> int:
     """The process in a message. Raises WireError."""
-    return int(_checked(value, PID))
+    return int(checked(value, PID))
 
 
 def read_plan(value: object) -> Plan:
     """The plan in a message. Raises WireError."""
-    found: Plan = _checked(value, _PLAN)
+    found: Plan = checked(value, _PLAN)
     return found
 
 
 def read_account(value: object) -> Account:
     """The account in a message. Raises WireError."""
-    found: Account = _checked(value, _ACCOUNT)
+    found: Account = checked(value, _ACCOUNT)
     return found
 
 
 def read_records(value: object) -> tuple[tuple[str, int, int, int], ...]:
     """Records of the log in a message: the device's UUID, nanoseconds, kind, process. Raises WireError."""
-    found: tuple[tuple[str, int, int, int], ...] = _checked(value, [_RECORD])
+    found: tuple[tuple[str, int, int, int], ...] = checked(value, [_RECORD])
     return found
