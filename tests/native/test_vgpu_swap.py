@@ -7,12 +7,13 @@ from collections.abc import Callable
 
 import pytest
 from support import GIB, MIB, until
+from support.suspended import delay
 from support.vgpushim import CONTEXT, OUT_OF_MEMORY, Process, Slice
 
 from nvc.model.slices import layout, ledger, quota
 from nvc.model.slices.ledger import Account
 
-INVALID, CAPTURES = 1, 900
+INVALID, CAPTURES, UNKNOWN = 1, 900, 999
 
 
 def move(slice_: Slice, what: int) -> Account:
@@ -75,6 +76,22 @@ def test_a_capture_keeps_it_until_it_ends(vgpu: Slice, end: str) -> None:
     one.do(end)
     assert move(vgpu, layout.SWAP_OUT).away and not move(vgpu, layout.SWAP_IN).away
     one.do("free a")
+
+
+def test_a_piece_that_does_not_leave(vgpu: Slice) -> None:
+    """All come back. Who frees memory that the driver does not let go of is told so, and can free it later."""
+    one = swapping(vgpu)
+    one.do("alloc a 200m", "alloc b 64m", "fill a 200m", "fill b 64m")
+    before = vgpu.agree()
+    delay(vgpu.root, "unmap", 0)
+    found = move(vgpu, layout.SWAP_OUT)
+    assert (found.away, found.swap_error, found.movable) == (False, UNKNOWN, 264 * MIB)
+    one.do("filled a 200m", "filled b 64m")
+    assert vgpu.agree() == before
+    assert one.code("free a") == UNKNOWN and vgpu.used() == before
+    delay(vgpu.root, "unmap", 1)
+    one.do("free a", "free b")
+    assert vgpu.agree() == CONTEXT
 
 
 def test_limits_hold(vgpu: Slice) -> None:

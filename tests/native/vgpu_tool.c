@@ -76,6 +76,7 @@ void *primary_context(void)
 
 static CUresult linear(char **word)
 {
+    enum { FILLED = 7 };
     size_t pitch;
     if (IS("alloc"))
         return CU(cuMemAlloc_v2)(&AT, number(word[2]));
@@ -85,6 +86,14 @@ static CUresult linear(char **word)
         return CU(cuMemAllocManaged)(&AT, number(word[2]), 1);
     if (IS("free"))
         return CU(cuMemFree_v2)(AT);
+    if (IS("fill"))
+        return CU(cuMemsetD8_v2)(AT, FILLED, number(word[2]));
+    if (IS("filled")) { /* at both ends */
+        uint64_t first = 0, last = 0, end = AT + number(word[2]) - 1;
+        CUresult result = CU(cuMemcpyDtoH_v2)(&first, AT, 1);
+        result = result ? result : CU(cuMemcpyDtoH_v2)(&last, end, 1);
+        return result || (first == FILLED && last == FILLED) ? result : -3;
+    }
     if (IS("freeat"))
         return CU(cuMemFree_v2)(AT + number(word[2]));
     return -1;

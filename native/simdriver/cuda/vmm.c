@@ -7,6 +7,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+enum { LARGE = 64 << 20 };
+
 struct vmm *vmm_of(CUmemGenericAllocationHandle handle)
 {
     struct vmm *vmm = (struct vmm *)(uintptr_t)handle;
@@ -213,6 +215,7 @@ static bool is_mapped(uint64_t base, uint64_t size)
 static CUresult unmap(CUdeviceptr base, size_t size)
 {
     CU_ARGUMENT(size <= UINT64_MAX - base && is_mapped(base, size));
+    CU_REQUIRE(size >= LARGE || step_delay(driver(), "unmap") != 0, CUDA_ERROR_UNKNOWN);
     struct memory *memory = memory_find(base);
     if (memory->device)
         engine_wait_device(memory->device);

@@ -22,6 +22,16 @@ static CUresult map_piece(CUdeviceptr address, uint64_t bytes, const CUmemAlloca
     return result;
 }
 
+/* One that the driver did not let go of is there still, and another may be gone. */
+static bool is_mapped(CUdeviceptr address)
+{
+    CUmemGenericAllocationHandle handle;
+    bool is = REAL(cuMemRetainAllocationHandle)(&handle, (void *)(uintptr_t)address) == CUDA_SUCCESS;
+    if (is)
+        REAL(cuMemRelease)(handle);
+    return is;
+}
+
 CUresult block_map(CUdeviceptr address, uint64_t bytes, CUdevice ordinal)
 {
     const CUmemLocation device = {CU_MEM_LOCATION_TYPE_DEVICE, ordinal};
@@ -31,7 +41,7 @@ CUresult block_map(CUdeviceptr address, uint64_t bytes, CUdevice ordinal)
     uint64_t done = 0;
     while (result == CUDA_SUCCESS && done < bytes) {
         uint64_t piece = least(PIECE, bytes - done);
-        result = map_piece(address + done, piece, &what);
+        result = is_mapped(address + done) ? CUDA_SUCCESS : map_piece(address + done, piece, &what);
         done += result == CUDA_SUCCESS ? piece : 0;
     }
     if (result == CUDA_SUCCESS)
@@ -46,7 +56,7 @@ CUresult block_unmap(CUdeviceptr address, uint64_t bytes)
     CUresult result = CUDA_SUCCESS;
     for (uint64_t done = 0, piece; done < bytes; done += piece) {
         piece = least(PIECE, bytes - done);
-        CUresult one = REAL(cuMemUnmap)(address + done, piece);
+        CUresult one = is_mapped(address + done) ? REAL(cuMemUnmap)(address + done, piece) : CUDA_SUCCESS;
         result = one != CUDA_SUCCESS ? one : result;
     }
     return result;
@@ -68,12 +78,13 @@ CUresult block_make(CUdeviceptr *out, uint64_t size, CUdevice ordinal)
     return result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY ? result : CUDA_ERROR_NOT_SUPPORTED;
 }
 
-void block_end(const struct item *item)
+CUresult block_end(const struct item *item)
 {
-    if (item->count != BLOCK_AWAY)
-        block_unmap(item->key, item->bytes);
-    REAL(cuMemAddressFree)(item->key, item->bytes);
+    CUresult result = block_unmap(item->key, item->bytes);
+    if (result != CUDA_SUCCESS)
+        return result;
     atomic_fetch_sub(&process()->blocks, item->bytes);
+    return REAL(cuMemAddressFree)(item->key, item->bytes);
 }
 
 /* As cuMemFree does: what unmaps does not wait. */
@@ -85,9 +96,7 @@ CUresult block_free(const struct item *item)
         result = REAL(cuCtxSynchronize)();
         REAL(cuCtxPopCurrent_v2)(&context);
     }
-    if (result == CUDA_SUCCESS)
-        block_end(item);
-    return result;
+    return result == CUDA_SUCCESS ? block_end(item) : result;
 }
 
 /* The block that an address is in. */

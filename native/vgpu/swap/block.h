@@ -19,8 +19,9 @@ CUresult block_make(CUdeviceptr *out, uint64_t size, CUdevice ordinal);
 
 /* Gives it and its addresses up, once the device has done what it was for. */
 CUresult block_free(const struct item *item);
-void block_end(const struct item *item); /* its context is gone */
+CUresult block_end(const struct item *item); /* its context is gone */
 
+/* Pieces that are there already stay, with what is in them. Where one cannot go, others have: either is to be done again. */
 CUresult block_map(CUdeviceptr address, uint64_t bytes, CUdevice ordinal);
 CUresult block_unmap(CUdeviceptr address, uint64_t bytes);
 

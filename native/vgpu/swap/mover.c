@@ -85,26 +85,6 @@ static CUresult copy(char *host, CUstream stream, uint32_t from, uint32_t to)
     return result != CUDA_SUCCESS ? result : end;
 }
 
-static CUresult leave(CUstream stream)
-{
-    struct item item;
-    char *host = staging_get(add_up().bytes); /* while the program goes on */
-    CUresult result = host ? hold_close() : CUDA_ERROR_OUT_OF_MEMORY;
-    if (result != CUDA_SUCCESS)
-        return result;
-    host = staging_get(add_up().bytes);
-    result = host ? copy(host, stream, BLOCK_HERE, BLOCK_COPIED) : CUDA_ERROR_OUT_OF_MEMORY;
-    if (result != CUDA_SUCCESS) {
-        turn(BLOCK_COPIED, BLOCK_HERE);
-        hold_open();
-        return result;
-    }
-    for (uint64_t slot = 0; next(&slot, BLOCK_COPIED, &item);)
-        set_state(&item, block_unmap(item.key, item.bytes) == CUDA_SUCCESS ? BLOCK_AWAY : BLOCK_HERE,
-                  item.mark);
-    return result;
-}
-
 static void undo(uint32_t state)
 {
     struct item item;
@@ -133,6 +113,29 @@ static CUresult come_back(CUstream stream)
     }
     turn(BLOCK_BACK, BLOCK_HERE);
     hold_open();
+    return result;
+}
+
+static CUresult leave(CUstream stream)
+{
+    struct item item;
+    char *host = staging_get(add_up().bytes); /* while the program goes on */
+    CUresult result = host ? hold_close() : CUDA_ERROR_OUT_OF_MEMORY;
+    if (result != CUDA_SUCCESS)
+        return result;
+    host = staging_get(add_up().bytes);
+    result = host ? copy(host, stream, BLOCK_HERE, BLOCK_COPIED) : CUDA_ERROR_OUT_OF_MEMORY;
+    if (result != CUDA_SUCCESS) {
+        turn(BLOCK_COPIED, BLOCK_HERE);
+        hold_open();
+        return result;
+    }
+    for (uint64_t slot = 0; next(&slot, BLOCK_COPIED, &item); set_state(&item, BLOCK_AWAY, item.mark)) {
+        CUresult one = block_unmap(item.key, item.bytes);
+        result = one != CUDA_SUCCESS ? one : result;
+    }
+    if (result != CUDA_SUCCESS) /* a block may be there in part: all come back */
+        come_back(stream);
     return result;
 }
 
