@@ -50,6 +50,8 @@ static CUresult book(const struct target *to, CUdeviceptr address, uint64_t size
         item.bytes = round_capped(size, PAGE);
         account_commit(to->position, reserved);
         item_put(&item);
+        if (block) /* and the mover, which sees this, finds it */
+            atomic_fetch_add(&process()->blocks, item.bytes);
         return CUDA_SUCCESS;
     }
     if (!enter_chunk(&item)) {

@@ -71,10 +71,8 @@ CUresult block_make(CUdeviceptr *out, uint64_t size, CUdevice ordinal)
     result = block_map(*out, bytes, ordinal);
     if (result != CUDA_SUCCESS)
         REAL(cuMemAddressFree)(*out, bytes);
-    else {
+    else
         atomic_store(&hold_is_used, true);
-        atomic_fetch_add(&process()->blocks, bytes);
-    }
     return result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY ? result : CUDA_ERROR_NOT_SUPPORTED;
 }
 
