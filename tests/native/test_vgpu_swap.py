@@ -66,11 +66,12 @@ def test_the_end_of_a_context(vgpu: Slice) -> None:
     one.do("free b")
 
 
+@pytest.mark.parametrize("begin", ["capture 0", "recapture g"])
 @pytest.mark.parametrize("end", ["captured g", "dropstream", "dropcontext x"])
-def test_a_capture_keeps_it_until_it_ends(vgpu: Slice, end: str) -> None:
-    """However it ends."""
+def test_a_capture_keeps_it_until_it_ends(vgpu: Slice, begin: str, end: str) -> None:
+    """However it begins and ends."""
     one = swapping(vgpu)
-    one.do("alloc a 64m", "context x 0", "stream s", "capture 0")
+    one.do("alloc a 64m", "context x 0", "stream s", "graph g", begin)
     found = move(vgpu, layout.SWAP_OUT)
     assert not found.away and found.swap_error == CAPTURES
     one.do(end)

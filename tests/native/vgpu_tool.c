@@ -275,6 +275,8 @@ static CUresult graphs(char **word)
         return CU(cuDeviceGraphMemTrim)((int)number(word[1]));
     if (IS("capture"))
         return CU(cuStreamBeginCapture_v2)(stream, word[1] ? (int)number(word[1]) : 2);
+    if (IS("recapture"))
+        return CU(cuStreamBeginRecaptureToGraph)(stream, 2, OBJECT, NULL, NULL);
     if (IS("captured"))
         return CU(cuStreamEndCapture)(stream, (CUgraph *)&OBJECT);
     return -1;

@@ -235,6 +235,17 @@ CU_TWINS(_ptsz, cuStreamBeginCaptureToGraph,
           size_t count, int mode),
          ((void)edges, begin_to(OWN(stream), graph, needs, count, mode)))
 
+/* Of a graph without nodes alone: none is compared. */
+static CUresult begin_again(CUstream stream, int mode, CUgraph graph)
+{
+    CU_REQUIRE(!graph_of(graph) || !graph_of(graph)->first, CUDA_ERROR_NOT_SUPPORTED);
+    return begin_to(stream, graph, NULL, 0, mode);
+}
+
+CU_TWINS(_ptsz, cuStreamBeginRecaptureToGraph,
+         (CUstream stream, int mode, CUgraph graph, void *callback, void *data),
+         ((void)callback, (void)data, begin_again(OWN(stream), mode, graph)))
+
 /* Marks all nodes that lead to `node`. */
 static void mark(struct node *node)
 {

@@ -63,17 +63,15 @@ static CUresult captures(CUstream stream, CUresult result, bool begins)
     return result;
 }
 
-TWINS(cuStreamBeginCapture, (CUstream stream),
-      HELD(captures(stream, REAL_IN(per_thread, cuStreamBeginCapture)(stream), true)))
 #define BEGIN(name, parameters, arguments)                                                                  \
-    WRAP(name, parameters, HELD(captures(stream, REAL(name) arguments, true)))
+    TWINS(name, parameters, HELD(captures(stream, REAL_IN(per_thread, name) arguments, true)))
+BEGIN(cuStreamBeginCapture, (CUstream stream), (stream))
 BEGIN(cuStreamBeginCapture_v2, (CUstream stream, int mode), (stream, mode))
-BEGIN(cuStreamBeginCapture_v2_ptsz, (CUstream stream, int mode), (stream, mode))
-TWINS(cuStreamBeginCaptureToGraph,
+BEGIN(cuStreamBeginCaptureToGraph,
       (CUstream stream, CUgraph graph, const CUgraphNode *nodes, const void *data, size_t count, int mode),
-      HELD(captures(
-          stream, REAL_IN(per_thread, cuStreamBeginCaptureToGraph)(stream, graph, nodes, data, count, mode),
-          true)))
+      (stream, graph, nodes, data, count, mode))
+BEGIN(cuStreamBeginRecaptureToGraph, (CUstream stream, int mode, CUgraph graph, void *callback, void *data),
+      (stream, mode, graph, callback, data))
 TWINS(cuStreamEndCapture, (CUstream stream, CUgraph *graph),
       captures(stream, REAL_IN(per_thread, cuStreamEndCapture)(stream, graph), false))
 WRAP(cuStreamDestroy, (CUstream stream),
