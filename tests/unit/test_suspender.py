@@ -43,7 +43,7 @@ class World:
             (module.suspension, "forget", lambda _: None),
             (module, "stopped_refusal", lambda _: None),
             (module, "is_here", lambda *_: True),
-            (module, "host_refusal", lambda *saved: NONE if sum(map(total, saved)) > self.host else None),
+            (swap, "host_refusal", lambda *saved: NONE if sum(map(total, saved)) > self.host else None),
             (module.os, "waitpid", lambda *_: (1, 0)),
         ):
             monkeypatch.setattr(place, name, value)

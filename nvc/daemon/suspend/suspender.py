@@ -24,8 +24,8 @@ from nvc.daemon.schedule.slice_index import IndexedSlice, SliceIndex
 from nvc.daemon.suspend import worker
 from nvc.daemon.suspend.calls import IS_FAILED, IS_RUNNING, IS_SUSPENDED, Outcome
 from nvc.daemon.suspend.hooks import Hooks, Processes
-from nvc.daemon.suspend.room import Refusal, gpu_refusal, host_refusal, needed, stopped_refusal, unclaimed
-from nvc.daemon.suspend.swap import NOT_SWAPPED, Files, Proof, Spares, keepers, planned
+from nvc.daemon.suspend.room import Refusal, gpu_refusal, needed, stopped_refusal, unclaimed
+from nvc.daemon.suspend.swap import NOT_SWAPPED, Files, HostMemory, Proof, planned
 from nvc.daemon.suspend.words import Counts, failure
 from nvc.kernel import Kernel
 from nvc.model.request import SWAP
@@ -87,7 +87,7 @@ class Suspender:
         self._unwritten: set[str] = set()  # slices whose record on disk is not what it should be
         self._unreaped: list[int] = []
         self._noted: dict[str, Suspension] = {}  # who was on its way when NVML was last asked
-        self._proof, self._spares = Proof(), Spares()
+        self._proof, self.host = Proof(), HostMemory(slices, accountant)
 
     def open(self, now: int) -> None:
         """Find what an nvcd before this one left, and bring back what was on its way."""
@@ -223,15 +223,14 @@ class Suspender:
             saved, taken = planned(saved, self.accountant.ledgers.accounts.get(key, ()))
             if not saved:
                 return NOT_SWAPPED
-        kept = keepers(self.slices.by_key, self.accountant.ledgers.accounts, {key, *self.records, *self._waiting})
-        stopped, short = stopped_refusal({one.pid for one in saved}), host_refusal(taken)
-        if stopped is not None or (short is not None and not self._spares.come(key, kept, now)):
-            return stopped or short
+        if (stopped := stopped_refusal({one.pid for one in saved})) is not None:
+            return stopped
         leaving = [each for job in self.jobs.values() if job.leave for each in self.records[job.key].saved]
-        if short is not None or (leaving and host_refusal(taken, leaving) is not None):  # until they have left
+        short, waits = self.host.refusal(key, taken, leaving, {key, *self.records, *self._waiting}, now)
+        if waits:
             self._why[key], self._waiting[key] = why, (True, now)
             return None
-        return self._begin(Suspension(key, SUSPENDING, int(time.time()), saved, why=why, by=by), True, now)
+        return short or self._begin(Suspension(key, SUSPENDING, int(time.time()), saved, why=why, by=by), True, now)
 
     def moves(self, key: str) -> bool:
         """Whether a slice is on its way, or about to be, or was so when NVML was asked for what it told last."""

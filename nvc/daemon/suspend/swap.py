@@ -11,9 +11,9 @@ import time
 from collections.abc import Iterable, Mapping, Set
 
 from nvc.base.value import Value
-from nvc.daemon.audit.accountant import User
+from nvc.daemon.audit.accountant import Accountant, User
 from nvc.daemon.io.loop import SECOND
-from nvc.daemon.schedule.slice_index import IndexedSlice
+from nvc.daemon.schedule.slice_index import IndexedSlice, SliceIndex
 from nvc.daemon.suspend.calls import (
     CHECKPOINTED,
     IS_FAILED,
@@ -27,7 +27,7 @@ from nvc.daemon.suspend.calls import (
     Told,
     back,
 )  # fmt: skip
-from nvc.daemon.suspend.room import GPU_SPARE, Refusal
+from nvc.daemon.suspend.room import GPU_SPARE, Refusal, host_refusal
 from nvc.model.slices import layout, quota
 from nvc.model.slices.ledger import Account, LedgerError, parse_slots, slots_size
 from nvc.model.slices.sizes import size_text
@@ -38,7 +38,7 @@ OUT, IN = "swap out", "swap in"
 _STEP = 0.002
 #: Work in flight ends within 10 s, or it is given up; a second for each GIB that the host's memory takes.
 _PATIENCE, _GIB = 20.0, 1 << 30
-GIVEN_BACK, _MINUTE = 5 * SECOND, 60 * SECOND  # in which memory of the host is; see Spares
+GIVEN_BACK, _MINUTE = 5 * SECOND, 60 * SECOND  # in which memory of the host is; see HostMemory
 CHECKPOINT = "`nvc-cli vgpu set SLICE --suspend-by checkpoint`"
 NOT_SWAPPED = Refusal(
     "", "none of its processes has memory that can be swapped: 2 MiB or more at once by cuMemAlloc, on one GPU",
@@ -102,13 +102,23 @@ def keepers(
     return {key: slices[key].quota for key in sorted(kept & slices.keys() - moving)}
 
 
-class Spares:
-    """Asks slices that run for what they keep of the host's memory, where one that leaves finds too little."""
+class HostMemory:
+    """The host's memory for what leaves. Slices that run are asked for what they keep, where there is too little."""
 
-    def __init__(self) -> None:
-        self._since: dict[str, int] = {}  # when that was asked, by who leaves
+    def __init__(self, slices: SliceIndex, accountant: Accountant) -> None:
+        self.slices, self.accountant = slices, accountant
+        self._since: dict[str, int] = {}  # when slices were asked, by who leaves
 
-    def come(self, key: str, kept: Mapping[str, int], now: int) -> bool:
+    def refusal(
+        self, key: str, taken: Iterable[Saved], leaving: Iterable[Saved], moving: Set[str], now: int
+    ) -> tuple[Refusal | None, bool]:
+        """Why there is no room for what a slice takes, and whether it is to wait: there may be some soon."""
+        if (short := host_refusal(taken)) is not None:
+            kept = keepers(self.slices.by_key, self.accountant.ledgers.accounts, moving)
+            return short, self._come(key, kept, now)
+        return None, bool(leaving) and host_refusal(taken, leaving) is not None  # until they have left
+
+    def _come(self, key: str, kept: Mapping[str, int], now: int) -> bool:
         """Whether to wait for it, having asked once in a minute; `kept`: the quota of each that keeps some."""
         self._since = {each: at for each, at in self._since.items() if now - at < _MINUTE}
         for fd in kept.values() if key not in self._since else ():
