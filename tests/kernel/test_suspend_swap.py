@@ -67,7 +67,7 @@ def begin(place: Place, driver: str, key: str, ms: int) -> None:
 def test_there_and_back(place: Place, launcher: str, holder: Start) -> None:
     """Data stay at their addresses; NVML shows that they have left, and what stays."""
     one = holder()
-    name, before = str(one.tenant), used(place, GIB)
+    name, before = str(one.tenant), used(place, 2000 * MIB)
     for _ in range(2):
         cli(place, launcher, "suspend", name)
         becomes(place, before - 1000)
@@ -90,7 +90,7 @@ def test_there_and_back(place: Place, launcher: str, holder: Start) -> None:
 def test_it_leaves_when_idle_and_comes_back_when_used(place: Place, launcher: str, holder: Start) -> None:
     """What waits for it is seen from outside, as with checkpoints."""
     one = holder()
-    before = used(place, GIB)
+    before = used(place, 2000 * MIB)
     cli(place, launcher, "suspend", str(one.tenant))
     cli(place, launcher, "set", str(one.tenant), "--idle-suspend=1h")
     becomes(place, before - 1000)
@@ -124,7 +124,7 @@ def test_killed_in_the_middle(place: Place, driver: str, launcher: str, holder: 
 
 def test_a_copy_that_fails(place: Place, driver: str, launcher: str, holder: Start) -> None:
     one = holder()
-    before = used(place, GIB)
+    before = used(place, 2000 * MIB)
     delay(driver, "copy", 0)
     done = cli(place, launcher, "suspend", str(one.tenant), check=False)
     assert done.returncode == 1 and "swap out: CUDA error 999; it is not suspended" in done.stderr, done.stderr
@@ -134,7 +134,7 @@ def test_a_copy_that_fails(place: Place, driver: str, launcher: str, holder: Sta
 def test_without_memory_of_the_host(place: Place, launcher: str, holder: Start) -> None:
     """Both processes go on, where one of the two gets none."""
     one = holder(spare=3000, before=TWICE)
-    before = used(place, 2 * GIB)
+    before = used(place, 3000 * MIB)
     other = second(place, one)
     resource.prlimit(other, resource.RLIMIT_AS, (GIB, GIB))
     done = cli(place, launcher, "suspend", str(one.tenant), check=False)
