@@ -174,6 +174,7 @@ def state(daemon: Daemon, now: int) -> dict[str, Any]:
             "devices": len(daemon.accountant.devices),
         },
         "timekeeper": timekeeper(daemon.timing, now),
+        "swap": daemon.suspender.host.document(),
         "page": {**daemon.page} or None,
         "watching": "polling" if daemon.polls else "netlink",
         "processor": time.process_time_ns(),

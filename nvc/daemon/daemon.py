@@ -25,6 +25,7 @@ from nvc.daemon.suspend.use import Use
 from nvc.daemon.time.timing import Timing
 from nvc.kernel import Kernel
 from nvc.kernel.probe import reap
+from nvc.model.slices.sizes import parse_size
 from nvc.request.config import Config
 from nvc.slices.client.mps import CONTROL
 from nvc.slices.make.held_files import HeldFiles
@@ -58,8 +59,9 @@ class Daemon:
         self.held = HeldFiles(kernel)
         self.shared = SharedServers(self.mps, self.slices, partial(self.verifier.note, FAULT))
         self.suspender = Suspender(
-            self.loop, kernel, self.slices, self.accountant, self.look, lambda: self.nvml.libraries, log
-        )
+            self.loop, kernel, self.slices, self.accountant, self.look, lambda: self.nvml.libraries, log,
+            parse_size("swap-size", config.nvcd_swap_size).bytes if config.nvcd_swap_size else 0,
+        )  # fmt: skip
         observer = Observer(self.loop, lambda: start_observer(kernel))
         self.use = Use(self.suspender, self.slices, self.accountant, self.timing, observer, log)
         self.watcher: Watcher | None = None

@@ -56,6 +56,8 @@ METRICS: dict[str, tuple[Kind, str, tuple[str, ...]]] = {
     "nvc_slice_time_seconds": (Counter, "Time that a slice had, by the driver's log", SLICE),
     "nvc_slice_stopped_seconds": (Counter, "Time in which nvcd had stopped it", SLICE),
     "nvc_slice_saved_bytes": (Gauge, "Memory of its devices that is kept in the host's", SLICE),
+    "nvc_swap_used_bytes": (Gauge, "Memory of the host for what suspended slices have on devices", ()),
+    "nvc_swap_size_bytes": (Gauge, "The most that this may be", ()),
     "nvc_slice_wake_seconds": (Summary, "Time that its programs waited until it was resumed", WHOSE),
     "nvc_slice_wake_longest_seconds": (Gauge, "The longest of these", WHOSE),
     "nvc_slice_suspends": (Counter, "Times that it was suspended", WHOSE),
@@ -196,6 +198,10 @@ class Exporter:
         for key, record in self.daemon.suspender.records.items():
             for uuid in sorted({each.uuid for each in record.saved}) if record.is_away else ():
                 yield "nvc_slice_saved_bytes", self._named(key, uuid), record.moved(uuid)
+        host = self.daemon.suspender.host
+        yield "nvc_swap_used_bytes", (), host.used()
+        if host.size:
+            yield "nvc_swap_size_bytes", (), host.size
 
     def _own(self) -> Iterator[Sample]:
         verifier = self.daemon.verifier

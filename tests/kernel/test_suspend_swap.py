@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from support import GIB, MIB, until
 from support.nvcd import Place, ask, eventually
-from support.nvcd_programs import METRICS, started
+from support.nvcd_programs import METRICS, get, started
 from support.suspended import TWICE, Holder, cli, delay, shown, workers
 
 pytestmark = pytest.mark.driver(gpus=1)
@@ -176,3 +176,31 @@ def test_what_cannot_be_swapped(place: Place, launcher: str, holder: Start) -> N
         cli(place, launcher, "set", str(one.tenant), SWAP)
         done = cli(place, launcher, "suspend", str(one.tenant), check=False)
         assert "none of its processes has memory that can be swapped" in done.stderr and one.tells()
+
+
+def test_an_operator_s_bound_of_the_host_s_memory(
+    place: Place, driver: str, launcher: str, holder: Start
+) -> None:
+    """What others keep is given back first, who does not fit is refused; a lower one ends nobody."""
+
+    def start(size: str) -> None:
+        if place.daemon is not None:
+            place.daemon.end()
+        started(place, driver, f'{METRICS}swap-size = "{size}"\n')
+
+    start("500MiB")
+    one, other = holder(300), holder(300)
+    names = [str(each.tenant) for each in (one, other)]
+    cli(place, launcher, "suspend", names[0])
+    done = cli(place, launcher, "suspend", names[1], check=False)
+    assert "swap-size: 300 MiB are to be kept in the host's memory, and 200 MiB of 500 MiB" in done.stderr, done
+    cli(place, launcher, "resume", names[0])
+    eventually(place, lambda found: found["swap"] == {"size": 500 * MIB, "used": 300 * MIB, "kept": 300 * MIB})
+    cli(place, launcher, "suspend", names[1])
+    eventually(place, lambda found: found["swap"] == {"size": 500 * MIB, "used": 300 * MIB, "kept": 0})
+    start("100MiB")
+    assert "\nnvc_swap_used_bytes 3.145728e+08\n" in get(place, "/metrics")
+    assert other.waits()
+    cli(place, launcher, "resume", names[1])
+    assert other.receive() == ["0", "4711"] and one.tells()
+    eventually(place, lambda found: found["swap"]["used"] == 0)

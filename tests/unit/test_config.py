@@ -89,6 +89,8 @@ def settings(text: str) -> dict[str, Any]:
         ('[nvc]\nvgpu-period = "50ms"', {"vgpu_period": "50ms"}),
         ('[nvc]\nvgpu-policy = "4"', {"vgpu_policy": "4"}),
         ('[nvc]\nvgpu-isolation = "kernel"', {"vgpu_isolation": "kernel"}),
+        ('[nvcd]\nswap-size = "64GiB"', {"nvcd_swap_size": "64GiB"}),
+        ('[nvcd]\nswap-size = ""', {}),
         ('[nvcd]\nweb = "127.0.0.1:9395"', {"nvcd_web": "127.0.0.1:9395"}),
         ('[nvcd]\nmetrics = "unix:/run/metrics"', {"nvcd_metrics": "unix:/run/metrics"}),
         (
@@ -148,6 +150,8 @@ def test_keys(text: str, wanted: dict[str, Any]) -> None:
         ("nvcd = 5", r"invalid value: .*: nvcd: want a table, \[nvcd\]"),
         ('[[nvcd]]\non-bypass = "stop"', r"nvcd: want a table, \[nvcd\]"),
         ("[nvidia-container-runtime]\nmodes = 1", r"modes: want a table, \[nvidia-container-runtime.modes\]"),
+        ('[nvcd]\nswap-size = "25%"', "swap-size: 25%: want an amount, like 64GiB"),
+        ('[nvcd]\nswap-size = "64"', "swap-size: 64: 64 bytes is less than 1 MiB"),
         ('[nvcd]\non-bypass = "kill"', "on-bypass: want one of report, deny, stop"),
         ("[nvc]\nlogg = 1", r"unknown key: .*: \[nvc\] logg; the nearest known key is log in \[nvc\]"),
         ("[nvc.log-file]\nx = 1", r"unknown key: .*\[nvc.log-file\] x"),

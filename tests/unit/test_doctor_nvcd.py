@@ -31,12 +31,15 @@ def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     (tmp_path / "vgpu-policy" / UUID).touch()
 
     def examine(
-        *slices: Any, time: str = "by the driver", idle: int = 0, scope: str = "1", free: int = 64
-    ) -> list[str]:
+        *slices: Any, time: str = "by the driver", idle: int = 0, scope: str = "1", free: int = 64,
+        swap: int | None = None,
+    ) -> list[str]:  # fmt: skip
         def ask(*_: Any) -> dict[str, Any]:
             if not time:
                 raise InitializationError("ask nvcd", "", "it does not run")
-            return {"devices": [{"uuid": UUID, "time": time}]}
+            size = swap << 30 if swap is not None else None
+            state: dict[str, Any] = {"swap": {"size": size, "used": 3 << 30, "kept": 1 << 30}}
+            return {**state, "devices": [{"uuid": UUID, "time": time}]}
 
         monkeypatch.setattr(nvcd, "ask", ask)
         monkeypatch.setattr(nvcd.policies, "read", lambda _: DevicePolicy(idle_s=idle))
@@ -76,3 +79,6 @@ def test_the_host_has_no_room_for_all(said: Any) -> None:
     (line, _) = said(*slices, idle=60, free=8)
     assert line == "warning not all slices can be suspended: they use 8192 MiB, the host has 7168 MiB for that"
     assert said(*slices, idle=60, free=9) == ["ok 1 suspended slice"]
+    (line, _) = said(*slices, idle=60, swap=9)
+    assert line == "warning not all slices can be suspended: they use 8192 MiB, swap-size leaves 7168 MiB"
+    assert said(*slices, idle=60, swap=10) == ["ok 1 suspended slice"]

@@ -152,13 +152,14 @@ def test_each_reason_has_its_place() -> None:
 
 #: What tells whether a slice lives, and who may ask: all others ask nvc.slices.store.liveness.
 LIFE = {
-    # The second asks whose a process is, the third of MPS servers, the last two of suspended ones.
+    # The second asks whose a process is, the third of MPS servers, the last three of suspended ones.
     "is_here": {
         "nvc/slices/store/liveness.py",
         "nvc/daemon/io/lineage.py",
         "nvc/daemon/mps/servers.py",
         "nvc/daemon/suspend/hooks.py",
         "nvc/daemon/suspend/suspender.py",
+        "nvc/daemon/suspend/swap.py",
     },
     "namespace_id_of": {"nvc/slices/store/liveness.py", "nvc/slices/store/process_info.py"},
 }

@@ -9,7 +9,16 @@ from typing import Any
 
 import pytest
 
-from nvc.daemon.suspend.room import GPU_SPARE, gpu_refusal, host_refusal, needed, stopped_refusal, unclaimed
+from nvc.daemon.suspend.room import (
+    GPU_SPARE,
+    gpu_refusal,
+    host_refusal,
+    needed,
+    resident,
+    size_refusal,
+    stopped_refusal,
+    unclaimed,
+)
 from nvc.model.slices.suspension import HOST_SPARE, Saved
 
 GIB = 1 << 30
@@ -84,6 +93,17 @@ def test_a_cgroup_of_version_1(host: Path) -> None:
     assert refused(host).startswith(f"{host}/cgroup/memory/web: ")
     write(host / "cgroup/memory/web/memory.limit_in_bytes", f"{(1 << 63) - 4096}\n")
     assert refused(host) == ""
+
+
+def test_an_operator_s_bound(host: Path) -> None:
+    assert size_refusal(0, 99 * GIB, (ONE, OTHER)) is size_refusal(7 * GIB, GIB, (ONE, OTHER)) is None
+    found = size_refusal(7 * GIB, 2 * GIB, (ONE, OTHER))
+    assert found is not None and "6 GiB are to be kept" in found.cause and "5 GiB of 7 GiB are left" in found.cause
+    found = size_refusal(7 * GIB, 9 * GIB, (ONE, OTHER))  # it was lowered
+    assert found is not None and "0 MiB of 7 GiB are left" in found.cause
+    assert resident(10, str(host / "proc")) == resident(99, str(host / "proc")) == 0
+    write(host / "proc/10/status", "Name:\tVmRSS: 1\nVmRSS:\t   12 kB\n")
+    assert resident(10, str(host / "proc")) == 12 << 10
 
 
 def test_processes_that_cannot_answer(host: Path) -> None:

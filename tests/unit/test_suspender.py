@@ -62,7 +62,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def user(key: str) -> Any:
-    return SimpleNamespace(key=key, pid=ord(key), start=1, uuid="GPU-a", used=10 * GIB)
+    return SimpleNamespace(key=key, pid=ord(key), start=1, inside=7, uuid="GPU-a", used=10 * GIB)
 
 
 def test_two_leave_at_once_where_the_host_has_room_for_both(world: World) -> None:
@@ -109,6 +109,58 @@ def test_slices_that_run_give_memory_of_the_host_back(
     world.one.told(3 if comes else swap.GIVEN_BACK)
     assert list(world.one.jobs) == ["a"] * comes and world.one.state_of("a")[1] == (None if comes else NONE)
     assert len(asked) == 1
+
+
+@pytest.fixture
+def asked(world: World, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """What is asked of slices, of which b keeps 4 GiB of the host's memory, and says more."""
+    found: list[tuple[int, int]] = []
+    monkeypatch.setattr(quota, "ask_to_move", lambda *words: found.append(words))
+    monkeypatch.setattr(swap, "resident", lambda _: 4 * GIB)
+    monkeypatch.setattr(swap, "is_here", lambda *_: True)
+    world.accountant.users = [user("a"), user("b")]
+    world.accountant.ledgers.accounts["b"] = (account(staged=1 << 60),)
+    world.one.slices.by_key["b"].quota = 9
+    return found
+
+
+def test_all_that_leave_stay_within_an_operator_s_bound(world: World, asked: list[tuple[int, int]]) -> None:
+    """What others keep is asked for where that is enough; what is away is nobody's to take."""
+    for size, jobs in ((9, []), (10, []), (14, ["a"])):
+        world.one.host.size = size * GIB
+        world.one.ask("a", True, 0)
+        world.one.told(0)
+        assert list(world.one.jobs) == jobs and asked == [(9, layout.SWAP_FREE)] * (size > 9)
+        why = world.one.state_of("a")[1]
+        if size == 9:
+            assert why is not None and "9 GiB of 9 GiB are left" in why.cause
+    world.one.host.size = 19 * GIB
+    for key in ("b", "b"):
+        world.one.ask(key, True, 0)
+        world.one.told(0)
+        why = world.one.state_of("b")[1]
+        assert why is not None and why.path == "swap-size" and "5 GiB of 19 GiB are left" in why.cause, why
+    world.end("a", "running")
+    world.one.ask("b", True, 0)
+    world.one.told(0)
+    assert list(world.one.jobs) == ["b"]
+
+
+def test_a_bound_that_is_lowered_ends_nobody(world: World, asked: list[tuple[int, int]]) -> None:
+    """What is kept is given back, and what is away comes back when it is asked to."""
+    world.one.records["a"] = Suspension("a", SUSPENDED, 0, (Saved(ord("a"), 1, "GPU-a", 10 * GIB),))
+    for size in (0, 14 * GIB):
+        world.one.host.size = size
+        world.one.second(0)
+        assert not asked and world.one.host.document() == {"size": size or None, "used": 14 * GIB, "kept": 4 * GIB}
+    world.one.host.size = 13 * GIB
+    for _ in range(2):
+        world.one.second(0)
+        assert asked == [(9, layout.SWAP_FREE)]
+    world.accountant.users = []
+    world.one.ask("a", False, 0)
+    world.one.told(0)
+    assert list(world.one.jobs) == ["a"]
 
 
 def test_what_is_kept_of_the_host_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,6 +61,19 @@ def host_refusal(
     return None
 
 
+def size_refusal(size: int, used: int, taken: Iterable[Saved]) -> Refusal | None:
+    """Why `size` bytes, the operator's swap-size, of which `used` are taken, have no room; None: they have.
+
+    Without a size they have as much as the host.
+    """
+    whole = sum(one.bytes for one in taken)
+    if not size or used + whole <= size:
+        return None
+    left = f"{size_text(max(0, size - used))} of {size_text(size)}"
+    cause = f"{size_text(whole)} are to be kept in the host's memory, and {left} are left"
+    return Refusal("swap-size", cause, "resume or end others, or raise it in config.toml and restart nvcd")
+
+
 def stopped_refusal(pids: Iterable[int], proc: str = "/proc", cgroups: str = "/sys/fs/cgroup") -> Refusal | None:
     """Why a process cannot answer the driver: it is stopped, or its cgroup is frozen. None: all can."""
     for pid in pids:
@@ -106,9 +119,18 @@ def gpu_refusal(needs: Mapping[str, int], free: Mapping[str, int]) -> Refusal | 
     return None
 
 
+def resident(pid: int, proc: str = "/proc") -> int:
+    """Bytes of the host's memory that a process has; 0: none, or it has ended."""
+    return _bytes(f"{proc}/{pid}/status", "VmRSS:") or 0
+
+
 def _available(proc: str) -> int | None:
-    for line in lines_of(_text(f"{proc}/meminfo")):
-        if line.startswith("MemAvailable:"):
+    return _bytes(f"{proc}/meminfo", "MemAvailable:")
+
+
+def _bytes(path: str, name: str) -> int | None:
+    for line in lines_of(_text(path)):
+        if line.startswith(name):
             return int(line.split()[1]) << 10
     return None
 

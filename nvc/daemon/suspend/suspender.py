@@ -69,9 +69,9 @@ class Suspender:
 
     def __init__(
         self, loop: Loop, kernel: Kernel, slices: SliceIndex, accountant: Accountant, look: Callable[[int], object],
-        libraries: Callable[[], Libraries | None], log: Callable[[str], None],
+        libraries: Callable[[], Libraries | None], log: Callable[[str], None], size: int = 0,
     ) -> None:  # fmt: skip
-        """`look` asks NVML, and `told` is called with each answer."""
+        """`look` asks NVML, and `told` is called with each answer; `size` is swap-size."""
         self.loop, self.kernel, self.log = loop, kernel, log
         self.slices, self.accountant = slices, accountant
         self.look, self.libraries = look, libraries
@@ -87,11 +87,11 @@ class Suspender:
         self._unwritten: set[str] = set()  # slices whose record on disk is not what it should be
         self._unreaped: list[int] = []
         self._noted: dict[str, Suspension] = {}  # who was on its way when NVML was last asked
-        self._proof, self.host = Proof(), HostMemory(slices, accountant)
+        self._proof, self.host = Proof(), HostMemory(size, slices, accountant, self.records)
 
     def open(self, now: int) -> None:
         """Find what an nvcd before this one left, and bring back what was on its way."""
-        self.records = suspension.suspensions()
+        self.records.update(suspension.suspensions())
         for key, one in self.records.items():
             if one.state != SUSPENDED and one.saved:
                 self._again[key] = now
@@ -192,6 +192,7 @@ class Suspender:
                 self._again.pop(key)
                 self._waiting[key] = False, now
         self.told_of = {key: told for key, told in self.told_of.items() if now - told.at < REMEMBERED}
+        self.host.second({*self.records, *self._waiting}, now)
         self._reap()
 
     def refused(self, known: IndexedSlice | None, leave: bool) -> Refusal | None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping, Set
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping, Set
 
 from nvc.base.value import Value
 from nvc.daemon.audit.accountant import Accountant, User
@@ -27,12 +28,12 @@ from nvc.daemon.suspend.calls import (
     Told,
     back,
 )  # fmt: skip
-from nvc.daemon.suspend.room import GPU_SPARE, Refusal, host_refusal
+from nvc.daemon.suspend.room import GPU_SPARE, Refusal, host_refusal, resident, size_refusal
 from nvc.model.slices import layout, quota
 from nvc.model.slices.ledger import Account, LedgerError, parse_slots, slots_size
 from nvc.model.slices.sizes import size_text
 from nvc.model.slices.suspension import Saved, Suspension
-from nvc.slices.store.process_info import pid_inside
+from nvc.slices.store.process_info import is_here, pid_inside
 
 OUT, IN = "swap out", "swap in"
 _STEP = 0.002
@@ -103,20 +104,52 @@ def keepers(
 
 
 class HostMemory:
-    """The host's memory for what leaves. Slices that run are asked for what they keep, where there is too little."""
+    """The host's memory for what leaves. Slices that run are asked for what they keep where there is too little."""
 
-    def __init__(self, slices: SliceIndex, accountant: Accountant) -> None:
-        self.slices, self.accountant = slices, accountant
+    def __init__(
+        self, size: int, slices: SliceIndex, accountant: Accountant, records: Mapping[str, Suspension]
+    ) -> None:
+        """`size`: the most that all may take, of which `records` have what has left; 0: what the host has."""
+        self.size, self.slices, self.accountant, self.records = size, slices, accountant, records
         self._since: dict[str, int] = {}  # when slices were asked, by who leaves
 
     def refusal(
         self, key: str, taken: Iterable[Saved], leaving: Iterable[Saved], moving: Set[str], now: int
     ) -> tuple[Refusal | None, bool]:
         """Why there is no room for what a slice takes, and whether it is to wait: there may be some soon."""
-        if (short := host_refusal(taken)) is not None:
-            kept = keepers(self.slices.by_key, self.accountant.ledgers.accounts, moving)
-            return short, self._come(key, kept, now)
+        kept = self._kept(moving)
+        full = size_refusal(self.size, self.used(kept), taken)  # whatever they give back
+        short = full or host_refusal(taken) or size_refusal(self.size, self.used(), taken)
+        if short is not None:
+            return short, full is None and self._come(key, kept, now)
         return None, bool(leaving) and host_refusal(taken, leaving) is not None  # until they have left
+
+    def used(self, but: Container[str] = ()) -> int:
+        """Bytes that what has left takes, or is to, and that running slices, without those, keep for it.
+
+        They say how much. Who lies has that much of the host's memory for something else.
+        """
+        found = Counter[int]()
+        for each in (each for one in self.records.values() for each in one.saved):
+            found[each.pid] += each.moved if is_here(each.pid, each.start) else 0
+        for user in self.accountant.users:
+            for one in self.accountant.ledgers.accounts.get(user.key, ()) if user.key not in but else ():
+                if one.staged and one.pid == user.inside:
+                    found[user.pid] = max(found[user.pid], min(one.staged, resident(user.pid)))
+        return found.total()
+
+    def document(self) -> dict[str, int | None]:
+        """For programs."""
+        used = self.used()
+        return {"size": self.size or None, "used": used, "kept": used - self.used(self.slices.by_key)}
+
+    def second(self, moving: Set[str], now: int) -> None:
+        """Have given back what is kept beyond a size that was lowered."""
+        if self.size and self.used() > self.size:
+            self._come("", self._kept(moving), now)
+
+    def _kept(self, moving: Set[str]) -> dict[str, int]:
+        return keepers(self.slices.by_key, self.accountant.ledgers.accounts, moving)
 
     def _come(self, key: str, kept: Mapping[str, int], now: int) -> bool:
         """Whether to wait for it, having asked once in a minute; `kept`: the quota of each that keeps some."""

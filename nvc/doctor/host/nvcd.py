@@ -116,7 +116,11 @@ def _suspension(context: Context) -> Iterator[Fact]:
             yield Fact(uuid=device["uuid"], kept=device["time"])
     here = [device for one in living if one.suspension is None for device in one.devices]
     used, free = sum(device.used for device in here if device.uuid in idle), _available() - suspension.HOST_SPARE
-    if used > free:
+    swap = state["swap"]
+    left = swap["size"] - swap["used"] + swap["kept"] if swap["size"] else free
+    if left < used <= free:
+        yield Fact(used=used >> 20, left=max(0, left) >> 20)
+    elif used > free:
         yield Fact(used=used >> 20, free=max(0, free) >> 20)
     yield Fact(suspended=counted(len(away), "suspended slice"))
 
@@ -155,6 +159,8 @@ CHECKS = (
             advice="boot with another value of kernel.yama.ptrace_scope"),
         Row(WARNING, NOTHING + " on {uuid}: its time is kept {kept}", "kept", run=("nvcd --state",),
             advice="docs/time.md says what that needs"),
+        Row(WARNING, "not all slices can be suspended: they use {used} MiB, swap-size leaves {left} MiB",
+            "left", advice="raise it in config.toml and restart nvcd, or turn idle-suspend off for some GPUs"),
         Row(WARNING, "not all slices can be suspended: they use {used} MiB, the host has {free} MiB for that",
             "used", advice="give the host more memory, or turn idle-suspend off for some GPUs"),
         Row(OK, "{suspended}"),

@@ -112,6 +112,7 @@ class Config(Value):
     nvcd_on_bypass: str = "report"  # or deny, stop
     nvcd_on_excess: str = "deny"  # or report, stop
     nvcd_on_stranger: str = "leave"  # or slice, stop
+    nvcd_swap_size: str = ""  # a size: the host's memory for suspended slices; "": no bound
     #: name, devices, and fields of SliceRequest with their texts, of each; see nvc.request.config.vgpu
     vgpu_devices: tuple[tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]], ...] = ()
 

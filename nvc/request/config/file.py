@@ -233,6 +233,12 @@ def _asked(kind: str) -> Callable[[Any], str]:
     return check
 
 
+def _bytes(value: Any) -> str:
+    if (text := _asked("size")(value)).endswith("%"):
+        raise _Bad(f"{one_line(value)}: want an amount, like 64GiB")
+    return text
+
+
 def _whole(low: int, high: int) -> Callable[[Any], int]:
     def check(value: Any) -> int:
         if type(value) is not int or not low <= value <= high:
@@ -334,6 +340,7 @@ _KINDS: dict[str, Callable[[Any], Any]] = {
     "slices": _one_of(*VARIABLES),
     "isolation": _one_of(*OPERATORS),
     "size": _asked("size"),
+    "bytes": _bytes,
     "cores": _cores,
     "weight": _whole(0, 1 << 16),
     "period": _asked("period"),

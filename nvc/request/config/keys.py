@@ -86,5 +86,6 @@ KEYS: dict[str, dict[str, tuple[str, str]]] = {
         "on-bypass": ("nvcd_on_bypass", "verdict"),
         "on-excess": ("nvcd_on_excess", "verdict"),
         "on-stranger": ("nvcd_on_stranger", "stranger"),
+        "swap-size": ("nvcd_swap_size", "bytes"),
     },
 }
