@@ -39,7 +39,7 @@ FIGURES = (
     ("docs/security.md", f"had the GPU for {meddling.BROKE / MS:g} ms although it was stopped"),
     ("docs/sharing.md", f"{EQUAL_MS:g} ms, under `soft` {EQUAL_MS * policy_of(SOFT).quanta:g} ms"),
     ("docs/sharing.md", f"1 to {plan.LONGEST_US / 1000:g} ms, or less if one weight"),
-    ("docs/sharing.md", f"its percentage of {plan.ROUND / MS:g} ms, or of {2 * plan.ROUND / MS:g} ms"),
+    ("docs/time.md", f"its percentage of {plan.ROUND / MS:g} ms, or of {2 * plan.ROUND / MS:g} ms"),
     ("docs/sharing.md", f"a period of {plan.PERIOD / MS:g} ms, the default, is then {plan.TURNS / MS:g} ms"),
     ("docs/sharing.md", f"divide {FRONT_US / 1000:g} ms, and each other slice gets {FLOOR_US / 1000:g} ms"),
     ("docs/concurrent.md", f"- {MPS_CLIENTS} slices share the server,"),
@@ -64,9 +64,9 @@ def test_the_page_says_whose_choice_it_is_that_nvcd_starts() -> None:
 
 def test_every_state_of_a_slice_is_explained() -> None:
     states = re.findall(r'"(.+?)"', " ".join(re.findall(r"return (.*)", inspect.getsource(utilization.state))))
-    (row,) = re.findall(r"^\| `STATE` \| (.*)", read("docs/sharing.md"), re.MULTILINE)
+    table = read("docs/sharing.md").partition("| `STATE` | meaning |")[2].partition("\n\n")[0]
     assert {"gone", "hidden", "?", "-"} < set(states)
-    assert [state for state in states if f"`{state}`" not in row] == []
+    assert [state for state in states if f"`{state}`" not in table] == []
 
 
 def test_the_page_names_each_right_that_the_chart_takes() -> None:

@@ -40,16 +40,17 @@ class Policy(Value):
 
 
 TABLE = (
-    Policy(0, "fair", "an equal part, even if others are idle: the time divided by the number of slices, or by"
-           " --max-instances if that is more", EQUAL),
-    Policy(1, "first", "slices that ask for this policy go before the others, which get what is left."
-           " Several such slices get equal parts"),
-    Policy(2, "weight", "by weight, for the slices that have work", weighs=True),
-    Policy(3, "fixed", "at most its cap, even if the GPU is idle; slices of other policies without a cap"
-           " share the rest", CAP),
-    Policy(4, "soft", "by weight, in longer timeslices: fewer switches, longer waits", weighs=True, quanta=4),
-    Policy(5, "native", "the driver schedules processes; caps and weights do not hold", timed=False),
-    Policy(6, "concurrent", "kernels of all slices run at the same time, under one MPS server; slices with less"
+    Policy(0, "fair", "an equal part, even if others are idle: 1/(number of slices), or 1/`--max-instances` if that"
+           " is less", EQUAL),
+    Policy(1, "first", "slices that ask for `first` go before the others, and get equal parts. The others get the"
+           " rest"),
+    Policy(2, "weight", "time in proportion to its weight. Time of idle slices goes to the others", weighs=True),
+    Policy(3, "fixed", "at most its cap, even if the GPU is idle. Slices without a cap, which asked for other"
+           " policies, share the rest", CAP),
+    Policy(4, "soft", "as under `weight`, in longer timeslices: fewer switches, longer waits", weighs=True,
+           quanta=4),
+    Policy(5, "native", "what the driver gives it. Caps and weights do not hold", timed=False),
+    Policy(6, "concurrent", "kernels of all slices run at the same time, under one MPS server. Slices with less"
            " weight pause between launches. For tenants who trust each other", weighs=True, timed=False,
            server=True),
 )  # fmt: skip
