@@ -1,6 +1,6 @@
 """Programs that try to have more of a GPU's time than their cap, with nvcd beside another tenant.
 
-What the shim by itself keeps is for programs that mean well: test_vgpu_cap.py judges that.
+What the shim by itself keeps is for programs that mean well: tests/native/test_vgpu_pacer.py judges that.
 
 Each runs for NVC_ADVERSARY_SECONDS (10), and needs half a second more. NVC_ADVERSARY_PROGRAMS names some of them.
 Kernels take as long as they say, and calls that set or copy memory as long as in a full queue: both are measured
