@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from typing import Any
 
 import pytest
-from support import CLEAN_ENV, GIB, MIB, STAGE, gpus, run
-from support.bundle import Bundle
-from support.configure import Configure
-from support.vgpu import cli, listed
+from support import GIB, MIB, STAGE, gpus, run
+from support.vgpu import cli
 
 pytestmark = pytest.mark.gpu
 NVC = os.path.join(STAGE, "bin/nvc-cli")
@@ -42,32 +39,3 @@ def test_a_program_without_a_container() -> None:
     assert "9.00 of 10.00 GiB taken" in cli(*slice_, "--memory=9GiB").stdout
     assert "CUDA_ERROR_OUT_OF_MEMORY (2)" in cli(*slice_, "--memory=10GiB", check=False).stderr
     assert int(run(*query).stdout.split()[0]) > 10240
-
-
-def test_as_an_ordinary_user(scratch: str) -> None:
-    run("cp", SPIN, f"{scratch}/spin")  # the stage may be closed to others
-    words = ("--user=65534:65534", "--", f"{scratch}/spin", "--memory=10GiB")
-    done = cli(NVC, "run", on_gpu(), "--memory=10GiB", *words, check=False)
-    assert "CUDA_ERROR_OUT_OF_MEMORY (2)" in done.stderr
-
-
-def test_the_shim_is_proved_active() -> None:
-    done = cli(NVC, "run", on_gpu(), "--memory=10GiB", "--", NVC, "vgpu", "check", "--format=json")
-    assert json.loads(done.stdout)["processes"][0]["status"] == "active"
-    here = run(NVC, "vgpu", "check", env=CLEAN_ENV, check=False)
-    assert here.returncode == 1 and "reached without the shim" in here.stdout
-
-
-def test_a_container_is_seen_and_changed(runc_bundle: Callable[..., Bundle]) -> None:
-    made: Any = runc_bundle()
-    with made.created("runc") as container:
-        container.start()
-        words = (on_gpu(), "--compute", "--utility", "--vgpu-memory=10GiB")
-        Configure(NVC, "/")(container.pid, made.rootfs, words)
-        seen = listed(NVC, container.pid)
-        assert seen["devices"][0]["limit"] == 10 * GIB and seen["devices"][0]["used"] == 0
-        assert "10240MiB" in container.exec("nvidia-smi").stdout
-        cli(NVC, "set", seen["name"], "--memory=20GiB")
-        assert "20480MiB" in container.exec("nvidia-smi").stdout
-        assert seen["name"] in cli(NVC, "top", "--once").stdout
-        assert cli(NVC, "check", seen["name"], check=False).stdout.count("not covered") == 0

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from functools import partial
 
 import pytest
 from support import GIB, MIB
 from support.gpus import smi
 from support.realslice import RealSlice, native
 from support.vgpushim import OUT_OF_MEMORY, Process
-
-from nvc.model.slices import layout
 
 pytestmark = pytest.mark.gpu
 TOLERANCE = 2 * MIB
@@ -86,25 +83,9 @@ def test_codes_are_the_drivers(slice_: RealSlice, command: str) -> None:
     assert slice_.used() - used in (slice_.context, 0)
 
 
-def test_frees_that_are_wrong(slice_: RealSlice) -> None:
-    codes = []
-    for process in (slice_.start(), slice_.process(**native(slice_)).start()):
-        process.do("alloc a 8m")
-        codes.append([process.code(c) for c in ("freeat a 2m", "free a", "free a", "alloc b 1m")])
-    assert codes[0] == codes[1]
-
-
 def test_numbers_without_a_context(slice_: RealSlice) -> None:
     codes = [p.do("init").code("info") for p in (slice_.process(), slice_.process(**native(slice_)))]
     assert codes[0] == codes[1] != 0
-
-
-def test_stream_order_never_runs_out_falsely(slice_: RealSlice) -> None:
-    process = slice_.start().do("stream s")
-    for _ in range(1000):
-        process.do("async a 64m", "freeasync a")
-    process.do("sync")
-    assert slice_.used() <= slice_.context + 256 * MIB
 
 
 def test_the_default_pool_by_its_own_name(slice_: RealSlice) -> None:
@@ -218,60 +199,6 @@ def test_a_node_that_gets_a_hungrier_kernel(slice_: RealSlice) -> None:
     process = slice_.start().do("stream s", "module m 4", "module n 16k", "graph g", "kernelnode k g m")
     process.do("instance i g", "setinstance i k n 2", "run i", "sync")
     assert slice_.used() >= slice_.taken() - before - 64 * MIB
-
-
-def test_limits_change_under_a_running_process(slice_: RealSlice) -> None:
-    process = slice_.start().do("alloc a 4g")
-    slice_.limit(2 * GIB, context_overhead=slice_.context)
-    assert process.info() == (0, 2 * GIB)
-    assert process.code("alloc b 2m") == OUT_OF_MEMORY
-    slice_.limit(20 * GIB, context_overhead=slice_.context)
-    process.do("alloc b 8g")
-    assert process.info()[1] == 20 * GIB
-
-
-@pytest.mark.parametrize("limit", [layout.NO_LIMIT, 200 * GIB])
-def test_no_limit_that_matters(slice_: RealSlice, limit: int) -> None:
-    slice_.limit(limit, context_overhead=slice_.context)
-    with_shim, without = slice_.start(), slice_.process(**native(slice_)).start()
-    assert with_shim.info()[1] == without.info()[1]
-    assert with_shim.ask("total 0") == without.ask("total 0")
-
-
-def test_children(slice_: RealSlice) -> None:
-    process = slice_.start().do("alloc a 1g")
-    used = slice_.used()
-    without = slice_.process(**native(slice_)).start()
-    assert process.code("fork 1m") == without.code("fork 1m") != 0
-    process.do("unlock")
-    assert slice_.used() == used
-    process.do("free a", "alloc a 1g")
-    process.send("exec")
-    process.do("init")
-    assert slice_.used() == 0
-    process.do("primary 0", "alloc a 9g")
-
-
-def granted(process: Process) -> bool:
-    return process.code("alloc b 8g") == 0
-
-
-def test_a_killed_process_holds_nothing(slice_: RealSlice, measured: Measure) -> None:
-    for _ in range(5):
-        process = slice_.start().do("alloc a 8g")
-        process.kill()
-        other = slice_.start()
-        slice_.eventually(partial(granted, other))
-        other.kill()
-    assert slice_.used() == 0
-
-
-def test_descriptors_are_few(slice_: RealSlice) -> None:
-    with_shim, without = slice_.start(), slice_.process(**native(slice_)).start()
-    for process in (with_shim, without):
-        process.do("alloc a 8m", "info")
-    counts = [len(os.listdir(f"/proc/{p.pid}/fd")) for p in (with_shim, without)]
-    assert counts[0] - counts[1] <= 2
 
 
 def test_what_the_shim_keeps_resident(slice_: RealSlice, measured: Measure) -> None:
