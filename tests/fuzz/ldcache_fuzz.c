@@ -1,8 +1,5 @@
 /* Fuzzes nvc_ldcache_merge: the first byte chooses what is added, the rest is the image's cache. */
-#include "ldcache_oracle.h"
-
-#include <stdlib.h>
-#include <string.h>
+#include "ldcache_checked.h"
 
 static const struct nvc_ldcache_entry pool[] = {
     {"libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1", 0x0303},
@@ -18,7 +15,8 @@ static const struct nvc_ldcache_entry pool[] = {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct nvc_ldcache_entry add[8];
-    size_t count = 0;
+    size_t count = 0, merged_size;
+    uint8_t *merged;
 
     if (size < 1)
         return 0;
@@ -30,7 +28,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (old == NULL)
         return 0;
     memcpy(old, data + 1, size - 1);
-    oracle_merge(old, size - 1, add, count);
+    if (checked_merge(old, size - 1, add, count, &merged, &merged_size) == 0)
+        free(merged);
     free(old);
     return 0;
 }

@@ -1,18 +1,13 @@
 /* Drives nvc_ldcache_merge for the tests.
  *
- *   ldcache_tool merge OLD OUT [add SONAME PATH FLAGS]...   OLD `-`: none; checks every promise as well
+ *   ldcache_tool merge OLD OUT [add SONAME PATH FLAGS]...   OLD `-`: none
  *   ldcache_tool time OLD ROUNDS [add ...]...                 prints the fastest round in us of processor time
  *   ldcache_tool mutate ROUNDS SEED OLD...                              merges ROUNDS damaged copies, checks each
- *   ldcache_tool find CACHE SONAME FLAGS                                prints what each generation of loader finds
  *
  * Exit status 0, 1 for wrong usage, or 2 with the name of the error on stdout.
  */
-#include "ldcache_oracle.h"
+#include "ldcache_checked.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #define ITEMS_MAX 4096
@@ -67,14 +62,13 @@ static int merge(const char *old_path, const char *out_path, const struct reques
 {
     size_t size, merged_size;
     uint8_t *merged, *old = read_file(old_path, &size);
-    int result = oracle_merge(old, size, request->add, request->count);
+    int result = checked_merge(old, size, request->add, request->count, &merged, &merged_size);
 
     if (result != 0) {
         puts(strerrorname_np(-result));
         free(old);
         return 2;
     }
-    nvc_ldcache_merge(old, size, request->add, request->count, &merged, &merged_size);
     FILE *out = fopen(out_path, "wb");
     if (out == NULL || fwrite(merged, 1, merged_size, out) != merged_size || fclose(out) != 0)
         die(out_path);
@@ -148,31 +142,21 @@ static int mutate(uint64_t rounds, uint64_t state, char **paths, size_t count)
     uint64_t refused = 0;
 
     for (uint64_t round = 0; round < rounds; round++) {
-        size_t size, left;
-        uint8_t *whole = read_file(paths[round % count], &size), *old;
+        size_t size, left, merged_size;
+        uint8_t *merged, *whole = read_file(paths[round % count], &size), *old;
         left = damage(whole, size, &state);
         old = malloc(left); /* no larger than what is left, for the sanitizer's sake */
         if (old == NULL)
             die("malloc");
         memcpy(old, whole, left);
-        refused += oracle_merge(old, left, add, 4) != 0;
+        if (checked_merge(old, left, add, 4, &merged, &merged_size) == 0)
+            free(merged);
+        else
+            refused++;
         free(old);
         free(whole);
     }
     printf("%llu %llu\n", (unsigned long long)(rounds - refused), (unsigned long long)refused);
-    return 0;
-}
-
-static int find(const char *path, const char *soname, uint32_t flags)
-{
-    size_t size;
-    uint8_t *bytes = read_file(path, &size);
-
-    for (int loader = LOADER_LEGACY; loader < LOADER_COUNT; loader++) {
-        const char *found = oracle_lookup(bytes, size, loader, soname, flags);
-        puts(found ? found : "-");
-    }
-    free(bytes);
     return 0;
 }
 
@@ -186,8 +170,6 @@ int main(int argc, char **argv)
         return measure(argv[2], atoi(argv[3]), parse(argc - 4, argv + 4, &request));
     if (argc >= 5 && strcmp(argv[1], "mutate") == 0)
         return mutate(strtoull(argv[2], NULL, 0), strtoull(argv[3], NULL, 0), argv + 4, (size_t)argc - 4);
-    if (argc == 5 && strcmp(argv[1], "find") == 0)
-        return find(argv[2], argv[3], (uint32_t)strtoul(argv[4], NULL, 0));
-    fputs("usage: ldcache_tool merge|time|mutate|find ...\n", stderr);
+    fputs("usage: ldcache_tool merge|time|mutate ...\n", stderr);
     return 1;
 }

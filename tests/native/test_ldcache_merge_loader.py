@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 from support import REPO, need, run
-from support.ldcache import FORMATS, I386, NATIVE, Entry, Tool
+from support.ldcache import FORMATS, I386, NATIVE, Entry, Tool, make
 
 SONAME = "libnvctest.so.1"
 OTHER = "libnvcother.so.2"
@@ -110,6 +110,14 @@ def test_image_with_its_own_version(ldcache: Tool, image: Image, flavour: str) -
     assert image.dlopen(merged) == "driver"
     assert image.dlopen(merged, OTHER) == "image"
     assert image.dlopen(ldcache.merge(merged, image.driver())) == "driver"
+
+
+def test_names_that_the_loader_takes_for_equal(ldcache: Tool, image: Image) -> None:
+    names = [SONAME.replace("1", number) for number in ("1", "01", "001")]
+    theirs = make([Entry(name, image.path("image"), image.flags) for name in names])
+    for name in names:
+        assert image.dlopen(ldcache.path(theirs), name) == "image"
+        assert image.dlopen(ldcache.merge(ldcache.path(theirs), image.driver()), name) == "driver"
 
 
 def test_hwcaps_variant_of_another_library_stays_the_one_that_is_found(ldcache: Tool, image: Image) -> None:

@@ -125,7 +125,7 @@ def compile_tool(directory: str, *flags: str) -> str:
     """Builds tests/native/ldcache_tool.c with the C core and these flags; returns the program's path."""
     program = os.path.join(directory, "ldcache_tool")
     core = [f"native/core/ldcache/{name}.c" for name in ("ldcache", "ldcache_read", "ldcache_write")]
-    sources = [*core, "tests/native/ldcache_tool.c", "tests/native/ldcache_oracle.c"]
+    sources = [*core, "tests/native/ldcache_tool.c"]
     warnings = ("-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Wshadow", "-Werror")
     folders = ("-Inative/core/ldcache", "-Itests/native")
     run("gcc", *warnings, *flags, *folders, "-o", program, *sources, cwd=REPO)
@@ -137,7 +137,7 @@ class Refused(Exception):
 
 
 class Tool:
-    """The merge, run as a program that checks every promise of its interface on the way."""
+    """The merge, run as a program that checks promises of its interface on the way."""
 
     def __init__(self, program: str, directory: str) -> None:
         self.program = program
@@ -166,10 +166,6 @@ class Tool:
             raise Refused(done.stdout.strip())
         assert done.returncode == 0, done.stderr
         return out
-
-    def find(self, cache: str, soname: str, flags: int = X86_64) -> list[str]:
-        """What loaders of glibc before 2.33, and since find in a cache."""
-        return run(self.program, "find", cache, soname, hex(flags)).stdout.split()
 
 
 def read(path: str) -> bytes:

@@ -58,7 +58,7 @@ CIRCLES = {
 NATIVE = [name for name in sources() if name.startswith("native/")]
 CODE = [name for name in NATIVE if name.endswith((".c", ".h", ".def"))]
 #: Headers of other projects, and of tests, which some programs are compiled with.
-FOREIGN = ("world.h", "ldcache_oracle.h")
+FOREIGN = ("world.h",)
 
 
 def resolved(name: str, include: str) -> str | None:
