@@ -10,9 +10,11 @@ from itertools import product
 
 import pytest
 from support import CLEAN_ENV, GIB, run, until
+from support.checkpoint import calls
 from support.nightly import few
 from support.nvcd import SECOND, Place, ask, eventually
 from support.nvcd_programs import METRICS, get, started
+from support.rootfs import LIBS
 from support.suspended import NUMBERED, TWICE, Holder, cli, delay, shown, workers
 
 pytestmark = pytest.mark.driver(gpus=1)
@@ -125,6 +127,18 @@ def test_what_the_driver_refuses(place: Place, launcher: str, holder: Start) -> 
     assert f"process {one.tenant}" in done.stderr and "managed memory" in done.stderr
     assert "it is not suspended" in done.stderr and state(place, launcher, one) == "running"
     assert 'nvc_slice_suspend_failures_total{' in get(place, "/metrics")
+    assert one.tells()
+
+
+def test_one_that_its_engine_checkpoints(place: Place, driver: str, launcher: str, holder: Start) -> None:
+    """It stays locked until the engine has done."""
+    one, library = holder(100), f"{driver}{LIBS}/libcuda.so.1"
+    assert calls(library, one.tenant, "Lock") == [0]
+    done = cli(place, launcher, "suspend", str(one.tenant), check=False)
+    assert "another program has it" in done.stderr and "it is not suspended" in done.stderr, done.stderr
+    assert calls(library, one.tenant, "Checkpoint", "Restore", "Unlock") == [0, 0, 0] and one.tells()
+    cli(place, launcher, "suspend", str(one.tenant))
+    cli(place, launcher, "resume", str(one.tenant))
     assert one.tells()
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from nvc.daemon.suspend.calls import (
     CHECKPOINTED,
+    ILLEGAL_STATE,
     IS_FAILED,
     IS_RUNNING,
     IS_SUSPENDED,
@@ -77,6 +78,16 @@ def test_one_that_refuses_leaves_all_running(step: str, pid: int) -> None:
     found = away(driver, PIDS, nothing, alive, alive)
     assert (found.state, found.step, found.pid, found.code) == (IS_RUNNING, step, pid, 801)
     assert set(driver.states.values()) == {RUNNING}
+
+
+@pytest.mark.parametrize("state", [LOCKED, CHECKPOINTED])
+def test_one_that_somebody_else_has_stays_theirs(state: int) -> None:
+    """An engine that makes a checkpoint would save a process that runs."""
+    driver = Fake()
+    driver.states[11] = state
+    found = away(driver, PIDS, nothing, alive, alive)
+    assert (found.state, found.step, found.pid, found.code) == (IS_RUNNING, "lock", 11, ILLEGAL_STATE)
+    assert driver.states == {10: RUNNING, 11: state, 12: RUNNING}
 
 
 def test_one_that_stays_in_a_call_leaves_all_running() -> None:

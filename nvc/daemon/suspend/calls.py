@@ -18,7 +18,7 @@ RUNNING, LOCKED, CHECKPOINTED, FAILED = range(4)
 #: What becomes of a slice.
 IS_RUNNING, IS_SUSPENDED, IS_FAILED = "running", "suspended", "failed"
 LOCK_MS = 10_000  # that work in flight may take
-OUT_OF_MEMORY, NOT_INITIALIZED, NOT_READY = 2, 3, 600
+OUT_OF_MEMORY, NOT_INITIALIZED, ILLEGAL_STATE, NOT_READY = 2, 3, 401, 600
 NO_CALLS = -1  # in the place of a CUresult: libcuda lacks them
 
 #: What lets another process go on that was locked or checkpointed in the place of one that had ended.
@@ -120,13 +120,19 @@ def away(
 ) -> Outcome:
     """Lock all processes, then take their memory off the devices. If one refuses, all go on as before.
 
-    `have_left` waits until no thread of a process is in a call that the driver does not hold up. Who has ended
-    holds nothing.
+    One that another program had locked stays so: an engine may be making a checkpoint. `have_left` waits
+    until no thread of a process is in a call that the driver does not hold up. Who has ended holds nothing.
     """
     steps = _Steps(driver, told, lives)
+    ours: list[int] = []  # also who may be locked later than we could wait
     try:
         for pid in pids:
-            steps.take("lock", pid)
+            try:
+                steps.take("lock", pid)
+            except CallFailed as error:
+                ours += [pid] if error.code != ILLEGAL_STATE else []
+                raise
+            ours.append(pid)
         for pid in filter(lives, pids):
             told("settle", pid)
             if not have_left(pid) and lives(pid):
@@ -134,7 +140,7 @@ def away(
         for pid in pids:
             steps.take("checkpoint", pid)
     except CallFailed as error:
-        return Outcome(back(driver, pids, told, lives).state, error.step, error.pid, error.code)
+        return Outcome(back(driver, tuple(ours), told, lives).state, error.step, error.pid, error.code)
     return Outcome(IS_SUSPENDED)
 
 

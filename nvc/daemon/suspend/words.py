@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nvc.daemon.suspend.calls import NO_CALLS, NOT_READY, OUT_OF_MEMORY, Outcome
+from nvc.daemon.suspend.calls import ILLEGAL_STATE, NO_CALLS, NOT_READY, OUT_OF_MEMORY, Outcome
 from nvc.daemon.suspend.room import Refusal
 from nvc.daemon.suspend.swap import IN, OUT
 
@@ -14,6 +14,7 @@ _NEWER = "driver 570 (CUDA 12.8) or newer has these calls"
 _MEANING = {
     NO_CALLS: ("the driver has no such call", _NEWER),
     OUT_OF_MEMORY: ("the GPU had no room; driver 580 does not bring it back any more", "end the process"),
+    ILLEGAL_STATE: ("another program has it, to make or restore a checkpoint", "try again once that has ended"),
     NOT_READY: ("work in flight did not end in time", "try again when its kernels are shorter, or wait for them"),
     _UNSUPPORTED: (
         "the driver cannot save what it has: managed memory, memory of several processes, or a group of GPUs",
