@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,23 +70,32 @@ def test_what_is_not_known_is_not_healthy() -> None:
 
 
 @given(
-    st.lists(
-        st.text(max_size=60)
-        | st.builds(
-            " ".join,
-            st.lists(
-                st.sampled_from(
-                    ["gpu", "xid", "mig", "figures", "problem", UUID_0, "0", "-1", "-2", "1g.10gb", "9" * 30]
-                )
-            ),
-        )
+    st.text(max_size=60)
+    | st.builds(
+        json.dumps,
+        st.recursive(
+            st.sampled_from([UUID_0, "", "1g.10gb", "1g 10gb", "xid", -2, -1, 0, 9**30, True, None]),
+            lambda inner: st.lists(inner, max_size=8) | st.dictionaries(st.just("xid"), inner),
+        ),
     )
 )
-def test_lines_of_any_shape(lines: list[str]) -> None:
+def test_lines_of_any_shape(line: str) -> None:
     try:
-        parse([line.replace("\n", " ") for line in lines])
+        parse(line.encode())
     except ValueError:
         pass
+
+
+def test_what_is_told_of_a_gpu() -> None:
+    told = [UUID_0, False, 7, -1, True, [1, 2, 3, 4, 5, 6, 7, 8], [["MIG-1", "1g.10gb+me"]]]
+    found = parse(json.dumps([told]).encode())
+    assert isinstance(found, Round) and found.gpus == {UUID_0: Seen(False, 7, -1, True)}
+    assert found.figures[UUID_0].memory_mhz == 8 and found.profiles == {"MIG-1": "1g.10gb+me"}
+    assert parse(json.dumps({"xid": [UUID_0, 79]}).encode()) == (UUID_0, 79)
+    assert parse(b'"no\\u001b answer"') == Round({}, {}, {}, "no? answer")
+    for place, wrong in ((0, ""), (0, "x" * 97), (2, -2), (5, [1]), (6, [["MIG-1", "a b"]])):
+        with pytest.raises(ValueError):
+            parse(json.dumps([[*told[:place], wrong, *told[place + 1 :]]]).encode())
 
 
 def test_a_board_tells_of_changes_alone() -> None:

@@ -15,8 +15,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import BinaryIO
 
+from nvc.base import fastjson
 from nvc.base.errors import one_line
 from nvc.base.value import Value
+from nvc.daemon.io.shapes import NUMBER, checked, row
 from nvc.kubernetes.health.board import HEALTHY, UNHEALTHY, UNKNOWN, Board, Condition, Problem
 from nvc.slices.make.calibrate import Libraries
 
@@ -25,8 +27,7 @@ SILENCE = 35.0
 #: Of NVIDIA's list of Xids: faults of programs; and those that only a reset of the GPU mends.
 OF_PROGRAMS = frozenset((13, 31, 43, 45, 68, 109))
 UNTIL_RESET = frozenset((48, 62, 64, 74, 79, 95, 119, 120, 140, 143))
-LINE_MAX, LINES_MAX = 512, 4096
-NUMBER_MAX = 1 << 63
+LINE_MAX = 1 << 18  # bytes of what is told at once
 
 
 class Seen(Value):
@@ -60,32 +61,35 @@ class Round(Value):
     problem: str = ""
 
 
-def parse(lines: list[str]) -> tuple[Round, tuple[tuple[str, int], ...]]:
-    """What the process that runs the vendor's code has written; Xids with their GPUs. Raises ValueError."""
-    gpus, figures, profiles, problem, events = {}, {}, {}, "", []
-    for line in lines:
-        kind, _, rest = line.partition(" ")
-        if kind == "problem":
-            problem = one_line(rest)
-            continue
-        uuid, *words = rest.split(" ")
-        if not (uuid.isascii() and uuid.isprintable() and 0 < len(uuid) <= 96):
-            raise ValueError(f"not understood: {line[:80]}")
-        if kind == "mig" and len(words) == 1 and words[0].replace(".", "").replace("+", "").isalnum():
-            profiles[uuid] = words[0]
-            continue
-        numbers = [int(word) for word in words]
-        if not all(-1 <= number < NUMBER_MAX for number in numbers):
-            raise ValueError(f"not understood: {line[:80]}")
-        if kind == "gpu" and len(numbers) == 4:
-            gpus[uuid] = Seen(numbers[0] == 1, numbers[1], numbers[2], numbers[3] == 1)
-        elif kind == "figures" and len(numbers) == 8:
-            figures[uuid] = Figures(*numbers)
-        elif kind == "xid" and len(numbers) == 1:
-            events.append((uuid, numbers[0]))
-        else:
-            raise ValueError(f"not understood: {line[:80]}")
-    return Round(gpus, figures, profiles, problem), tuple(events)
+_TOLD = range(-1, 1 << 63)
+_GPUS = [(row, str, bool, _TOLD, _TOLD, bool, (Figures, *[_TOLD] * 8), [(row, str, str)])]
+
+
+def parse(line: bytes) -> Round | tuple[str, int]:
+    """What the process that runs the vendor's code has written: a round, or a GPU and its Xid.
+
+    Raises ValueError.
+    """
+    told = fastjson.parse(line, LINE_MAX)
+    if isinstance(told, str):
+        return Round({}, {}, {}, one_line(told))
+    if isinstance(told, dict):
+        uuid, number = checked(told.get("xid"), (row, str, NUMBER))
+        return _checked_uuid(uuid), int(number)
+    gpus, figures, profiles = {}, {}, {}
+    for uuid, lost, ecc, remapping, events, own, parts in checked(told, _GPUS):
+        gpus[_checked_uuid(uuid)], figures[uuid] = Seen(lost, ecc, remapping, events), own
+        for part, profile in parts:
+            if not profile.replace(".", "").replace("+", "").isalnum():
+                raise ValueError(f"not understood: {profile[:80]}")
+            profiles[_checked_uuid(part)] = profile
+    return Round(gpus, figures, profiles)
+
+
+def _checked_uuid(uuid: str) -> str:
+    if not (uuid.isascii() and uuid.isprintable() and 0 < len(uuid) <= 96):
+        raise ValueError(f"not understood: {uuid[:80]}")
+    return uuid
 
 
 class Judge:
@@ -181,33 +185,25 @@ class Monitor:
             return
 
     def _read(self, stream: BinaryIO) -> None:
-        lines: list[str] = []
-        while data := stream.readline(LINE_MAX):
-            line = data.decode("ascii", "replace").rstrip("\n")
-            if line.startswith("xid "):
-                self._take([line], self.round)
-            elif line == "end" or len(lines) > LINES_MAX:
-                self._take(lines, None)
-                lines = []
-            else:
-                lines.append(line)
+        while line := stream.readline(LINE_MAX):
+            try:
+                self._take(parse(line))
+            except ValueError as error:
+                self._unknown(str(error))
 
     def _unknown(self, problem: str) -> None:
-        self._take([f"problem {problem}"], None)
+        self._take(Round({}, {}, {}, problem))
 
-    def _take(self, lines: list[str], kept: Round | None) -> None:
-        try:
-            found, events = parse(lines)
-        except ValueError as error:
-            found, events = Round({}, {}, {}, str(error)), ()
-        for uuid, number in events:
+    def _take(self, told: Round | tuple[str, int]) -> None:
+        before = (self.answered, self.profiles, self._there)
+        if isinstance(told, Round):
+            self.round, self.answered = told, True
+            if not told.problem:
+                self.profiles, self._there = told.profiles, frozenset(told.gpus)
+        else:
+            uuid, number = told
             self.xids[uuid] = number
             self.judge.xid(uuid, number, time.monotonic())
-        before, self.round = (self.answered, self.profiles, self._there), kept or found
-        if kept is None:
-            self.answered = True
-            if not found.problem:
-                self.profiles, self._there = found.profiles, frozenset(found.gpus)
         self._judge()
         if before != (self.answered, self.profiles, self._there):
             self.changed()  # the node has other devices: MIG devices were made or removed

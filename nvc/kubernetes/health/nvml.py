@@ -1,23 +1,24 @@
 """The process that asks NVML how GPUs are: the vendor's library runs there, without rights, and may hang or die.
 
 Two processes: a keeper, which does nothing but begin the other one again when it has ended, and that one. It begins
-before this process has threads. On its socket it writes lines, a round of them ending with `end`:
+before this process has threads. On its socket it writes lines of JSON:
 
-    gpu UUID LOST ECC REMAPPING EVENTS                  numbers; -1: not told
-    figures UUID USED TOTAL BUSY COPY CELSIUS MILLIWATT SM-MHZ MEM-MHZ
-    mig UUID PROFILE
-    xid UUID NUMBER
-    problem TEXT
-    end
+    [[UUID, lost, ECC, REMAPPING, events, FIGURES, [[MIG UUID, PROFILE], ...]], ...]    all GPUs; -1: not told
+    {"xid": [UUID, NUMBER]}
+    TEXT                                                                                why it cannot ask
+
+FIGURES is [used, total, busy, copy, celsius, milliwatt, SM MHz, memory MHz].
 """
 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import socket
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from nvc.daemon.io import helper
@@ -75,16 +76,16 @@ def _keep(root: str, library: str, fd: int, interval: float) -> None:
                 become_nobody(root, keeper)
                 _serve(library, fd, interval)
             except (OSError, AttributeError) as error:
-                _write(fd, [f"problem {str(error)[:200]}", "end"])
+                _write(fd, str(error)[:200])
             finally:
                 os._exit(1)
         if os.WIFSIGNALED(os.waitpid(pid, 0)[1]):  # else it has said why it ends
-            _write(fd, ["problem the process that asks NVML has ended", "end"])
+            _write(fd, "the process that asks NVML has ended")
         time.sleep(interval / 2)
 
 
-def _write(fd: int, lines: list[str]) -> None:
-    data = "".join(f"{line}\n" for line in lines).encode("ascii", "replace")
+def _write(fd: int, told: Any) -> None:
+    data = f"{json.dumps(told)}\n".encode()
     while data:
         data = data[os.write(fd, data) :]
 
@@ -97,9 +98,11 @@ def _serve(library: str, fd: int, interval: float) -> None:
     registered: set[str] = set()
     while True:
         signal.alarm(ROUND_MAX + int(interval))
-        lines: list[str] = []
-        names = _look(nvml, events, registered, lines)
-        _write(fd, [*lines, "end"])
+        names: dict[int, str] = {}  # by handle
+        try:
+            _write(fd, [_looked(nvml, device, uuid, events, registered) for device, uuid in _named(nvml, names)])
+        except OSError as error:
+            _write(fd, str(error))
         until = time.monotonic() + interval
         while (left := until - time.monotonic()) > 0:
             event = _Event()
@@ -110,33 +113,27 @@ def _serve(library: str, fd: int, interval: float) -> None:
             if nvml.nvmlEventSetWait_v2(events, ctypes.byref(event), wait) == SUCCESS:
                 uuid = names.get(event.device or 0) or uuid_of(nvml, ctypes.c_void_p(event.device))
                 if event.kind == XID:
-                    _write(fd, [f"xid {uuid} {event.data}"])
+                    _write(fd, {"xid": (uuid, event.data)})
 
 
-def _look(nvml: Any, events: ctypes.c_void_p, registered: set[str], lines: list[str]) -> dict[int, str]:
-    """All GPUs; their UUIDs by handle."""
-    names: dict[int, str] = {}
-    try:
-        found = tuple(gpus(nvml))
-    except OSError as error:
-        lines.append(f"problem {error}")
-        return names
-    for device in found:  # one that is lost is missing from the round, and that is how it counts
-        uuid = uuid_of(nvml, device)
-        if not uuid:
-            continue
-        names[device.value or 0] = uuid
-        if uuid not in registered and nvml.nvmlDeviceRegisterEvents(device, XID, events) == SUCCESS:
-            registered.add(uuid)
-        errors = ctypes.c_ulonglong()
-        code = nvml.nvmlDeviceGetTotalEccErrors(device, UNCORRECTED, VOLATILE, ctypes.byref(errors))
-        ecc = errors.value if code == SUCCESS else NOT_TOLD
-        lines.append(
-            f"gpu {uuid} {int(code == LOST)} {ecc} {_remapping(nvml, device)} {int(uuid in registered)}"
-        )
-        lines.append(f"figures {uuid} {' '.join(map(str, _figures(nvml, device)))}")
-        lines += _profiles(nvml, device)
-    return names
+def _named(nvml: Any, names: dict[int, str]) -> Iterator[tuple[ctypes.c_void_p, str]]:
+    """All GPUs, each with its UUID, which `names` gets. One that is lost is missing, and that is how it counts."""
+    for device in gpus(nvml):
+        if uuid := uuid_of(nvml, device):
+            names[device.value or 0] = uuid
+            yield device, uuid
+
+
+def _looked(
+    nvml: Any, device: ctypes.c_void_p, uuid: str, events: ctypes.c_void_p, registered: set[str]
+) -> list[Any]:
+    if uuid not in registered and nvml.nvmlDeviceRegisterEvents(device, XID, events) == SUCCESS:
+        registered.add(uuid)
+    errors = ctypes.c_ulonglong()
+    code = nvml.nvmlDeviceGetTotalEccErrors(device, UNCORRECTED, VOLATILE, ctypes.byref(errors))
+    ecc = errors.value if code == SUCCESS else NOT_TOLD
+    known = [code == LOST, ecc, _remapping(nvml, device), uuid in registered]
+    return [uuid, *known, _figures(nvml, device), _profiles(nvml, device)]
 
 
 def _remapping(nvml: Any, device: ctypes.c_void_p) -> int:
@@ -165,12 +162,12 @@ def _figures(nvml: Any, device: ctypes.c_void_p) -> list[int]:
     return found
 
 
-def _profiles(nvml: Any, device: ctypes.c_void_p) -> list[str]:
+def _profiles(nvml: Any, device: ctypes.c_void_p) -> list[tuple[str, str]]:
     """The MIG devices, by whose names only a driver tells their profiles: `NVIDIA H100 80GB HBM3 MIG 1g.10gb`."""
-    lines: list[str] = []
+    found = []
     for part in mig_devices(nvml, device):
         name = ctypes.create_string_buffer(NAME_MAX)
         if nvml.nvmlDeviceGetName(part, name, NAME_MAX) == SUCCESS:
             profile = name.value.decode("ascii", "replace").rpartition(" MIG ")[2]
-            lines.append(f"mig {uuid_of(nvml, part)} {profile.split(' ')[0]}")
-    return lines
+            found.append((uuid_of(nvml, part), profile.split(" ")[0]))
+    return found
