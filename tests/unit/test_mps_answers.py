@@ -10,7 +10,7 @@ from support.damage import RECORD
 
 from nvc.daemon.io.loop import Loop
 from nvc.daemon.mps.answers import LOG_MAX, culprit, server_status
-from nvc.daemon.mps.records import MpsServer, ServerRecord, read, write
+from nvc.daemon.mps.records import MpsServer, read, write
 from nvc.daemon.mps.servers import Servers
 from nvc.daemon.mps.shared import SharedServers, Watched
 from nvc.kernel import LinuxKernel
@@ -83,9 +83,8 @@ def test_no_more_slices_than_a_server_takes_clients() -> None:
 @pytest.mark.parametrize("damage", RECORD)
 def test_a_record_that_was_spoiled_is_an_error(scratch: str, damage: str) -> None:
     """And not none: a server may run there."""
-    record = ServerRecord(1, 2, 3, 4)
-    write(scratch, record)
-    assert read(scratch) == record
+    write(MpsServer("a", "GPU-1", 3, 4, scratch, 0, 1, 2))
+    assert read(scratch) == [1, 2, 3, 4]
     RECORD[damage](f"{scratch}/about")
     with pytest.raises((OSError, ValueError)):
         read(scratch)

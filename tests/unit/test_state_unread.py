@@ -66,7 +66,7 @@ class State:
         calibration.store((calibration.Measurement("1", "GPU", 0, 5, 6),), self.measured)
         self.servers = f"{base}/mps"
         os.makedirs(f"{self.servers}/{KEY}/{UUID}")
-        mps_records.write(f"{self.servers}/{KEY}/{UUID}", mps_records.ServerRecord(1, 2, 3, 4))
+        mps_records.write(mps_records.MpsServer(KEY, UUID, 3, 4, f"{self.servers}/{KEY}/{UUID}", 0, 1, 2))
         os.makedirs(f"{base}/image{LIBS}/nvc")
         with open(f"{base}/image{LIBS}/libcuda.so.1", "wb") as copy:
             copy.write(b"\x7fELF" + bytes(60))

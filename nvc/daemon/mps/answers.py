@@ -17,13 +17,19 @@ SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)([KMGT]?)B?\s*$")
 
 def last_line(path: str) -> str:
     """The last line of a log that the driver's program wrote; empty where it cannot be read."""
+    lines = lines_of(_tail(path, LINE_MAX).strip())
+    return one_line(lines[-1]) if lines else ""
+
+
+def _tail(path: str, most: int, position: int = 0) -> str:
+    """The last bytes of a log, from `position` on at most; "" where it cannot be read."""
     try:
         with closing(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)) as fd:
-            data = os.pread(fd, LINE_MAX, max(0, os.fstat(fd).st_size - LINE_MAX))
+            size = os.fstat(fd).st_size
+            begin = position if position <= size else 0  # it was emptied since
+            return os.pread(fd, most, max(begin, size - most)).decode("utf-8", "replace")
     except OSError:
         return ""
-    lines = lines_of(data.decode("utf-8", "replace").strip())
-    return one_line(lines[-1]) if lines else ""
 
 
 class ServerStatus(Value):
@@ -55,14 +61,7 @@ def size_of(path: str) -> int:
 
 def culprit(path: str, position: int, clients: frozenset[int]) -> int:
     """The one of `clients` that a log names in its lines on a fault, from `position` on; 0: it names none."""
-    try:
-        with closing(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)) as fd:
-            size = os.fstat(fd).st_size
-            begin = position if position <= size else 0  # it was emptied since
-            data = os.pread(fd, LOG_MAX, max(begin, size - LOG_MAX))
-    except OSError:
-        return 0
-    for line in lines_of(data.decode("utf-8", "replace")):
+    for line in lines_of(_tail(path, LOG_MAX, position)):
         named = [pid for pid in clients if re.search(rf"(?<!\d){pid}(?!\d)", line)]
         if len(named) == 1 and FAULT.search(line):
             return named[0]

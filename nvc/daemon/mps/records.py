@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from nvc.base.errors import DeviceError
 from nvc.base.files import closing, replace_file
-from nvc.base.value import Value
 from nvc.model.slices.entry import open_own
 
 ABOUT_MAX = 256  # bytes
@@ -79,23 +78,14 @@ class MpsServer:
         return "".join(f"{line}\n" for line in lines).encode()
 
 
-class ServerRecord(Value):
-    """One server as it was started."""
-
-    pid: int
-    start: int  # of that process, in clock ticks since boot
-    percent: int  # of the GPU's threads
-    memory: int  # bytes; 0: no limit
-
-
-def write(directory: str, record: ServerRecord) -> None:
+def write(one: MpsServer) -> None:
     """Keep a record in the directory of a server. Raises OSError."""
-    text = f"{record.pid} {record.start} {record.percent} {record.memory}\n"
-    replace_file(f"{directory}/about", text.encode(), 0o600, sync=False)
+    text = f"{one.pid} {one.start} {one.percent} {one.memory}\n"
+    replace_file(f"{one.directory}/about", text.encode(), 0o600, sync=False)
 
 
-def read(directory: str) -> ServerRecord | None:
-    """The record in a directory; None: no server was begun there. Raises OSError, ValueError."""
+def read(directory: str) -> list[int] | None:
+    """The four numbers in a directory; None: no server was begun there. Raises OSError, ValueError."""
     try:
         fd = open_own(f"{directory}/about")
     except FileNotFoundError:
@@ -105,8 +95,7 @@ def read(directory: str) -> ServerRecord | None:
     words = text.split()
     if len(words) != 4 or not text.endswith("\n") or not all(word.isdigit() for word in words):
         raise ValueError("not a process, its start, percent and bytes")
-    pid, start, percent, memory = map(int, words)
-    return ServerRecord(pid, start, percent, memory)
+    return [int(word) for word in words]
 
 
 def directories(base: str) -> tuple[list[tuple[str, str]], list[str]]:

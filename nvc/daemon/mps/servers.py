@@ -28,7 +28,7 @@ from nvc.daemon.io.identity import signal_process
 from nvc.daemon.io.loop import SECOND, Loop
 from nvc.daemon.mps import records as mps_records
 from nvc.daemon.mps.answers import LOG_MAX, is_number, is_size, last_line, size_of
-from nvc.daemon.mps.records import GONE, MIB, STARTING, MpsServer, ServerRecord
+from nvc.daemon.mps.records import GONE, MIB, STARTING, MpsServer
 from nvc.kernel import Kernel
 from nvc.kernel.processes import start_of
 from nvc.slices.client.mps import CONTROL, STEP
@@ -125,7 +125,7 @@ class Servers:
         try:
             one.pid = self._execute(one, one.options(), -1, said, go_read)
             one.start = start_of(f"/proc/{one.pid}")
-            mps_records.write(one.directory, ServerRecord(one.pid, one.start, one.percent, one.memory))
+            mps_records.write(one)
             os.write(go_write, b"\n")
         finally:
             os.close(said)
@@ -150,7 +150,7 @@ class Servers:
         directory = f"{_base()}/{key}/{uuid}"
         try:
             found = mps_records.read(directory)
-            lives = found is not None and is_here(found.pid, found.start)
+            lives = found is not None and is_here(*found[:2])
         except (OSError, ValueError) as error:
             one = self.servers[key, uuid] = MpsServer(key, uuid, 0, 0, directory, now)
             one.state = UNKNOWN
@@ -159,8 +159,8 @@ class Servers:
             self.log(f"{directory}/about: {one.problem}")
             return
         if found is not None and lives:
-            one = self.servers[key, uuid] = MpsServer(key, uuid, found.percent, found.memory, directory, now)
-            one.pid, one.start, one.state = found.pid, found.start, READY
+            pid, start, percent, memory = found
+            self.servers[key, uuid] = MpsServer(key, uuid, percent, memory, directory, now, pid, start, READY)
 
     def stop(self, key: str) -> int:
         """End those of a slice; how many there were."""
