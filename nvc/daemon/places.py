@@ -53,7 +53,7 @@ class Places:
     def _listen(self) -> None:
         """Make the sockets that are missing, but for ports of other processes. Raises InitializationError."""
         if CONTROL not in self._sockets:
-            self._sockets[CONTROL] = listen(self.control, socket.SOCK_STREAM, 0o600)
+            self._sockets[CONTROL] = listen(self.control)
         for key in self._missing():
             made = listen_at(self.wanted[key], GIVEN[key])
             if made is not None:

@@ -16,6 +16,7 @@ from nvc.base.files import closing
 FIRST = 3  # descriptor that systemd passes on (sd_listen_fds(3))
 CONTROL = "control"
 BACKLOG = 1024
+_KIND = socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
 
 
 def activated(environment: Mapping[str, str]) -> dict[str, socket.socket]:
@@ -34,8 +35,7 @@ def activated(environment: Mapping[str, str]) -> dict[str, socket.socket]:
         os.set_inheritable(fd, False)
         passed = socket.socket(fileno=fd)
         name = names[number] if number < len(names) else ""
-        kind = {CONTROL: socket.SOCK_STREAM}.get(name)
-        if passed.family != socket.AF_UNIX or passed.type != kind:
+        if (name, passed.family, passed.type) != (CONTROL, socket.AF_UNIX, socket.SOCK_STREAM):
             raise InitializationError(
                 "take socket", name or str(fd), "not one of nvcd's", "see `systemctl cat nvcd.socket`"
             )
@@ -44,9 +44,9 @@ def activated(environment: Mapping[str, str]) -> dict[str, socket.socket]:
     return found
 
 
-def listener_of(path: str, kind: int = socket.SOCK_STREAM) -> int | None:
-    """The process that listens at a socket of this kind; 0: it is not seen from here. None: nobody does."""
-    with socket.socket(socket.AF_UNIX, kind | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK) as probe:
+def listener_of(path: str) -> int | None:
+    """The process that listens at a stream socket; 0: it is not seen from here. None: nobody does."""
+    with socket.socket(socket.AF_UNIX, _KIND) as probe:
         if probe.connect_ex(path) not in (0, errno.EAGAIN):
             return None
         (pid,) = struct.unpack_from("i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
@@ -72,22 +72,22 @@ def wait_for_end(path: str, told: Callable[[int], None]) -> None:
         select.select((fd,), (), ())
 
 
-def listen(path: str, kind: int, mode: int) -> socket.socket:
-    """A listening socket at `path`; what a daemon that is gone left there is replaced.
+def listen(path: str) -> socket.socket:
+    """A listening stream socket of root at `path`; what a daemon that is gone left there is replaced.
 
     Raises InitializationError where another daemon listens, or where something else is, a symbolic link above all.
     """
-    made = socket.socket(socket.AF_UNIX, kind | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    made = socket.socket(socket.AF_UNIX, _KIND)
     temporary = f"{path}.new"
     try:
-        _check_free(path, kind)
+        _check_free(path)
         try:
             os.unlink(temporary)
         except FileNotFoundError:
             pass
         # Bound under another name first: nobody sees a socket of the wrong mode, or one that does not listen.
         made.bind(temporary)
-        os.chmod(temporary, mode)
+        os.chmod(temporary, 0o600)
         made.listen(BACKLOG)
         os.rename(temporary, path)
     except OSError as error:
@@ -105,11 +105,11 @@ def listen_at(text: str, where: str) -> socket.socket | None:
     None: another process has that port, which any user may take. Raises InitializationError.
     """
     if text.startswith("unix:"):
-        return listen(text[5:], socket.SOCK_STREAM, 0o600)
+        return listen(text[5:])
     address, _, port = text.rpartition(":")
     address = address.strip("[]")
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    made = socket.socket(family, _KIND)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((address, int(port)))
@@ -124,7 +124,7 @@ def listen_at(text: str, where: str) -> socket.socket | None:
     return made
 
 
-def _check_free(path: str, kind: int) -> None:
+def _check_free(path: str) -> None:
     try:
         status = os.lstat(path)
     except FileNotFoundError:
@@ -132,11 +132,10 @@ def _check_free(path: str, kind: int) -> None:
     if not stat.S_ISSOCK(status.st_mode):
         what = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "not a socket"
         raise InitializationError("listen", path, what, f"remove {path}")
-    with socket.socket(socket.AF_UNIX, kind) as probe:
-        probe.setblocking(False)
+    with socket.socket(socket.AF_UNIX, _KIND) as probe:
         found = probe.connect_ex(path)
     if found in (0, errno.EAGAIN):
-        pid = listener_of(path, kind) or 0
+        pid = listener_of(path) or 0
         who = f" (process {pid})" if pid > 1 else ""  # systemd may have made the socket for it
         hint = "end it first: `nvcd --stop`"
         error = InitializationError("listen", path, f"another nvcd listens there{who}", hint)
