@@ -248,4 +248,4 @@ def rm_command(ctx: click.Context, names: tuple[str, ...], gone: bool, force: bo
             life = Life(tenant.pids, tenant.doubt) if tenant.alive else None
             check_ended(tenant.name, tenant.entry, tenant.container, life, force)
         for entry in (*removed_too, *(tenant.entry for tenant in chosen)):
-            registry.remove(entry)
+            registry.remove(entry.directory)

@@ -85,7 +85,7 @@ def test_a_slice_that_ends_while_it_is_looked_at(scratch: str, monkeypatch: pyte
     index.refresh(0)
     assert list(index.by_key) == ["1-1-2-3", "2-1-2-3"]
     listed = registry.entry_names(scratch)
-    registry.remove(index.by_key["2-1-2-3"].entry)
+    registry.remove(f"{scratch}/2-1-2-3")
     monkeypatch.setattr(registry, "entry_names", lambda base: [*listed, "3-1-2-3"])
     index.refresh(0)
     assert (list(index.by_key), index.broken, said) == (["1-1-2-3"], {}, [])

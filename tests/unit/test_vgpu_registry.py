@@ -79,7 +79,7 @@ def test_what_a_killed_removal_left_is_gone(scratch: str) -> None:
 
 
 def test_every_scan_tells_broken_slices_from_remains(scratch: str) -> None:
-    for key, text in (("f0-1-2-3", None), ("f0-1-2-4", "rubbish"), ("f0-1-2-5", "pid 7\n")):
+    for key, text in (("f0-1-2-3", None), ("f0-1-2-4", "rubbish"), ("f0-1-2-5", "lines 1\npid 7\n")):
         os.mkdir(f"{scratch}/{key}")
         if text is not None:
             written(f"{scratch}/{key}", text)

@@ -250,7 +250,7 @@ class Verifier:
         denied = self.denied
         for key, known in self.accountant.slices.by_key.items():
             values = {device.uuid: int((key, device.uuid.lower()) in denied) for device in known.devices}
-            if known.alive and any(bool(d.flags & DENIED) != values[d.uuid] for d in known.devices):
+            if known.alive and any(d.denied != values[d.uuid] for d in known.devices):
                 self.accountant.change(key, _denied, values)
 
     def release(self) -> None:

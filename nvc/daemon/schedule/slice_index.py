@@ -206,10 +206,7 @@ class SliceIndex:
                 self.device_policy[uuid] = policies.read(uuid)
             except NvcError as error:  # what was there before holds
                 self.say(str(error))
-            demands = tuple(
-                limits.demand_of(known.entry, device, bool(device.flags & (layout.PAUSED | layout.DENIED)))
-                for known, device in found
-            )
+            demands = tuple(limits.demand_of(known.entry, device) for known, device in found)
             self.force[raw] = in_force(self.device_policy.get(uuid, DevicePolicy()), demands)
         for raw in [raw for raw in self.force if raw not in sharers]:
             del self.force[raw]

@@ -17,7 +17,6 @@ from nvc.daemon.daemon import Daemon
 from nvc.daemon.schedule.slice_index import IndexedSlice
 from nvc.daemon.web import rows
 from nvc.model.request import Timing
-from nvc.model.slices.layout import DENIED, PAUSED
 from nvc.model.slices.ledger import Budget
 from nvc.slices.client.nvcd import SHIM
 from nvc.slices.policy.entitlement import InForce, holds
@@ -206,8 +205,8 @@ def _device(
 ) -> SliceDeviceStatus:
     device, entry = known.devices[number], known.entry.devices[number]
     return SliceDeviceStatus(
-        device.uuid, entry.index, entry.name, entry.memory, device.memory_limit, 0, bool(device.flags & PAUSED),
-        bool(device.flags & DENIED), entitlement=held[1], reserved=entry.reserved, pace=pace, kept=kept,
+        device.uuid, entry.index, entry.name, entry.memory, device.memory_limit, 0, device.paused, device.denied,
+        entitlement=held[1], reserved=entry.reserved, pace=pace, kept=kept,
         **{**device.only(Timing), "policy": held[0]},
     )  # fmt: skip
 

@@ -133,13 +133,8 @@ def create(path: str, mode: int) -> int:
 
 
 def write_about(directory: str, text: str) -> None:
-    """Replace the file `about` of an entry. Raises OSError."""
-    write_file(directory, "about", text)
-
-
-def write_file(directory: str, name: str, text: str) -> None:
-    """Replace a file of an entry; the caller holds the registry's lock. Raises OSError."""
-    temporary = f"{directory}/.{name}"
+    """Replace the file `about` of an entry; the caller holds the registry's lock. Raises OSError."""
+    temporary = f"{directory}/.about"
     try:
         os.unlink(temporary)
     except FileNotFoundError:
@@ -148,7 +143,7 @@ def write_file(directory: str, name: str, text: str) -> None:
         data = text.encode()
         if os.write(fd, data) < len(data):  # the one that is there stays
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), temporary)
-    os.rename(temporary, f"{directory}/{name}")
+    os.rename(temporary, f"{directory}/about")
 
 
 def read_entry(path: str) -> Entry:
@@ -159,9 +154,7 @@ def read_entry(path: str) -> Entry:
         with closing(open_own(f"{path}/about")) as fd:
             text = os.pread(fd, ABOUT_LIMIT, 0).decode()
         lines = text.split("\n")
-        # Slices that began under an older version have them uncounted.
-        counted = lines[0].startswith("lines ")
-        if lines.pop() or not lines or counted and lines[0] != f"lines {len(lines) - 1}":
+        if lines.pop() or not lines or lines[0] != f"lines {len(lines) - 1}":
             raise ValueError("cut short")
         for line in lines:
             name, _, value = line.partition(" ")

@@ -39,6 +39,16 @@ class QuotaDevice(Timing):
     room_until: int = 0  # like `kept_until`: nvcd makes room for allocations; see `set_room`
     answered: int = 0  # requests for room, so far
 
+    @property
+    def paused(self) -> bool:
+        """Whether an operator has paused the slice there."""
+        return bool(self.flags & layout.PAUSED)
+
+    @property
+    def denied(self) -> bool:
+        """Whether nvcd denies it more of the device."""
+        return bool(self.flags & layout.DENIED)
+
     def paced(self, now: int) -> int | None:
         """The percentage of the time for which nvcd lets the slice have work on the device; None: it says nothing.
 

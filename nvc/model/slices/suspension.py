@@ -115,8 +115,8 @@ def _read(path: str, key: str) -> Suspension:
     for line in lines_of(text):
         name, _, value = line.partition(" ")
         if name == "saved":
-            pid, start, uuid, *counts = value.split(" ")  # an older nvcd wrote one
-            saved.append(Saved(int(pid), int(start), uuid, *map(int, counts)))
+            pid, start, uuid, count, stays = value.split(" ")
+            saved.append(Saved(int(pid), int(start), uuid, int(count), int(stays)))
         elif name in values:
             values[name] = value
     if values["state"] not in STATES:

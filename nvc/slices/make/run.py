@@ -353,4 +353,4 @@ def _forget(kernel: Kernel, pid: int) -> None:
     with closing(registry.locked(kernel)):
         for one in snapshot(kernel, locked=True).slices:
             if one.entry.pid == pid and not one.entry.rootfs and one.life is None:
-                registry.remove(one.entry)
+                registry.remove(one.entry.directory)

@@ -64,7 +64,7 @@ def hold(kernel: Kernel, slice: Slice, libs_dir: str, claim: str) -> None:
         if _is_there(path) and not is_remnant(path):
             _update(path, limits, entry)
         else:
-            registry.remove(entry.replace(directory=path))
+            registry.remove(path)
             registry.make(path, limits, text_of(entry), entry.suspend_by == SWAP)
         mount(f"{path}/{LEDGER}")
     except OSError as error:
@@ -80,7 +80,7 @@ def release(kernel: Kernel, uid: str) -> None:
     try:
         for entry in _readable(base):
             if entry.claim and _is_for(entry, uid):
-                registry.remove(entry)
+                registry.remove(entry.directory)
     except OSError as error:
         raise RegistryError.of("remove slice", error.filename or base, error) from None
     finally:

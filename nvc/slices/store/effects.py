@@ -12,7 +12,7 @@ from nvc.kernel import Kernel
 from nvc.model.request import SliceRequest
 from nvc.model.slices.entry import Entry
 from nvc.model.slices.hook import OFF
-from nvc.model.slices.layout import DENIED, PAUSED, POLICY_NATIVE
+from nvc.model.slices.layout import POLICY_NATIVE
 from nvc.model.slices.policy import POLICIES, policy_of
 from nvc.slices.client.nvcd import not_kept
 from nvc.slices.policy import policies
@@ -55,7 +55,7 @@ def without_effect(
 
 def _sharing(known: Snapshot, uuid: str) -> dict[str, tuple[Entry, Demand]]:
     return {
-        entry.key: (entry, demand_of(entry, device, bool(device.flags & (PAUSED | DENIED))))
+        entry.key: (entry, demand_of(entry, device))
         for entry, limits in known.living
         for device in limits
         if device.uuid == uuid and device.memory_limit

@@ -53,11 +53,11 @@ def named(found: tuple[QuotaDevice, ...], entry: Entry) -> tuple[QuotaDevice, ..
     return tuple(renamed)
 
 
-def demand_of(entry: Entry, device: QuotaDevice | SliceDeviceStatus, stopped: bool) -> Demand:
-    """What a slice asks for of a device, as `in_force` takes it. `stopped`: paused or denied."""
+def demand_of(entry: Entry, device: QuotaDevice | SliceDeviceStatus) -> Demand:
+    """What a slice asks for of a device, as `in_force` takes it."""
     age = entry.created, entry.start
     asked = next((one.asked_policy for one in entry.devices if one.uuid == device.uuid), device.policy)
-    return Demand(entry.key, stopped, age, asked == FIRST, **device.only(Timing))
+    return Demand(entry.key, device.paused or device.denied, age, asked == FIRST, **device.only(Timing))
 
 
 def sound_quota(

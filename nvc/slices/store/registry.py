@@ -82,9 +82,9 @@ def enter(kernel: Kernel, target: Target, slice: Slice, libs_dir: str) -> Callab
             prune(kernel, base)
         if bound:
             return _change(path, devices, slice)
-        _remove(path)
+        remove(path)
         make(path, devices, entry_text(key, target, slice, libs_dir), texts_of(slice).get("suspend_by") == SWAP)
-        return lambda: _remove(path)
+        return lambda: remove(path)
     except OSError as error:
         raise RegistryError.of("make a slice", error.filename or path, error) from None
     finally:
@@ -212,7 +212,7 @@ def make(path: str, devices: tuple[QuotaDevice, ...], text: str, swaps: bool) ->
     temporary = (
         f"{path.rpartition('/')[0]}/.new"  # one name, under the lock: what a killed run leaves is reused
     )
-    _remove(temporary)
+    remove(temporary)
     os.mkdir(temporary, MODE)
     os.chmod(temporary, MODE)  # whatever the umask
     with closing(create(f"{temporary}/quota", 0o644)) as fd:
@@ -305,17 +305,15 @@ def prune(kernel: Kernel, base: str) -> list[str]:
     kept |= {one.entry.key for one in known.broken if one.life or not one.entry.devices}
     gone = [name for name in entry_names(base) if name not in kept]
     for key in gone:
-        _remove(f"{base}/{key}")
+        remove(f"{base}/{key}")
     return gone
 
 
-def remove(entry: Entry) -> None:
-    """Remove an entry. A container that has the quota bound keeps the file with its current limits."""
-    _remove(entry.directory)
+def remove(path: str) -> None:
+    """Remove an entry's files, `about` last, so that an interrupted removal can be repeated.
 
-
-def _remove(path: str) -> None:
-    """Remove an entry's files, `about` last, so that an interrupted removal can be repeated."""
+    A container that has the quota bound keeps the file with its current limits.
+    """
     try:
         os.rmdir(f"{path}/{LEDGER}")
     except (FileNotFoundError, NotADirectoryError):

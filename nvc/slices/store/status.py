@@ -18,7 +18,7 @@ from nvc.model.request import Timing
 from nvc.model.slices import ledger
 from nvc.model.slices.entry import Entry
 from nvc.model.slices.isolation import KERNEL, MPS
-from nvc.model.slices.layout import DENIED, NO_LIMIT, PAUSED, POLICY_NATIVE
+from nvc.model.slices.layout import NO_LIMIT, POLICY_NATIVE
 from nvc.model.slices.ledger import Account, Budget
 from nvc.model.slices.policy import policy_of
 from nvc.model.slices.quota import QuotaDevice
@@ -199,8 +199,7 @@ def enforced(found: tuple[SliceStatus, ...], known: Snapshot) -> tuple[tuple[Sli
     for tenant in found:
         for device in tenant.devices:
             if tenant.alive and not device.hidden:
-                stopped = device.paused or device.denied
-                demands.setdefault(device.uuid, []).append(demand_of(tenant.entry, device, stopped))
+                demands.setdefault(device.uuid, []).append(demand_of(tenant.entry, device))
     held: dict[tuple[str, str], tuple[int, float | None]] = {}
     warnings = []
     for uuid, sharing in demands.items():
@@ -291,7 +290,7 @@ def _slice_status(
     devices = tuple(
         SliceDeviceStatus(
             device.uuid, device.index, device.name, device.memory, limit.memory_limit, used,
-            bool(limit.flags & PAUSED), bool(limit.flags & DENIED), limit.kept(at) or budget,
+            limit.paused, limit.denied, limit.kept(at) or budget,
             reserved=device.reserved, pace=limit.paced(at), kept=limit.kept(at) is not None,
             refused=budget.refused if budget else None, asked_policy=device.asked_policy, **limit.only(Timing),
         )
