@@ -1,4 +1,4 @@
-"""eBPF instructions of device programs: packing, building with labels, and the block that allows our nodes.
+"""eBPF instructions of device programs: packing, and the block that allows our nodes.
 
 A device program gets `struct bpf_cgroup_dev_ctx` (linux/bpf.h) in R1: three words, `access << 16 | type`,
 major and minor. It returns 1 to allow. Nothing in it is rewritten when it is loaded, so a dump is the
@@ -23,11 +23,9 @@ WRITE = 4
 LDX_W = 0x61
 AND32_K = 0x54
 MOV64_K = 0xB7
-JA = 0x05
-JEQ_K = 0x15
+JGT_K = 0x25
 JNE_K = 0x55
 JLT_K = 0xA5
-JLE_K = 0xB5
 EXIT = 0x95
 
 _MOST_RULES = 4096  # keeps every jump within its 16 bits
@@ -52,41 +50,6 @@ def names_hidden_register(raw: bytes) -> bool:
     return any(regs & 15 == 11 or regs >> 4 == 11 for regs in set(raw[1::8]))
 
 
-class Assembler:
-    """Collects instructions whose jumps name a label; a label never placed is the end of the block."""
-
-    def __init__(self) -> None:
-        self._code: list[Instruction] = []
-        self._jumps: list[tuple[int, str]] = []
-        self._labels: dict[str, int] = {}
-
-    def emit(self, code: int, dst: int = 0, src: int = 0, off: int = 0, imm: int = 0) -> None:
-        """Append one instruction."""
-        self._code.append((code, dst, src, off, imm))
-
-    def jump(self, code: int, label: str, dst: int = 0, imm: int = 0) -> None:
-        """Append a forward jump to `label`."""
-        self._jumps.append((len(self._code), label))
-        self._code.append((code, dst, 0, 0, imm))
-
-    def place(self, label: str) -> None:
-        """Make `label` stand for the next instruction."""
-        self._labels[label] = len(self._code)
-
-    def verdict(self, allowed: bool) -> None:
-        """Return from the program."""
-        self.emit(MOV64_K, 0, imm=int(allowed))
-        self.emit(EXIT)
-
-    def finish(self) -> list[Instruction]:
-        """The instructions, jumps resolved."""
-        end = len(self._code)
-        for position, label in self._jumps:
-            code, dst, src, _, imm = self._code[position]
-            self._code[position] = (code, dst, src, self._labels.get(label, end) - position - 1, imm)
-        return self._code
-
-
 def allow_block(rules: tuple[Rule, ...]) -> list[Instruction]:
     """Instructions that return 1 for reading and writing the character devices `rules`, else go on behind.
 
@@ -94,32 +57,19 @@ def allow_block(rules: tuple[Rule, ...]) -> list[Instruction]:
     """
     if len(rules) > _MOST_RULES:
         raise ValueError(f"{len(rules)} device rules, at most {_MOST_RULES}")
-    if not rules:
-        return []
-    majors: dict[int, list[int]] = {}
-    for major, minor in sorted(set(rules)):
-        majors.setdefault(major, []).append(minor)
-    block = Assembler()
-    block.emit(LDX_W, 2, 1)
-    block.emit(AND32_K, 2, imm=~((READ | WRITE) << 16))
-    block.jump(JNE_K, "old", 2, CHAR)
-    block.emit(LDX_W, 3, 1, 4)
-    block.emit(LDX_W, 4, 1, 8)
-    for major, minors in majors.items():
-        after = "old" if major == max(majors) else f"not {major}"
-        block.jump(JNE_K, after, 3, major)
-        for first, final in _runs(minors):
-            if first == final:
-                block.jump(JEQ_K, "allow", 4, first)
-            else:
-                block.jump(JLT_K, "old", 4, first)  # runs ascend: no later one holds it either
-                block.jump(JLE_K, "allow", 4, final)
-        block.jump(JA, "old")
-        if after != "old":  # which is never placed: it is the end of the block
-            block.place(after)
-    block.place("allow")
-    block.verdict(True)
-    return block.finish()
+    block: list[Instruction] = []
+    for major in sorted({major for major, _ in rules}):
+        for first, final in _runs(sorted({minor for other, minor in rules if other == major})):
+            block += [
+                (JNE_K, 3, 0, 4, major), (JLT_K, 4, 0, 3, first), (JGT_K, 4, 0, 2, final),
+                (MOV64_K, 0, 0, 0, 1), (EXIT, 0, 0, 0, 0),
+            ]  # fmt: skip
+    access = [
+        (LDX_W, 2, 1, 0, 0),
+        (AND32_K, 2, 0, 0, ~((READ | WRITE) << 16)),
+        (JNE_K, 2, 0, len(block) + 2, CHAR),
+    ]
+    return [*access, (LDX_W, 3, 1, 4, 0), (LDX_W, 4, 1, 8, 0), *block] if rules else []
 
 
 def _runs(numbers: list[int]) -> list[tuple[int, int]]:
