@@ -6,6 +6,8 @@ At anything else (calls, maps, the stack) it gives up, and the program counts as
 
 from __future__ import annotations
 
+from _operator import add, and_, eq, floordiv, ge, gt, le, lshift, lt, mod, mul, ne, or_, rshift, sub, xor
+
 from nvc.apply.cgroup.program import Instruction, Rule
 
 #: Instructions that one question may take, over all rules; a device program has no loops.
@@ -15,6 +17,12 @@ MOST_STEPS = 60_000
 _OPENINGS = (6 << 16 | 2, 2 << 16 | 2, 4 << 16 | 2)
 _CONTEXT = "context"
 _WIDTHS = {0x61: 4, 0x69: 2, 0x71: 1}
+_JUMPS = {0x10: eq, 0x20: gt, 0x30: ge, 0x40: and_, 0x50: ne, 0xA0: lt, 0xB0: le}
+_JUMPS_SIGNED = {0x60: gt, 0x70: ge, 0xC0: lt, 0xD0: le}
+_ARITHMETIC = {
+    0x00: add, 0x10: sub, 0x20: mul, 0x30: floordiv, 0x40: or_, 0x50: and_, 0x60: lshift, 0x70: rshift,
+    0x90: mod, 0xA0: xor, 0xC0: rshift,
+}  # fmt: skip
 _M32 = 0xFFFFFFFF
 _M64 = 0xFFFFFFFFFFFFFFFF
 
@@ -105,28 +113,12 @@ def _signed(value: int, bits: int) -> int:
 
 
 def _taken(op: int, left: int, right: int) -> bool:
-    """Whether a conditional jump is taken; TypeError for operands that are no numbers."""
-    bits = 64
-    left += 0
-    if op & 7 == 6:
-        bits, left, right = 32, left & _M32, right & _M32
-    kind = op & 0xF0
-    if kind == 0x10:
-        return left == right + 0
-    if kind == 0x50:
-        return left != right + 0
-    if kind == 0x40:
-        return bool(left & right)
-    if kind == 0x20:
-        return left > right
-    if kind == 0x30:
-        return left >= right
-    if kind == 0xA0:
-        return left < right
-    if kind == 0xB0:
-        return left <= right
-    left, right = _signed(left, bits), _signed(right, bits)
-    return {0x60: left > right, 0x70: left >= right, 0xC0: left < right, 0xD0: left <= right}[kind]
+    """Whether a conditional jump is taken; TypeError for operands that are no numbers, KeyError for other codes."""
+    bits, mask = (32, _M32) if op & 7 == 6 else (64, _M64)
+    left, right, kind = left & mask, right & mask, op & 0xF0
+    if kind in _JUMPS_SIGNED:
+        return _JUMPS_SIGNED[kind](_signed(left, bits), _signed(right, bits))
+    return bool(_JUMPS[kind](left, right))
 
 
 def _computed(op: int, left: int, right: int) -> int:
@@ -137,28 +129,12 @@ def _computed(op: int, left: int, right: int) -> int:
     if kind == 0xB0:
         return right
     left &= mask
-    if kind == 0x50:
-        return left & right
-    if kind == 0x70:
-        return left >> (right & bits - 1)
-    if kind == 0xA0:
-        return left ^ right
-    if kind == 0x40:
-        return left | right
-    if kind == 0x00:
-        return left + right & mask
-    if kind == 0x10:
-        return left - right & mask
-    if kind == 0x20:
-        return left * right & mask
-    if kind == 0x60:
-        return left << (right & bits - 1) & mask
+    if kind in (0x60, 0x70, 0xC0):
+        right &= bits - 1
     if kind == 0xC0:
-        return _signed(left, bits) >> (right & bits - 1) & mask
-    if kind == 0x30:  # by zero: eBPF defines both
-        return left // right if right else 0
-    if kind == 0x90:
-        return left % right if right else left
+        left = _signed(left, bits)
+    if kind in (0x30, 0x90) and not right:  # by zero: eBPF defines both
+        return 0 if kind == 0x30 else left
     if op in (0x84, 0x87):
         return -left & mask
-    raise KeyError(op)
+    return int(_ARITHMETIC[kind](left, right)) & mask
