@@ -73,7 +73,7 @@ def device_cgroup(
     kernel's.
     """
     try:
-        v1, v2 = memberships(_read("cgroup", proc_pid))
+        v1, v2 = memberships(read_file("cgroup", proc_pid))
     except OSError as error:
         raise MountError.of(STEP, "/proc/PID/cgroup", error) from None
     # On a host with both, the devices controller of v1 decides; but a process in its root group is not
@@ -85,7 +85,7 @@ def device_cgroup(
     if namespaced and version == 1 and v1 == v2 == "/" and (_is_top(kernel) or _has_programs(kernel)):
         version = 2
     try:
-        mounts = cgroup_mounts(_read(mountinfo))
+        mounts = cgroup_mounts(read_file(mountinfo))
     except OSError as error:
         raise MountError.of(STEP, mountinfo, error) from None
     found = _open(kernel, version, path, mounts)
@@ -143,7 +143,7 @@ def cgroup_mounts(text: bytes) -> list[CgroupMount]:
 
 def mounted() -> list[CgroupMount]:
     """The mounts of this mount namespace that show device cgroups, writable ones first. Raises OSError."""
-    return cgroup_mounts(_read("/proc/self/mountinfo"))
+    return cgroup_mounts(read_file("/proc/self/mountinfo"))
 
 
 def unescape(field: bytes) -> str:
@@ -247,7 +247,8 @@ def _in_namespace(kernel: Kernel, version: int, path: str) -> DeviceCgroup | Non
     return DeviceCgroup(version, directory, (_NAMESPACE + path).rstrip("/"), _NAMESPACE)
 
 
-def _read(name: str, directory: int | None = None) -> bytes:
+def read_file(name: str, directory: int | None = None) -> bytes:
+    """A kernel file as `read_all` does, relative to an open directory."""
     return read_all(os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory))
 
 
