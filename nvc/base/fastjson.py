@@ -11,8 +11,10 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     make_scanner: Callable[[object], Callable[[str, int], tuple[Any, int]]]
+    make_encoder: Callable[..., Callable[[object, int], tuple[str, ...]]]
+    encode_basestring_ascii: Callable[[str], str]
 else:
-    from _json import make_scanner
+    from _json import encode_basestring_ascii, make_encoder, make_scanner
 
 #: Levels of arrays and objects; a bundle's configuration has about eight.
 MAX_DEPTH = 64
@@ -27,13 +29,10 @@ class JsonError(ValueError):
     """The text is not JSON, or not within bounds; the message is one line without its content."""
 
 
-def parse(
-    data: bytes, limit: int, depth: int = MAX_DEPTH, number: Callable[[str], Any] | None = None
-) -> Any:
+def parse(data: bytes, limit: int, depth: int = MAX_DEPTH) -> Any:
     """The value of one JSON document in UTF-8. Of a key given twice the last value holds.
 
-    `limit` is in bytes; a caller reads at most one more. `number` makes the value of a number from its text.
-    Raises JsonError.
+    `limit` is in bytes; a caller reads at most one more. Raises JsonError.
     """
     if len(data) > limit:
         raise JsonError(f"larger than {limit} bytes")
@@ -46,7 +45,7 @@ def parse(
     if not body:
         raise JsonError("empty")
     try:
-        value, end = _scan(body, number)
+        value, end = _scan(body)
     except StopIteration as stop:
         raise _malformed(text, len(text) - len(body) + _number(stop.value)) from None
     except JsonError:
@@ -59,6 +58,20 @@ def parse(
     if body[end:].strip(_BLANKS):
         raise _malformed(text, len(text) - len(body) + end)
     return value
+
+
+def write(value: Any, like: bytes) -> bytes:
+    """`value` as JSON of ASCII: on one line, or indented for people where `like` is.
+
+    Raises ValueError for a number that is none of JSON.
+    """
+    if b"\n" in like.strip():
+        import json
+
+        indent = "\t" if b"\n\t" in like else 4
+        return f"{json.dumps(value, indent=indent, allow_nan=False)}\n".encode("ascii")
+    encode = make_encoder(None, None, encode_basestring_ascii, None, ":", ",", False, False, False)
+    return "".join(encode(value, 0)).encode("ascii")
 
 
 def _check_shape(data: bytes, depth: int) -> None:
@@ -114,17 +127,13 @@ class _Context:
     object_hook = None
     object_pairs_hook = None
 
-    def __init__(self) -> None:
-        self.parse_float: Callable[[str], Any] = float
-        self.parse_int: Callable[[str], Any] = _integer
-        self.parse_constant = _constant
+    parse_float = float
+    parse_int = staticmethod(_integer)
+    parse_constant = staticmethod(_constant)
 
 
-def _scan(text: str, number: Callable[[str], Any] | None) -> tuple[Any, int]:
-    context = _Context()
-    if number is not None:
-        context.parse_int = context.parse_float = number
-    scan = make_scanner(context)
+def _scan(text: str) -> tuple[Any, int]:
+    scan = make_scanner(_Context())
     try:
         return scan(text, 0)
     except SystemError:  # before 3.12 it can only raise JSONDecodeError where that was imported

@@ -11,11 +11,10 @@ container, or of the specification files for other vendors' devices, are applied
 from __future__ import annotations
 
 from nvc.base.errors import ContainerError
-from nvc.base.fastjson import JsonError
+from nvc.base.fastjson import parse, write
 from nvc.frontends.runtime import bundle as files
-from nvc.frontends.runtime import exact
 from nvc.frontends.runtime.choice import choose
-from nvc.request.oci import Malformed, container_of
+from nvc.request.oci import MAX_CONFIG, Malformed, container_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def edit(config: Config, bundle: str, path: str, programs: str, log: Log, gvisor
     """
     source = files.read_source(path)
     try:
-        document = exact.read(source.data)
+        document = parse(source.data, MAX_CONFIG)
         container = container_of(document, bundle)
         notes = list(config.warnings)
         choice = choose(container, config, notes)
@@ -48,10 +47,10 @@ def edit(config: Config, bundle: str, path: str, programs: str, log: Log, gvisor
         from nvc.frontends.runtime.give import give
 
         give(config, document, choice, programs, log, gvisor)
-        data = exact.write(document, source.data)
-    except (JsonError, Malformed) as error:
+        data = write(document, source.data)
+    except (ValueError, Malformed) as error:
         raise ContainerError(files.STEP, source.path, error) from None
-    if document == exact.read(source.data):
+    if document == parse(source.data, MAX_CONFIG):
         log.step(f"{source.path}: nothing to add")
         return False
     files.replace(source, data)

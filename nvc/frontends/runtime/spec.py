@@ -5,7 +5,6 @@ from __future__ import annotations
 import posixpath
 
 from nvc.base.types import Any
-from nvc.frontends.runtime.exact import Number
 from nvc.request.oci import Malformed
 
 #: The programs whose hooks give a container its GPUs: ours, and NVIDIA's under its two names.
@@ -72,7 +71,7 @@ class Spec:
         nodes = self._list(self.linux, "devices")
         for place, there in enumerate(nodes):
             if type(there) is dict and there.get("path") == node["path"]:
-                if any(_number(there.get(key)) != node[key] for key in ("major", "minor")):
+                if any(there.get(key) != node[key] for key in ("major", "minor")):
                     nodes[place] = node
                 return
         nodes.append(node)
@@ -90,7 +89,7 @@ class Spec:
         for there in reversed(rules):
             if type(there) is not dict or not there.get("allow"):
                 break
-            if {key: _number(value) for key, value in there.items()} == rule:
+            if there == rule:
                 return
         rules.append(rule)
 
@@ -114,7 +113,7 @@ class Spec:
         """Add supplementary groups to the container's process."""
         user = self._table(self._table(self.document, "process"), "user")
         there = self._list(user, "additionalGids")
-        there += [group for group in groups if group and group not in map(_number, there)]
+        there += [group for group in groups if group and group not in there]
 
 
 def _entries(hooks: dict[str, Any], kind: str) -> list[Any]:
@@ -125,13 +124,6 @@ def _entries(hooks: dict[str, Any], kind: str) -> list[Any]:
 def _gives(entry: Any) -> bool:
     path = entry.get("path") if type(entry) is dict else None
     return type(path) is str and posixpath.basename(path) in GIVERS
-
-
-def _number(value: Any) -> Any:
-    """A number of the document as an int where it is one."""
-    if isinstance(value, Number):
-        return int(value) if value.lstrip("-").isdigit() and len(value) <= 20 else float(value)
-    return value
 
 
 def _picked(entry: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
