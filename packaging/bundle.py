@@ -5,7 +5,7 @@ gpu-tests          runs the tests that need a real driver; prints a report in Ma
 tree/              what `install` copies: bin, lib/nvc
 tools/             busybox and runc, for hosts without them
 tests/             the tests and what they need; site/ has pytest, wheels/ gRPC for each Python
-THIRD-PARTY.md     whose work is inside, under which licences; licenses/ has the texts
+copyright          whose work is inside, under which licences; licenses/ has those of Debian's packages
 """
 
 from __future__ import annotations
@@ -31,13 +31,6 @@ PLUGIN_PACKAGES = ("grpcio", "protobuf", "typing-extensions")
 LIMIT = 72 << 20  # bytes
 #: Programs of the build machine, with the Debian package that each is from.
 TOOLS = {"busybox": "busybox-static", "runc": "runc"}
-NOTES = {
-    "python-prctl": "GPL-3.0-or-later; its source is in sources/. nvc imports it outside containers only.",
-    "busybox": "a program of its own, used by the tests; its source is Debian's package of this version.",
-    "libc6": "linked statically into the launcher.",
-}
-
-
 #: What tests/support/vgpushim.py compiles, on the host that it measures.
 SHIM_TOOL = {
     "tests/native": ("vgpu_tool*.[ch]", "vgpu_work.c", "vgpu_steps.c"),
@@ -72,7 +65,7 @@ def plugin_packages(bundle: str, cache: str) -> None:
         for name in PLUGIN_PACKAGES:
             path = wheels.wheel(name, version, cache)
             shutil.copy(path, target)
-            wheels.unpack(path, os.path.join(bundle, "tests/wheels/metadata"), "-")  # for `notices`
+            wheels.unpack(path, os.path.join(bundle, "tests/wheels/metadata"), "-")  # for `notice`
 
 
 def tests(bundle: str) -> None:
@@ -103,31 +96,6 @@ def tools(bundle: str) -> None:
         shutil.copy(program(name), os.path.join(bundle, "tools", name))
 
 
-def notices(bundle: str) -> None:
-    """THIRD-PARTY.md and licenses/: from the packages' own metadata and Debian's copyright files."""
-    licenses = os.path.join(bundle, "licenses")
-    os.makedirs(licenses)
-    rows = []
-    for path, found in notice.distributions(bundle):
-        where = os.path.relpath(path, bundle)
-        rows.append((found.name, found.version, notice.license_of(found), where))
-        for number, text in enumerate(notice.license_texts(path, found)):
-            shutil.copy(text, os.path.join(licenses, f"{found.name}{number or ''}.txt"))
-    for package in (*TOOLS.values(), notice.STATIC):
-        where = "bin" if package == notice.STATIC else "tools"
-        rows.append((package, notice.debian_version(package), "see licenses/", where))
-        shutil.copy(notice.debian_copyright(package), os.path.join(licenses, f"{package}.txt"))
-    with open(os.path.join(bundle, "THIRD-PARTY.md"), "w", encoding="utf-8") as out:
-        out.write(
-            "# Third-party software in this bundle\n\nnvc itself is Apache-2.0 (licenses/nvc.txt).\n\n"
-        )
-        out.write("| package | version | licence | where | note |\n| --- | --- | --- | --- | --- |\n")
-        for row in sorted(set(rows), key=str):
-            note = NOTES.get(row[0], NOTES.get(row[0].split("-")[0], ""))
-            out.write(f"| {' | '.join(row)} | {note} |\n")
-    shutil.copy(os.path.join(tree.REPO, "LICENSE"), os.path.join(licenses, "nvc.txt"))
-
-
 def size(directory: str) -> int:
     return sum(
         os.lstat(os.path.join(path, name)).st_size for path, _, names in os.walk(directory) for name in names
@@ -154,7 +122,7 @@ def main() -> None:
         tests(made)
         test_packages(made, cache)
         plugin_packages(made, cache)
-        notices(made)
+        notice.write(made, made, (*TOOLS.values(), notice.STATIC))
         for name in ("install", "gpu-tests", "bench", "prepare.sh"):
             shutil.copy(os.path.join(tree.REPO, "packaging/bundle", name), made)
         if size(made) > LIMIT:

@@ -170,7 +170,8 @@ def lay_out(root: str, parts: package.Parts, version: str) -> str:
     stdlib = os.path.join(library, "interpreter/lib", PYTHON)
     mode = ["--invalidation-mode", "unchecked-hash"]
     subprocess.run([compiler, "-I", "-m", "compileall", "-q", "-f", *mode, "-s", root, stdlib], check=True)
-    notices(os.path.join(place, name))
+    prefix = os.path.join(place, name)
+    notice.write(os.path.join(prefix, "share/doc/nvc"), prefix, (*DEBIAN, notice.STATIC, "busybox-static"))
     tree.close_to_others(root)
     return name
 
@@ -183,15 +184,6 @@ def shell(root: str, toolkit: str) -> None:
     for name in APPLETS:
         os.symlink("busybox", os.path.join(programs, name))
     os.symlink(toolkit, os.path.join(programs, "nvidia-toolkit"))
-
-
-def notices(prefix: str) -> None:
-    """Whose work is inside, under which licences."""
-    target = os.path.join(prefix, "share/doc/nvc")
-    share.write(os.path.join(target, "copyright"), notice.copyright_text(prefix).encode())
-    for name in (*DEBIAN, notice.STATIC, "busybox-static"):
-        path = notice.debian_copyright(name)
-        share.write(os.path.join(target, "licenses", f"{name}.txt"), share.read(path))
 
 
 def main() -> None:

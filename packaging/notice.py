@@ -51,8 +51,16 @@ def debian_copyright(package: str) -> str:
     return f"/usr/share/doc/{package}/copyright"
 
 
-def copyright_text(prefix: str) -> str:
-    """The copyright file of a package, in Debian's format: nvc's own licence, then each of what it carries."""
+def write(target: str, prefix: str, packages: tuple[str, ...] = ()) -> None:
+    """The copyright file of all below `prefix`, and those of Debian's `packages` in it, into `target`."""
+    share.write(os.path.join(target, "copyright"), _text(prefix).encode())
+    for name in packages:
+        head = f"{name} {debian_version(name)} of Debian, which has its source\n\n".encode()
+        share.write(os.path.join(target, "licenses", f"{name}.txt"), head + share.read(debian_copyright(name)))
+
+
+def _text(prefix: str) -> str:
+    """In Debian's format: nvc's own licence, then each of what it carries."""
     text = share.read(os.path.join(tree.REPO, "LICENSE")).decode()
     parts = [
         "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\nUpstream-Name: nvc\n",

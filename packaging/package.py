@@ -82,7 +82,7 @@ def lay_out(root: str, parts: Parts, machine: str, version: str, cache: str) -> 
     os.makedirs(os.path.join(prefix, "share/man"), exist_ok=True)
     documents = os.path.join(prefix, "share/doc/nvc")
     share.documents(documents)
-    share.write(os.path.join(documents, "copyright"), notice.copyright_text(prefix).encode())
+    notice.write(documents, prefix)
     shutil.copy(os.path.join(tree.REPO, "packaging/config.toml"), os.path.join(root, "etc/nvc"))
     tree.close_to_others(root)
 

@@ -149,11 +149,13 @@ def test_the_bundles_tests_find_what_they_import(bundle: str) -> None:
 def test_the_bundle_carries_what_it_promises(bundle: str) -> None:
     total = sum(os.lstat(path).st_size for path in everything(bundle))
     assert total < 72 << 20
-    with open(os.path.join(bundle, "THIRD-PARTY.md"), encoding="utf-8") as notice:
+    with open(os.path.join(bundle, "copyright"), encoding="utf-8") as notice:
         text = notice.read()
-    for name in ("cffi", "click", "python-prctl", "pytest", "grpcio", "busybox", "runc", "libc6"):
-        assert name in text
-    assert "GPL" in next(line for line in text.splitlines() if line.startswith("| python-prctl"))
+    for name in ("cffi", "click", "python-prctl", "pytest", "grpcio"):
+        assert f"\nComment: {name} " in text
+    assert "GPL" in text.partition("\nComment: python-prctl ")[2].partition("\nLicense: ")[2].partition("\n")[0]
+    for name in ("busybox-static", "runc", "libc6"):
+        assert os.path.exists(os.path.join(bundle, "licenses", f"{name}.txt"))
     assert glob.glob(os.path.join(bundle, "sources/python-prctl-*"))
     for version in ("310", "311", "312", "313"):
         assert glob.glob(os.path.join(bundle, f"tree/lib/nvc/site/_cffi_backend*cpython-{version}-*.so"))
