@@ -14,30 +14,10 @@ import json
 import os
 import platform
 import tarfile
-import tempfile
-from typing import Any, BinaryIO
+from typing import Any
 
 ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}
 MEDIA = "application/vnd.oci.image"
-
-
-class Digest:
-    """A file for writing that knows the SHA-256 of what was written to it."""
-
-    def __init__(self, out: BinaryIO | gzip.GzipFile) -> None:
-        self._out = out
-        self._sum = hashlib.sha256()
-
-    def write(self, data: bytes) -> int:
-        self._sum.update(data)
-        return self._out.write(data)
-
-    def flush(self) -> None:
-        self._out.flush()
-
-    @property
-    def name(self) -> str:
-        return f"sha256:{self._sum.hexdigest()}"
 
 
 def entries(root: str) -> list[str]:
@@ -51,50 +31,28 @@ def entries(root: str) -> list[str]:
     return sorted(found)
 
 
-def write_layer(root: str, out: BinaryIO, when: int) -> tuple[str, str]:
-    """Write the compressed layer; its digest, and that of the plain tar, which is its `diff_id`."""
-    outer = Digest(out)
-    with gzip.GzipFile(fileobj=outer, mode="wb", compresslevel=6, mtime=0, filename="") as packed:
-        inner = Digest(packed)
-        with tarfile.open(fileobj=inner, mode="w|", format=tarfile.PAX_FORMAT) as tar:  # type: ignore[call-overload]
-            for name in entries(root):
-                path = os.path.join(root, name)
-                info = tar.gettarinfo(path, name)
-                info.uid = info.gid = 0
-                info.uname = info.gname = "root"
-                info.mtime = when
-                if info.islnk():  # a name of a file that is here under another one: both are whole
-                    info.type, info.size = tarfile.REGTYPE, os.stat(path).st_size
-                if info.isreg():
-                    with open(path, "rb") as file:
-                        tar.addfile(info, file)
-                else:
-                    tar.addfile(info)
-    return outer.name, inner.name
+def layer(root: str, when: int) -> bytes:
+    """The tar of everything below `root`."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for name in entries(root):
+            path = os.path.join(root, name)
+            info = tar.gettarinfo(path, name)
+            info.uid = info.gid = 0
+            info.uname = info.gname = "root"
+            info.mtime = when
+            if info.islnk():  # a name of a file that is here under another one: both are whole
+                info.type, info.size = tarfile.REGTYPE, os.stat(path).st_size
+            if info.isreg():
+                with open(path, "rb") as file:
+                    tar.addfile(info, file)
+            else:
+                tar.addfile(info)
+    return out.getvalue()
 
 
-def config(diff_id: str, command: list[str], env: list[str], labels: dict[str, str], when: str) -> dict[str, Any]:
-    given = {"Env": env, "Labels": labels, "Cmd": command}
-    return {
-        "created": when,
-        "architecture": ARCHITECTURE[platform.machine()],
-        "os": "linux",
-        "config": {name: value for name, value in given.items() if value},
-        "rootfs": {"type": "layers", "diff_ids": [diff_id]},
-        "history": [{"created": when, "created_by": "nvc"}],
-    }
-
-
-def add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
-    info = tarfile.TarInfo(name)
-    info.size = len(data)
-    tar.addfile(info, io.BytesIO(data))
-
-
-def blob(document: dict[str, Any], kind: str) -> tuple[dict[str, Any], bytes]:
-    data = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
-    digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
-    return {"mediaType": f"{MEDIA}.{kind}.v1+json", "digest": digest, "size": len(data)}, data
+def digest(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 def write_archive(
@@ -102,35 +60,38 @@ def write_archive(
 ) -> None:
     """Write the image of the directory `root`, with a name such as localhost/nvc:1.0; `env` as NAME=VALUE."""
     when = int(os.environ.get("SOURCE_DATE_EPOCH", "0"))
-    created = datetime.datetime.fromtimestamp(when, datetime.timezone.utc)
-    with tempfile.TemporaryFile(dir=os.path.dirname(os.path.abspath(archive))) as packed:
-        digest, diff_id = write_layer(root, packed, when)
-        size = packed.tell()
-        packed.seek(0)
-        stamp = created.strftime("%Y-%m-%dT%H:%M:%SZ")
-        configuration, config_data = blob(config(diff_id, command, env, labels or {}, stamp), "config")
-        layer = {"mediaType": f"{MEDIA}.layer.v1.tar+gzip", "digest": digest, "size": size}
-        manifest, manifest_data = blob(
-            {
-                "schemaVersion": 2,
-                "mediaType": f"{MEDIA}.manifest.v1+json",
-                "config": configuration,
-                "layers": [layer],
-            },
-            "manifest",
-        )
-        names = {"org.opencontainers.image.ref.name": name, "io.containerd.image.name": name}
-        index = {
-            "schemaVersion": 2,
-            "mediaType": f"{MEDIA}.index.v1+json",
-            "manifests": [{**manifest, "annotations": names}],
-        }
-        with tarfile.open(archive + ".new", "w", format=tarfile.PAX_FORMAT) as tar:
-            add(tar, "oci-layout", b'{"imageLayoutVersion": "1.0.0"}')
-            add(tar, "index.json", json.dumps(index, sort_keys=True).encode())
-            for descriptor, data in ((configuration, config_data), (manifest, manifest_data)):
-                add(tar, "blobs/sha256/" + descriptor["digest"].removeprefix("sha256:"), data)
-            info = tarfile.TarInfo("blobs/sha256/" + digest.removeprefix("sha256:"))
-            info.size = size
-            tar.addfile(info, packed)
+    stamp = datetime.datetime.fromtimestamp(when, datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    files = {"oci-layout": b'{"imageLayoutVersion": "1.0.0"}'}
+
+    def blob(data: bytes, kind: str) -> dict[str, Any]:
+        files["blobs/sha256/" + digest(data).removeprefix("sha256:")] = data
+        return {"mediaType": f"{MEDIA}.{kind}", "digest": digest(data), "size": len(data)}
+
+    def document(content: dict[str, Any]) -> bytes:
+        return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+
+    tar = layer(root, when)
+    configuration = {
+        "created": stamp,
+        "architecture": ARCHITECTURE[platform.machine()],
+        "os": "linux",
+        "config": {"Env": env, "Labels": labels or {}, "Cmd": command},
+        "rootfs": {"type": "layers", "diff_ids": [digest(tar)]},
+        "history": [{"created": stamp, "created_by": "nvc"}],
+    }
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": f"{MEDIA}.manifest.v1+json",
+        "config": blob(document(configuration), "config.v1+json"),
+        "layers": [blob(gzip.compress(tar, 6, mtime=0), "layer.v1.tar+gzip")],
+    }
+    names = {"org.opencontainers.image.ref.name": name, "io.containerd.image.name": name}
+    listed = [{**blob(document(manifest), "manifest.v1+json"), "annotations": names}]
+    index = {"schemaVersion": 2, "mediaType": f"{MEDIA}.index.v1+json", "manifests": listed}
+    files["index.json"] = document(index)
+    with tarfile.open(archive + ".new", "w", format=tarfile.PAX_FORMAT) as out:
+        for path, data in files.items():
+            info = tarfile.TarInfo(path)
+            info.size = len(data)
+            out.addfile(info, io.BytesIO(data))
     os.rename(archive + ".new", archive)
