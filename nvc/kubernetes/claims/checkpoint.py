@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Iterator
 
+from nvc.base.files import replace_file
 from nvc.kubernetes.claims.claim import Allocation, Consumer, Given
 from nvc.kubernetes.errors import CheckpointError
 
@@ -24,6 +25,14 @@ UID_MAX = 64
 def is_uid(uid: str) -> bool:
     """Whether this is a UID as the API server makes them: it becomes part of file names."""
     return 0 < len(uid) <= UID_MAX and _IN_UID.issuperset(uid)
+
+
+def opened(path: str) -> int:
+    """A file of the state directory to lock. Raises CheckpointError."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise CheckpointError.of("open lock", path, error) from None
 
 
 class Checkpoint:
@@ -78,18 +87,9 @@ class Checkpoint:
             "given": [dict(zip(one._fields, one)) for one in allocation.given],
             "pods": [dict(zip(one._fields, one)) for one in allocation.pods],
         }
-        temporary = f"{self.directory}/.{allocation.uid}"
         try:
-            with open(temporary, "w", encoding="utf-8") as file:
-                json.dump(data, file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.rename(temporary, path)
+            replace_file(path, json.dumps(data).encode(), 0o600)
         except OSError as error:
-            try:
-                os.unlink(temporary)
-            except OSError:
-                pass
             raise CheckpointError.of("keep claim", path, error) from None
 
     def remove(self, uid: str) -> None:

@@ -19,7 +19,7 @@ from nvc.base.errors import HostError, InputError, NvcError
 from nvc.base.files import closing
 from nvc.base.value import Value
 from nvc.kubernetes.claims import give
-from nvc.kubernetes.claims.checkpoint import Checkpoint, is_uid
+from nvc.kubernetes.claims.checkpoint import Checkpoint, is_uid, opened
 from nvc.kubernetes.claims.claim import STEP, allocation_of, cause_of, consumers_of
 from nvc.kubernetes.claims.devices import ALL_CORES
 from nvc.kubernetes.claims.holdings import Held, lacking
@@ -104,21 +104,9 @@ class Preparer:
         Raises CheckpointError.
         """
         with self._lock:
-            with closing(self._locked()):
+            with closing(opened(f"{self.state}/lock")) as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
                 yield
-
-    def _locked(self) -> int:
-        path = f"{self.state}/lock"
-        try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise CheckpointError.of("open lock", path, error) from None
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-        except OSError as error:
-            os.close(fd)
-            raise CheckpointError.of("take lock", path, error) from None
-        return fd
 
     async def prepare(self, namespace: str, name: str, uid: str) -> Allocation:
         """Have the devices of a claim ready for its containers, which name them by `give.device_name`.

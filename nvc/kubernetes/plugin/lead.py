@@ -4,11 +4,10 @@ the old one, until it ends. Both prepare claims meanwhile."""
 from __future__ import annotations
 
 import fcntl
-import os
 import threading
 from collections.abc import Callable
 
-from nvc.kubernetes.errors import CheckpointError
+from nvc.kubernetes.claims.checkpoint import opened
 
 
 def lead(state: str, begin: Callable[[], None]) -> None:
@@ -16,11 +15,7 @@ def lead(state: str, begin: Callable[[], None]) -> None:
 
     The process leads until it ends. Raises CheckpointError.
     """
-    path = f"{state}/lead"
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise CheckpointError.of("open lock", path, error) from None
+    fd = opened(f"{state}/lead")
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

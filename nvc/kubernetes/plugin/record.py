@@ -6,11 +6,11 @@ It names where the plugin serves, and what the kubelet has answered. The install
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections.abc import Callable
 
 import nvc
+from nvc.base.files import replace_file
 from nvc.base.value import Value
 from nvc.kubernetes.errors import CheckpointError
 from nvc.kubernetes.plugin.settings import Settings
@@ -89,9 +89,8 @@ class Recorder:
                 return
             path = path_of(self.state)
             try:
-                with open(f"{path}.new", "w", encoding="utf-8") as file:
-                    json.dump(dict(zip(self._now._fields, self._now)), file)
-                os.rename(f"{path}.new", path)
+                data = json.dumps(dict(zip(self._now._fields, self._now))).encode()
+                replace_file(path, data, 0o644, sync=False)
                 self._written = self._now
             except OSError as error:
                 self.log(CheckpointError.of("write", path, error).line())
