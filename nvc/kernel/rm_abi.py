@@ -17,50 +17,19 @@ from nvc.kernel import address
 
 #: nvstatuscodes.h, what these calls can answer.
 STATUS = {
-    0x00: "ok",
-    0x03: "busy, retry",
-    0x0F: "the GPU is lost",
-    0x10: "the GPU is being reset",
-    0x11: "the GPU is not at full power",
-    0x17: "in use",
-    0x19: "the handle is taken",
-    0x1A: "insufficient resources",
-    0x1B: "insufficient permissions",
-    0x1D: "invalid access type",
-    0x1E: "invalid address",
-    0x1F: "invalid argument",
-    0x21: "invalid channel",
-    0x22: "invalid class",
-    0x23: "invalid client",
-    0x24: "invalid command",
-    0x26: "invalid device",
-    0x29: "invalid flags",
-    0x2E: "invalid limit",
-    0x2F: "invalid lock state",
-    0x31: "invalid object",
-    0x33: "invalid object handle",
-    0x36: "invalid parent",
-    0x38: "invalid operation",
-    0x39: "invalid owner",
-    0x3A: "invalid parameter structure",
-    0x3B: "invalid parameter",
-    0x3D: "invalid pointer",
-    0x40: "invalid state",
-    0x51: "no memory",
-    0x55: "not ready",
-    0x56: "not supported",
-    0x57: "object not found",
-    0x59: "operating system error",
-    0x5B: "out of range",
-    0x60: "the channel had an error",
-    0x62: "a reset is required",
-    0x63: "state in use",
-    0x65: "timeout",
-    0x66: "timeout, retry",
-    0x6D: "feature not enabled",
-    0x6E: "resource lost",
-    0xFFFF: "generic error",
-}
+    0x00: "ok", 0x03: "busy, retry", 0x0F: "the GPU is lost", 0x10: "the GPU is being reset",
+    0x11: "the GPU is not at full power", 0x17: "in use", 0x19: "the handle is taken",
+    0x1A: "insufficient resources", 0x1B: "insufficient permissions", 0x1D: "invalid access type",
+    0x1E: "invalid address", 0x1F: "invalid argument", 0x21: "invalid channel", 0x22: "invalid class",
+    0x23: "invalid client", 0x24: "invalid command", 0x26: "invalid device", 0x29: "invalid flags",
+    0x2E: "invalid limit", 0x2F: "invalid lock state", 0x31: "invalid object", 0x33: "invalid object handle",
+    0x36: "invalid parent", 0x38: "invalid operation", 0x39: "invalid owner",
+    0x3A: "invalid parameter structure", 0x3B: "invalid parameter", 0x3D: "invalid pointer",
+    0x40: "invalid state", 0x51: "no memory", 0x55: "not ready", 0x56: "not supported",
+    0x57: "object not found", 0x59: "operating system error", 0x5B: "out of range",
+    0x60: "the channel had an error", 0x62: "a reset is required", 0x63: "state in use", 0x65: "timeout",
+    0x66: "timeout, retry", 0x6D: "feature not enabled", 0x6E: "resource lost", 0xFFFF: "generic error",
+}  # fmt: skip
 #: Numbers of ioctls, and how to build one: nv_escape.h and nv-ioctl-numbers.h of nvidia/arch/nvalloc/unix/include.
 _FREE, _CONTROL, _ALLOC, MAP_MEMORY = 0x29, 0x2A, 0x2B, 0x4E
 _IOCTL = 3 << 30 | ord("F") << 8
@@ -77,9 +46,7 @@ ENABLE_EVENTS, UPDATE_GET, FLUSH = 0x90CD0101, 0x90CD0102, 0x90CD0104
 _FREE_CALL = struct.Struct("<4I")  # client, parent, handle, status
 _ALLOC_CALL = struct.Struct("<4IQ2I")  # client, parent, handle, class, parameters, size, status
 _CONTROL_CALL = struct.Struct("<4IQ2I")  # client, object, command, flags, parameters, size, status
-MAP_CALL = struct.Struct(
-    "<4I3QIIi4x"
-)  # client, device, memory, offset, length, address, status, flags, descriptor
+MAP_CALL = struct.Struct("<4I3QIIi4x")  # client, device, memory, offset, length, address, status, flags, descriptor
 #: class/cl0080.h, NV0080_ALLOC_PARAMETERS: the instance.
 DEVICE_IS = struct.Struct("<I52x")
 #: ctrl/ctrl0000/ctrl0000gpu.h: NV0000_CTRL_GPU_GET_ID_INFO_V2_PARAMS, NV0000_CTRL_GPU_GET_UUID_FROM_GPU_ID_PARAMS.
