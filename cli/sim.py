@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -11,7 +12,7 @@ from nvc.base.columns import fitted
 from nvc.base.errors import InputError, counted
 from nvc.testing.sim import SimSpec, create, destroy
 from nvc.testing.sim.models import MODELS
-from nvc.testing.sim.report import SimReport, report
+from nvc.testing.sim.report import report
 from nvc_cli import output
 from nvc_cli.main import Commands, examples, flag, format_option, value, values
 
@@ -138,17 +139,13 @@ def show_command(directory: str, form: str) -> None:
         output.write(output.document_text(document(found), form))
 
 
-def document(found: SimReport) -> dict[str, Any]:
+def document(found: SimpleNamespace) -> dict[str, Any]:
     """The report as JSON values: field names are kept, sizes are bytes."""
-
-    def fields(value: Any) -> dict[str, Any]:
-        return dict(zip(value._fields, value))
-
-    gpus = [{**fields(gpu), "mig": [fields(mig) for mig in gpu.mig]} for gpu in found.gpus]
-    return {**fields(found), "gpus": gpus, "processes": [fields(process) for process in found.processes]}
+    gpus = [{**vars(gpu), "mig": [vars(mig) for mig in gpu.mig]} for gpu in found.gpus]
+    return {**vars(found), "gpus": gpus, "processes": [vars(process) for process in found.processes]}
 
 
-def table(found: SimReport, width: int = 0) -> str:
+def table(found: SimpleNamespace, width: int = 0) -> str:
     """The report for people, in at most `width` columns; 0: any number. Memory is in MiB."""
     head = f"driver {found.driver_version} (simulated), CUDA {found.cuda_version}; memory in MiB\n\n"
     rows: list[tuple[str, ...]] = [("DEVICE", "MINOR", "BUS", "USED", "MEMORY", "MODEL", "UUID")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import click
 import pytest
@@ -32,7 +33,6 @@ from nvc.slices.policy.policies import DevicePolicy
 from nvc.slices.show import advice, tables
 from nvc.slices.show.history import Track
 from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
-from nvc.testing.sim.report import GpuReport, MigReport, ProcessReport, SimReport
 from nvc_cli import boot, daemon, output, sim
 from nvc_cli.main import CONTEXT, tree
 from nvc_hooks import boot as hook_boot
@@ -91,17 +91,29 @@ def crowd() -> HostFacts:
     return facts(gpus=tuple(found))
 
 
-def simulated() -> SimReport:
+def simulated() -> SimpleNamespace:
     """The same as `nvc-cli sim show` reports it, with a process on every MIG device."""
     size = 143771 << 20
     found = []
     for index, one in enumerate(crowd().gpus):
-        mig = tuple(
-            MigReport(mig.index, mig.uuid, "7g.141gb+me", mig.gpu_instance, 0, size, size) for mig in one.mig
-        )
-        found.append(GpuReport(index, one.uuid, LONG, index + 128, one.bus_id, size, size, True, mig))
-    processes = tuple(ProcessReport(4194304, gpu, mig, size, 10**15) for gpu in range(8) for mig in range(7))
-    return SimReport(VERSION, "13.0", tuple(found), processes)
+        same = {"memory": size, "used": size}
+        mig = [
+            SimpleNamespace(
+                index=mig.index, uuid=mig.uuid, profile="7g.141gb+me", gpu_instance=mig.gpu_instance,
+                compute_instance=0, **same,
+            )
+            for mig in one.mig
+        ]  # fmt: skip
+        found.append(SimpleNamespace(
+            index=index, uuid=one.uuid, name=LONG, minor=index + 128, bus_id=one.bus_id, mig_enabled=True, mig=mig,
+            **same,
+        ))  # fmt: skip
+    processes = [
+        SimpleNamespace(pid=4194304, gpu=gpu, mig=mig, used=size, busy_ns=10**15)
+        for gpu in range(8)
+        for mig in range(7)
+    ]
+    return SimpleNamespace(driver_version=VERSION, cuda_version="13.0", gpus=found, processes=processes)
 
 
 def tracks() -> tuple[Track, ...]:
