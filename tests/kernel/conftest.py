@@ -22,6 +22,7 @@ from support.programs import Programs
 from support.replay import Starts
 from support.rootfs import LIBS, as_debian
 from support.simrm import Served, serve, simrm  # noqa: F401
+from support.suspended import holder  # noqa: F401
 from support.tracing import unmount
 from support.vgpu import ensure_shim
 from support.vgpucap import Worker, work  # noqa: F401

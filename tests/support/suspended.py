@@ -8,12 +8,16 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
+
+import pytest
 
 from . import CLEAN_ENV, run
 from .dialog import Dialog
 from .nvcd import Place
+from .nvcd_programs import METRICS, started
 from .rootfs import LIBS
 
 HOLDER = """
@@ -154,6 +158,25 @@ class Holder(Dialog):
         self.end()
 
 
+Start = Callable[..., Holder]
+
+
+@pytest.fixture
+def holder(place: Place, driver: str, launcher: str) -> Iterator[Start]:
+    """Starts the program in a slice, with an nvcd."""
+    programs = []
+
+    def start(size: int = 1000, kind: str = "plain", spare: int = 1000, before: str = "") -> Holder:
+        if place.daemon is None:
+            started(place, driver, METRICS)
+        programs.append(Holder(place, launcher, driver, size, kind, spare=spare, before=before))
+        return programs[-1]
+
+    yield start
+    for program in programs:
+        program.stop()
+
+
 def cli(place: Place, launcher: str, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
     """`nvc-cli vgpu` in the place."""
     return run(*place.enter(launcher, "vgpu", *words), env=CLEAN_ENV, check=check)
@@ -162,6 +185,10 @@ def cli(place: Place, launcher: str, *words: str, check: bool = True) -> subproc
 def shown(place: Place, launcher: str, name: str) -> dict[str, Any]:
     """`show` of a slice, for programs."""
     return dict(json.loads(cli(place, launcher, "show", name, "--format=json").stdout))
+
+
+def state(place: Place, launcher: str, one: Holder) -> str:
+    return str(shown(place, launcher, str(one.tenant))["state"])
 
 
 def delay(driver: str, step: str, ms: int) -> None:
