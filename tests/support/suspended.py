@@ -50,6 +50,13 @@ for line in sys.stdin:
     if line.startswith("ask"):
         go.set()
         continue
+    if line.startswith("spin"):
+        module, kernel, time = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint64(int(line.split()[1]) * 10**6)
+        print(cuda.cuModuleLoadData(ctypes.byref(module), b".visible .entry sim_spin_for(.param .u64 x)\\n{ret;}"),
+              cuda.cuModuleGetFunction(ctypes.byref(kernel), module, b"sim_spin_for"),
+              cuda.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream,
+                                  (ctypes.c_void_p * 1)(ctypes.addressof(time)), None), flush=True)
+        continue
     if line.startswith("more"):
         found, size = ctypes.c_uint64(), int(line.split()[1]) << 20
         print(cuda.cuMemAlloc_v2(ctypes.byref(found), ctypes.c_size_t(size)), flush=True)
@@ -140,6 +147,11 @@ class Holder(Dialog):
         """What the driver says to an allocation of so many MiB."""
         self.send("more", size)
         return int(self.receive()[0])
+
+    def spin(self, ms: int) -> None:
+        """Have a kernel run for so long on a simulated GPU."""
+        self.send("spin", ms)
+        assert self.receive() == ["0"] * 3
 
     def waits(self, word: str = "read") -> bool:
         """Whether a call, which is not received yet, does not return; `ask`: each of those for what was done."""

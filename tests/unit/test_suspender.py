@@ -12,6 +12,7 @@ from nvc.daemon.suspend.calls import Outcome
 from nvc.daemon.suspend.room import GPU_SPARE, Refusal
 from nvc.daemon.suspend.suspender import Suspender
 from nvc.model.slices import layout, quota
+from nvc.model.slices.isolation import MPS
 from nvc.model.slices.ledger import Account
 from nvc.model.slices.suspension import SUSPENDED, SUSPENDING, Saved, Suspension
 
@@ -71,6 +72,16 @@ def test_two_leave_at_once_where_the_host_has_room_for_both(world: World) -> Non
         world.one.ask(key, True, 0)
     world.one.told(0)
     assert sorted(world.one.jobs) == ["a", "b"]
+
+
+@pytest.mark.parametrize("field", ["isolation", "server"])
+def test_clients_of_an_mps_server_stay(world: World, field: str) -> None:
+    """Of a server of their own, or of one that slices share."""
+    world.accountant.users = [user("a")]
+    setattr(world.one.slices.by_key["a"].entry, field, MPS)
+    world.one.ask("a", True, 0)
+    why = world.one.state_of("a")[1]
+    assert not world.one._waiting and why is not None and "clients of an MPS server" in why.cause
 
 
 def test_else_one_waits_until_the_other_has_left(world: World) -> None:
