@@ -53,7 +53,7 @@ struct item {
     uint8_t imported; /* of another process, which bears them */
     uint8_t ordinal;
     uint8_t foreign; /* of another container, charged for what is mapped of it */
-    uint8_t block;   /* linear memory that can be moved, `count`: where it is; see block.h */
+    uint8_t block;   /* linear memory that can be moved: see block.h */
     uint8_t unused;
 };
 

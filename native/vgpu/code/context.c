@@ -131,7 +131,7 @@ WRAP(cuCtxDestroy, (CUcontext context), HELD(destroy(context, REAL(cuCtxDestroy)
 WRAP(cuCtxDestroy_v2, (CUcontext context), HELD(destroy(context, REAL(cuCtxDestroy_v2))))
 
 /* The old reference counts: cuCtxAttach may have added one, and only the last ends the context. */
-CU_API CUresult cuCtxDetach(CUcontext context)
+static CUresult detach(CUcontext context)
 {
     unsigned int version;
     pacer_forget(KEY(context));
@@ -142,6 +142,8 @@ CU_API CUresult cuCtxDetach(CUcontext context)
     }
     return result;
 }
+
+WRAP(cuCtxDetach, (CUcontext context), HELD(detach(context)))
 
 static bool is_active(CUdevice ordinal)
 {
@@ -267,7 +269,7 @@ CU_API CUresult cuGreenCtxDestroy(CUgreenCtx context)
     if (!item_take(ITEM_GREEN, KEY(context), &item))
         return REAL(cuGreenCtxDestroy)(context);
     CUdevice device = (CUdevice)item.other;
-    CUresult result = IN_TURN(turn_of(device), destroy_green(context, device));
+    CUresult result = HELD(IN_TURN(turn_of(device), destroy_green(context, device)));
     struct item view;
     if (result == CUDA_SUCCESS && item.bytes)
         item_take(ITEM_VIEW, item.bytes, &view);

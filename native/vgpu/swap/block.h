@@ -7,10 +7,6 @@
 #include "charge/charge.h"
 #include "hold.h"
 
-/* Where it is, `count` of its item: on the device; there and copied; in the host's memory alone, at `mark`; on the device
- * again, without its data; with them. */
-enum { BLOCK_HERE, BLOCK_COPIED, BLOCK_AWAY, BLOCK_EMPTY, BLOCK_BACK };
-
 /* Whether memory of that size becomes a block. Of a slice with several devices none does: others could not reach it. */
 bool block_suits(const struct target *to, uint64_t size);
 

@@ -4,144 +4,108 @@
 #include "process/capture.h"
 #include "staging.h"
 
+#include <stdlib.h>
+
 enum { POLL_US = 5000 };
 
+/* What was moved last, in the order in which it lies in the host's memory. While calls are held up no block ends; one that
+ * comes then is not on the list, and stays. */
+static struct listed {
+    CUdeviceptr at;
+    uint64_t bytes;
+} * list;
+static size_t listed;
+static bool away; /* in the host's memory alone */
+
 struct all {
-    uint64_t bytes, away;
-    uint64_t context; /* of one of them */
+    uint64_t bytes, context; /* of one of them */
+    size_t count;
 };
 
-static struct all add_up(void)
+/* Of all blocks, with a list of as many as there is `room` for. */
+static struct all add_up(struct listed *out, size_t room)
 {
     struct all all = {0};
     items_lock();
     EACH_ITEM (item)
         if (item->kind == ITEM_LINEAR && item->block) {
+            if (all.count < room)
+                out[all.count] = (struct listed){item->key, item->bytes};
             all.bytes += item->bytes;
-            all.away += item->count == BLOCK_AWAY ? item->bytes : 0;
             all.context = item->context;
+            all.count++;
         }
     items_unlock();
     return all;
 }
 
-/* The next one in that state; other items, which move it in the table, may come and go. */
-static bool next(uint64_t *slot, uint32_t state, struct item *out)
+/* All out to the host, one behind the other, or in from there. */
+static CUresult copy(char *host, CUstream stream, bool out)
 {
-    bool found = false;
-    items_lock();
-    for (int pass = 0; pass < 2 && !found; pass++) {
-        for (; !found && *slot < item_slots(); ++*slot) {
-            const struct item *item = item_at(*slot);
-            found = item && item->kind == ITEM_LINEAR && item->block && item->count == state;
-            if (found)
-                *out = *item;
-        }
-        if (!found)
-            *slot = 0;
-    }
-    items_unlock();
-    return found;
-}
-
-static void set_state(const struct item *item, uint32_t state, uint64_t mark)
-{
-    items_lock();
-    struct item *now = item_find(ITEM_LINEAR, item->key);
-    if (now) {
-        now->count = state;
-        now->mark = mark;
-    }
-    items_unlock();
-}
-
-/* All in one state are in another one from now on. */
-static void turn(uint32_t from, uint32_t to)
-{
-    items_lock();
-    EACH_ITEM (item)
-        if (item->kind == ITEM_LINEAR && item->block && item->count == from)
-            item->count = to;
-    items_unlock();
-}
-
-/* All of one state, out to the host one behind the other, or in from where each is. */
-static CUresult copy(char *host, CUstream stream, uint32_t from, uint32_t to)
-{
-    CUresult result = CUDA_SUCCESS;
-    struct item item;
-    for (uint64_t slot = 0, used = 0; result == CUDA_SUCCESS && next(&slot, from, &item);) {
-        uint64_t at = from == BLOCK_HERE ? used : item.mark;
-        used += item.bytes;
-        if (used > staging_size())
-            result = CUDA_ERROR_OUT_OF_MEMORY;
-        else if (from == BLOCK_HERE)
-            result = REAL(cuMemcpyDtoHAsync_v2)(host + at, item.key, item.bytes, stream);
-        else
-            result = REAL(cuMemcpyHtoDAsync_v2)(item.key, host + at, item.bytes, stream);
-        set_state(&item, to, at);
-    }
+    CUresult result = host ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    for (size_t i = 0; i < listed && result == CUDA_SUCCESS; host += list[i++].bytes)
+        result = out ? REAL(cuMemcpyDtoHAsync_v2)(host, list[i].at, list[i].bytes, stream)
+                     : REAL(cuMemcpyHtoDAsync_v2)(list[i].at, host, list[i].bytes, stream);
     CUresult end = REAL(cuStreamSynchronize)(stream);
     return result != CUDA_SUCCESS ? result : end;
 }
 
-static void undo(uint32_t state)
+static CUresult unmap_all(void)
 {
-    struct item item;
-    for (uint64_t slot = 0; next(&slot, state, &item); set_state(&item, BLOCK_AWAY, item.mark))
-        block_unmap(item.key, item.bytes);
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i < listed; i++) {
+        CUresult one = block_unmap(list[i].at, list[i].bytes);
+        result = one != CUDA_SUCCESS ? one : result;
+    }
+    return result;
 }
 
 static CUresult come_back(CUstream stream)
 {
-    CUresult result = CUDA_SUCCESS;
     CUdevice ordinal;
-    struct item item;
-    if (REAL(cuCtxGetDevice)(&ordinal) != CUDA_SUCCESS)
-        return CUDA_ERROR_INVALID_CONTEXT;
-    for (uint64_t slot = 0; result == CUDA_SUCCESS && next(&slot, BLOCK_AWAY, &item);) {
-        result = block_map(item.key, item.bytes, ordinal);
-        if (result == CUDA_SUCCESS)
-            set_state(&item, BLOCK_EMPTY, item.mark);
-    }
+    CUresult result = REAL(cuCtxGetDevice)(&ordinal);
+    for (size_t i = 0; i < listed && result == CUDA_SUCCESS; i++)
+        result = block_map(list[i].at, list[i].bytes, ordinal);
     if (result == CUDA_SUCCESS)
-        result = copy(staging_get(0), stream, BLOCK_EMPTY, BLOCK_BACK);
-    if (result != CUDA_SUCCESS) {
-        undo(BLOCK_EMPTY);
-        undo(BLOCK_BACK);
-        return result;
-    }
-    turn(BLOCK_BACK, BLOCK_HERE);
-    hold_open();
+        result = copy(staging_get(0), stream, false);
+    away = result != CUDA_SUCCESS;
+    if (away)
+        unmap_all();
+    else
+        hold_open();
     return result;
+}
+
+/* The host's memory for all, and a list of them. NULL: there is none. */
+static char *prepare(void)
+{
+    size_t room = add_up(NULL, 0).count;
+    void *longer = realloc(list, (room + 1) * sizeof(*list));
+    list = longer ? longer : list;
+    struct all all = add_up(list, longer ? room : 0);
+    listed = all.count < room ? all.count : room;
+    return longer ? staging_get(all.bytes) : NULL;
 }
 
 static CUresult leave(CUstream stream)
 {
-    struct item item;
-    char *host = staging_get(add_up().bytes); /* while the program goes on */
-    CUresult result = host ? hold_close() : CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = prepare() ? hold_close() : CUDA_ERROR_OUT_OF_MEMORY; /* while the program goes on */
     if (result != CUDA_SUCCESS)
         return result;
-    host = staging_get(add_up().bytes);
-    result = host ? copy(host, stream, BLOCK_HERE, BLOCK_COPIED) : CUDA_ERROR_OUT_OF_MEMORY;
+    result = copy(prepare(), stream, true);
     if (result != CUDA_SUCCESS) {
-        turn(BLOCK_COPIED, BLOCK_HERE);
         hold_open();
         return result;
     }
-    for (uint64_t slot = 0; next(&slot, BLOCK_COPIED, &item); set_state(&item, BLOCK_AWAY, item.mark)) {
-        CUresult one = block_unmap(item.key, item.bytes);
-        result = one != CUDA_SUCCESS ? one : result;
-    }
+    away = true;
+    result = unmap_all();
     if (result != CUDA_SUCCESS) /* a block may be there in part: all come back */
         come_back(stream);
     return result;
 }
 
-static CUresult move(uint64_t asked, const struct all *all)
+static CUresult move(uint64_t asked, CUcontext context)
 {
-    CUcontext context = (CUcontext)(uintptr_t)all->context;
     CUstream stream;
     CUresult result = REAL(cuCtxPushCurrent_v2)(context);
     if (result != CUDA_SUCCESS)
@@ -157,21 +121,20 @@ static CUresult move(uint64_t asked, const struct all *all)
 
 static CUresult obey(uint64_t asked)
 {
-    struct all all = add_up();
-    bool away = all.away != 0;
+    struct all all = add_up(NULL, 0);
     if (asked == VGPU_SWAP_FREE && !away)
         staging_free();
     if ((asked == VGPU_SWAP_OUT && !away && all.bytes) || (asked == VGPU_SWAP_IN && away))
-        return move(asked, &all);
+        return move(asked, (CUcontext)(uintptr_t)all.context);
     return CUDA_SUCCESS;
 }
 
 static void tell(uint64_t word, CUresult result)
 {
-    struct all all = add_up();
+    struct all all = add_up(NULL, 0);
     account_swapped(&(struct vgpu_slot){.swapped = word ? word : 1,
                                         .swap_error = (uint32_t)result,
-                                        .swap_away = all.away != 0,
+                                        .swap_away = away,
                                         .movable = all.bytes,
                                         .staged = staging_size()});
 }
@@ -186,7 +149,7 @@ static void *work(void *unused)
     tell(seen, CUDA_SUCCESS);
     for (uint64_t told = 0;; sleep_us(POLL_US)) {
         uint64_t word = account_swap(&swaps), bytes = atomic_load(&process()->blocks);
-        if (!swaps && staging_size() && !add_up().away)
+        if (!swaps && staging_size() && !away)
             staging_free();
         if (word != seen)
             last = obey(word & 0xff);
