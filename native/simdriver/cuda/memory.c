@@ -162,26 +162,6 @@ CU_EXPORT(cuMemAllocPitch_v2,
           (CUdeviceptr * out, size_t *pitch, size_t width, size_t height, unsigned int element),
           allocate_pitch(out, pitch, width, height, element))
 
-/* The first versions had addresses of 32 bits, which this driver has none of. */
-CU_API CUresult cuMemAlloc(unsigned int *out, unsigned int size)
-{
-    (void)out, (void)size;
-    return CUDA_ERROR_NOT_SUPPORTED;
-}
-
-CU_API CUresult cuMemAllocPitch(unsigned int *out, unsigned int *pitch, unsigned int width,
-                                unsigned int height, unsigned int element)
-{
-    (void)out, (void)pitch, (void)width, (void)height, (void)element;
-    return CUDA_ERROR_NOT_SUPPORTED;
-}
-
-CU_API CUresult cuMemFree(unsigned int address)
-{
-    (void)address;
-    return CUDA_ERROR_NOT_SUPPORTED;
-}
-
 /* Waits for the device, as the driver may: work could still use the memory. */
 static CUresult release(CUdeviceptr address)
 {

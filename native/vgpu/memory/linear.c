@@ -169,12 +169,12 @@ WRAP(cuMemAllocPitch_v2,
            : REAL(cuMemAllocPitch_v2)(out, pitch, width, height, element))
 
 /* What was not booked here is the driver's to judge, and may be a pool's. */
-static CUresult release(CUdeviceptr address, CUresult (*call)(CUdeviceptr))
+static CUresult release(CUdeviceptr address)
 {
     struct item item, pooled;
     bool known = item_take(ITEM_LINEAR, address, &item);
     bool in_pool = !known && item_take(ITEM_POOLED, address, &pooled);
-    CUresult result = known && item.block ? block_free(&item) : call(address);
+    CUresult result = known && item.block ? block_free(&item) : REAL(cuMemFree_v2)(address);
     if (in_pool && result == CUDA_SUCCESS)
         hole_make(&pooled, NULL, true);
     else if (in_pool)
@@ -189,44 +189,11 @@ static CUresult release(CUdeviceptr address, CUresult (*call)(CUdeviceptr))
     return result;
 }
 
-WRAP(cuMemFree_v2, (CUdeviceptr address), HELD(release(address, REAL(cuMemFree_v2))))
+WRAP(cuMemFree_v2, (CUdeviceptr address), HELD(release(address)))
 
 /* The first versions, with addresses of 32 bits. */
-static CUresult free_narrow(CUdeviceptr address)
-{
-    return REAL(cuMemFree)((unsigned int)address);
-}
-
-WRAP(cuMemFree, (unsigned int address), release(address, free_narrow))
-
-static CUresult ask_narrow(unsigned int *out, unsigned int size, unsigned int *pitch, unsigned int width,
-                           unsigned int height, unsigned int element)
-{
-    return pitch ? REAL(cuMemAllocPitch)(out, pitch, width, height, element) : REAL(cuMemAlloc)(out, size);
-}
-
-static CUresult allocate_narrow(unsigned int *out, unsigned int size, unsigned int *pitch,
-                                unsigned int width, unsigned int height, unsigned int element)
-{
-    struct target to;
-    uint64_t bytes = pitch ? multiply_capped(round_capped(width, 512), height) : size;
-    uint64_t reserved = round_capped(bytes, PAGE);
-    unsigned int at = 0;
-    if (!out || !reserved || !target_current(&to))
-        return ask_narrow(out, size, pitch, width, height, element);
-    if (!charge(to.position, reserved))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = WITH_ROOM(to.position, 0, ask_narrow(&at, size, pitch, width, height, element));
-    if (result != CUDA_SUCCESS) {
-        account_withdraw(to.position, reserved);
-        return result;
-    }
-    return HAND_OUT(out, at, book(&to, at, pitch ? reserved : size, reserved, false));
-}
-
-WRAP(cuMemAlloc, (unsigned int *out, unsigned int size), allocate_narrow(out, size, NULL, 0, 0, 0))
-
+WRAP(cuMemAlloc, (unsigned int *out, unsigned int size), ((void)out, (void)size, CUDA_ERROR_NOT_SUPPORTED))
 WRAP(cuMemAllocPitch,
      (unsigned int *out, unsigned int *pitch, unsigned int width, unsigned int height, unsigned int element),
-     pitch ? allocate_narrow(out, 0, pitch, width, height, element)
-           : REAL(cuMemAllocPitch)(out, pitch, width, height, element))
+     ((void)out, (void)pitch, (void)width, (void)height, (void)element, CUDA_ERROR_NOT_SUPPORTED))
+WRAP(cuMemFree, (unsigned int address), ((void)address, CUDA_ERROR_NOT_SUPPORTED))
