@@ -70,73 +70,32 @@ static CUresult book(const struct target *to, CUdeviceptr address, uint64_t size
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* The three ways to ask, and what they ask with. */
 struct request {
     size_t size;
-    size_t *pitch;
-    size_t width, height;
-    unsigned int element;
     bool managed;
     unsigned int flags;
     bool block; /* the driver gave one */
 };
 
-static CUresult ask_for_block(CUdeviceptr *out, struct request *request, CUdevice ordinal)
-{
-    uint64_t pitch = round_capped(request->width, 512);
-    uint64_t size = request->pitch ? multiply_capped(pitch, request->height) : request->size;
-    CUresult result = block_make(out, size, ordinal);
-    request->block = result == CUDA_SUCCESS;
-    if (request->block && request->pitch)
-        *request->pitch = pitch;
-    return result;
-}
-
 static CUresult ask_driver(CUdeviceptr *out, struct request *request, const struct target *to)
 {
-    if (to && !request->managed && block_suits(to, request->size) && mover_start()) {
-        CUresult result = ask_for_block(out, request, to->ordinal);
+    if (request->managed)
+        return REAL(cuMemAllocManaged)(out, request->size, request->flags);
+    if (to && block_suits(to, request->size) && mover_start()) {
+        CUresult result = block_make(out, request->size, to->ordinal);
+        request->block = result == CUDA_SUCCESS;
         if (result != CUDA_ERROR_NOT_SUPPORTED)
             return result;
     }
-    if (request->managed)
-        return REAL(cuMemAllocManaged)(out, request->size, request->flags);
-    if (request->pitch)
-        return REAL(cuMemAllocPitch_v2)(out, request->pitch, request->width, request->height,
-                                        request->element);
     return REAL(cuMemAlloc_v2)(out, request->size);
-}
-
-/* A pitch may turn out wider than thought. */
-static CUresult book_pitch(const struct target *to, CUdeviceptr address, const struct request *request,
-                           uint64_t reserved)
-{
-    uint64_t size = multiply_capped(*request->pitch, request->height);
-    uint64_t bytes = size <= MIB ? PAGE : round_capped(size, PAGE);
-    if (bytes > reserved && (reserved || size > MIB)) {
-        if (!charge(to->position, bytes - reserved)) {
-            REAL(cuMemFree_v2)(address); /* of a block the pitch was known */
-            if (reserved)
-                account_withdraw(to->position, reserved);
-            return CUDA_ERROR_OUT_OF_MEMORY;
-        }
-        reserved = bytes;
-    } else if (bytes < reserved) {
-        account_withdraw(to->position, reserved - bytes);
-        reserved = bytes;
-    }
-    return book(to, address, size, reserved, request->block);
 }
 
 static CUresult allocate(CUdeviceptr *out, struct request *request)
 {
     struct target to;
     CUdeviceptr at;
-    size_t pitch = 0, *pitch_out = request->pitch;
     if (!out || !request->size || !target_current(&to))
         return ask_driver(out, request, NULL);
-    if (pitch_out)
-        request->pitch = &pitch;
     uint64_t reserved = round_capped(request->size, PAGE);
     bool small = request->size <= MIB && !request->managed;
     if (small && may_fit_chunk(&to, request->size))
@@ -150,23 +109,25 @@ static CUresult allocate(CUdeviceptr *out, struct request *request)
         return result;
     }
     /* Managed memory may be resident in full at any time, and is never packed. */
-    result = pitch_out ? book_pitch(&to, at, request, reserved)
-                       : book(&to, at, request->managed && request->size <= MIB ? PAGE : request->size,
-                              reserved, request->block);
-    if (result == CUDA_SUCCESS && pitch_out)
-        *pitch_out = pitch;
-    return HAND_OUT(out, at, result);
+    uint64_t size = request->managed && request->size <= MIB ? PAGE : request->size;
+    return HAND_OUT(out, at, book(&to, at, size, reserved, request->block));
 }
 
 WRAP(cuMemAlloc_v2, (CUdeviceptr * out, size_t size), allocate(out, &(struct request){.size = size}))
 WRAP(cuMemAllocManaged, (CUdeviceptr * out, size_t size, unsigned int flags),
      allocate(out, &(struct request){.size = size, .managed = true, .flags = flags}))
 
-WRAP(cuMemAllocPitch_v2,
-     (CUdeviceptr * out, size_t *pitch, size_t width, size_t height, unsigned int element),
-     pitch ? allocate(out, &(struct request){multiply_capped(round_capped(width, 512), height), pitch, width,
-                                             height, element, false, 0, false})
-           : REAL(cuMemAllocPitch_v2)(out, pitch, width, height, element))
+/* With rows as long as the driver makes them, but for elements that it refuses. */
+CU_API CUresult cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, size_t height,
+                                   unsigned int element)
+{
+    uint64_t row = round_capped(width, 512);
+    struct request request = {.size = multiply_capped(row, height)};
+    if (!pitch || (element != 4 && element != 8 && element != 16))
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = allocate(out, &request);
+    return HAND_OUT(pitch, row, result);
+}
 
 /* What was not booked here is the driver's to judge, and may be a pool's. */
 static CUresult release(CUdeviceptr address)
