@@ -92,9 +92,10 @@ def test_frees_that_are_wrong_are_the_drivers_to_refuse(vgpu: Slice) -> None:
 
 def test_managed_memory_stays_with_the_device_that_it_is_charged_to(vgpu: Slice) -> None:
     process = vgpu.start().do("primary 1", "managed a 1g", "primary 0", "managed b 64m", "stream s")
-    for command in ("prefer a 1g 0", "prefetch a 1g 0", "prefetch2 a 1g 0"):
+    for command in ("prefer a 1g 0", "prefetch a 1g 0", "prefetch2 a 1g 0", "prefetchall a 1g 0"):
         assert process.code(command) == NOT_SUPPORTED
-    process.do("prefer a 1g 1", "prefetch a 1g 1", "prefer b 64m 0", "prefetch b 64m 0", "prefetch2 b 64m 0")
+    process.do("prefer a 1g 1", "prefetch a 1g 1", "prefetchall a 1g 1")
+    process.do("prefer b 64m 0", "prefetch b 64m 0", "prefetch2 b 64m 0")
 
 
 def test_a_graph_runs_again_after_a_trim(vgpu: Slice) -> None:

@@ -153,12 +153,17 @@ static CUresult moves(char **word)
 {
     if (IS("loadexchanged"))
         return load_exchanged(word);
-    if (!IS("prefetch") && !IS("prefetch2") && !IS("prefer"))
+    if (!IS("prefetch") && !IS("prefetch2") && !IS("prefetchall") && !IS("prefer"))
         return -1;
     CUmemLocation where = {1, (int)number(word[3])};
     CUdeviceptr at = *kept_number(word[1]);
     if (IS("prefetch")) /* address, bytes, device */
         return CU(cuMemPrefetchAsync)(at, number(word[2]), where.id, *tool_stream());
+    if (IS("prefetchall")) /* in halves, the second to that place */
+        return CU(cuMemPrefetchBatchAsync)((CUdeviceptr[]){at, at + number(word[2]) / 2},
+                                           (size_t[]){number(word[2]) / 2, number(word[2]) / 2}, 2,
+                                           (CUmemLocation[]){{1, 1}, where}, (size_t[]){0, 1}, 2, 0,
+                                           *tool_stream());
     if (IS("prefetch2"))
         return CU(cuMemPrefetchAsync_v2)(at, number(word[2]), where, 0, *tool_stream());
     return CU(cuMemAdvise)(at, number(word[2]), 3, where.id); /* its preferred location */

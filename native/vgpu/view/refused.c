@@ -1,9 +1,6 @@
 /* What would give memory that nothing can count: refused where memory is limited, and not offered. */
 #include "charge/charge.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { DMA_BUF = 124, PAGEABLE = 88, IS_MANAGED = 8 };
 
 #define IF(may, call) ((may) ? (call) : CUDA_ERROR_NOT_SUPPORTED)
@@ -89,49 +86,32 @@ WRAP(cuMemAdvise_v2, (CUdeviceptr address, size_t size, int advice, CUmemLocatio
      IF(advice != PREFERRED_LOCATION || may_move(address, size, where),
         REAL(cuMemAdvise_v2)(address, size, advice, where)))
 
-/* Locations hold from the index beside them on. */
-static bool may_move_all(const CUdeviceptr *list, const size_t *sizes, size_t count,
-                         const CUmemLocation *where, const size_t *from, size_t locations)
+/* One after the other, each as it is when it is looked at. Locations hold from the index beside them on. */
+static CUresult prefetch_all(const CUdeviceptr *list, const size_t *sizes, size_t count,
+                             const CUmemLocation *where, const size_t *from, size_t locations,
+                             CUstream stream, type_cuMemPrefetchAsync_v2 call)
 {
-    size_t at = 0;
-    for (size_t i = 0; i < count; i++) {
+    CUresult result = CUDA_SUCCESS;
+    if (!list || !sizes || !count || !where || !from || !locations || locations > count)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0, at = 0; i < count && result == CUDA_SUCCESS; i++) {
         while (at + 1 < locations && from[at + 1] <= i)
             at++;
-        if (!may_move(list[i], sizes[i], where[at]))
-            return false;
+        CUdeviceptr address = list[i];
+        CUmemLocation to = where[at];
+        size_t size = sizes[i];
+        result = IF(may_move(address, size, to), call(address, size, to, 0, stream));
     }
-    return true;
-}
-
-/* With copies of the lists, which another thread may change. The driver refuses what lacks one of them, and more
- * locations than addresses. */
-static CUresult prefetch_all(CUdeviceptr *list, size_t *sizes, size_t count, CUmemLocation *where,
-                             size_t *from, size_t locations, unsigned long long flags, CUstream stream,
-                             type_cuMemPrefetchBatchAsync call)
-{
-    if (!list || !sizes || !where || !from || !locations)
-        return call(list, sizes, count, where, from, locations, flags, stream);
-    if (locations > count)
-        return CUDA_ERROR_INVALID_VALUE;
-    CUdeviceptr *own = calloc(count, sizeof(*list) + sizeof(*sizes) + sizeof(*where) + sizeof(*from));
-    if (!own)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    list = memcpy(own, list, count * sizeof(*list));
-    sizes = memcpy(list + count, sizes, count * sizeof(*sizes));
-    where = memcpy(sizes + count, where, locations * sizeof(*where));
-    from = memcpy(where + locations, from, locations * sizeof(*from));
-    CUresult result = IF(may_move_all(list, sizes, count, where, from, locations),
-                         call(list, sizes, count, where, from, locations, flags, stream));
-    free(own);
     return result;
 }
 
+/* What is discarded may as well be moved. */
 #define PREFETCH_BATCH(name)                                                                                \
-    TWINS(                                                                                                  \
-        name,                                                                                               \
-        (CUdeviceptr * list, size_t * sizes, size_t count, CUmemLocation * where, size_t * from,            \
-         size_t locations, unsigned long long flags, CUstream stream),                                      \
-        prefetch_all(list, sizes, count, where, from, locations, flags, stream, REAL_IN(per_thread, name)))
+    TWINS(name,                                                                                             \
+          (CUdeviceptr * list, size_t * sizes, size_t count, CUmemLocation * where, size_t * from,          \
+           size_t locations, unsigned long long flags, CUstream stream),                                    \
+          ((void)flags, prefetch_all(list, sizes, count, where, from, locations, stream,                    \
+                                     REAL_IN(per_thread, cuMemPrefetchAsync_v2))))
 
 PREFETCH_BATCH(cuMemPrefetchBatchAsync)
 PREFETCH_BATCH(cuMemDiscardAndPrefetchBatchAsync)
