@@ -3,6 +3,9 @@
 
 #include <stdlib.h>
 
+/* While a library goes, none comes, which the driver could give its handle. */
+#define TURN offsetof(struct process, libraries)
+
 static bool is_gone(CUlibrary library)
 {
     struct item item;
@@ -30,26 +33,6 @@ static void forget(uint64_t library, bool (*what)(const struct item *, uint64_t)
     struct item item;
     for (uint64_t slot = 0; item_take_next(&slot, what, library, &item);)
         refund(&item); /* a kernel bears nothing */
-}
-
-/* What is known of a library, by another name: while it goes, the driver may give its handle to the next one. Handles are
- * addresses of structures, so their lowest bit is free. */
-static void rename_library(uint64_t from, uint64_t to)
-{
-    items_lock();
-    for (uint64_t slot = 0; slot < item_slots();) {
-        struct item *at = item_at(slot);
-        if (!at || !is_of(at, from)) {
-            slot++;
-            continue;
-        }
-        struct item item = *at;
-        item_remove(at); /* another may have moved here */
-        item.other = to;
-        item.key = item.kind == ITEM_LOADED ? item.key ^ from ^ to : item.key;
-        item_insert(&item);
-    }
-    items_unlock();
 }
 
 /* It took more than fits: there is no way to take it back but this, and its kernels are refused from now on. */
@@ -193,8 +176,8 @@ static CUresult unpark(const struct parked *parked, CUlibrary library, struct im
         if (!module_begin(nothing, &loading))                                                               \
             return CUDA_ERROR_OUT_OF_MEMORY;                                                                \
         do                                                                                                  \
-            result = REAL(name)(out ? &library : NULL, what, options, values, count, library_options,       \
-                                library_values, library_count);                                             \
+            result = IN_TURN(TURN, REAL(name)(out ? &library : NULL, what, options, values, count,          \
+                                              library_options, library_values, library_count));             \
         while (result == CUDA_SUCCESS && park(library, &parked));                                           \
         module_end(&loading, 0, result == CUDA_SUCCESS, true);                                              \
         if (result == CUDA_SUCCESS)                                                                         \
@@ -205,23 +188,20 @@ static CUresult unpark(const struct parked *parked, CUlibrary library, struct im
 LIBRARY(cuLibraryLoadData, module_data(data), const void *, data)
 LIBRARY(cuLibraryLoadFromFile, unknown, const char *, path)
 
-CU_API CUresult cuLibraryUnload(CUlibrary library)
+static CUresult unloaded(CUlibrary library)
 {
     struct item item;
-    uint64_t key = KEY(library), going = key | 1;
-    bool known = item_take(ITEM_LIBRARY, key, &item);
-    if (known)
-        rename_library(key, going);
+    bool known = item_take(ITEM_LIBRARY, KEY(library), &item);
     CUresult result = known && item.count ? CUDA_SUCCESS : REAL(cuLibraryUnload)(library);
     kernels_forget();
-    if (known && result == CUDA_SUCCESS) {
-        forget(going, is_of);
-    } else if (known) {
-        rename_library(going, key);
+    if (known && result == CUDA_SUCCESS)
+        forget(KEY(library), is_of);
+    else if (known)
         item_put(&item);
-    }
     return result;
 }
+
+WRAP(cuLibraryUnload, (CUlibrary library), IN_TURN(TURN, unloaded(library)))
 
 /* False: of a library that bears something, and there is no room in the books. A kernel of an earlier library may have had this
  * handle: the driver gives them again. */

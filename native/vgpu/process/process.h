@@ -64,6 +64,7 @@ struct process {
     _Atomic uint32_t windows[VGPU_DEVICES];    /* see window.c */
     _Atomic uint32_t primaries[ORDINALS];      /* who makes or ends the primary context: see context.c */
     _Atomic uint32_t handles;                  /* who changes handles or mappings of memory: see vmm.h */
+    _Atomic uint32_t libraries;                /* who loads or unloads one: see library.c */
     _Atomic uint32_t graph_turn;               /* who instantiates or destroys a graph: see graph.c */
     struct pacer *_Atomic pacers;              /* see pacer.h */
     struct lock pacing;                        /* guards which contexts have one */
