@@ -54,7 +54,7 @@ class Daemon:
         self.pacer = Pacer(self.loop, self.slices, self.accountant.ledgers.budgets)
         actions = {BYPASS: config.nvcd_on_bypass, EXCESS: config.nvcd_on_excess}
         self.verifier = Verifier(self.accountant, actions, log)
-        self.nvml = NvmlClient(self.loop, self._told, self._look_at_once, log)
+        self.nvml = NvmlClient(self.loop, self._told, self._look_at_once, log, bool(config.nvcd_metrics))
         self.mps = Servers(self.loop, kernel, log, self.slices.whose)
         self.held = HeldFiles(kernel)
         self.shared = SharedServers(self.mps, self.slices, partial(self.verifier.note, FAULT))

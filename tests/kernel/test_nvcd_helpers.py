@@ -87,7 +87,7 @@ def test_none_can_be_taken(place: Place) -> None:
 def test_an_answer_that_is_awaited_no_more() -> None:
     """A driver that was replaced is asked at once, not when the last answer is overdue."""
     said: list[str] = []
-    nvml = NvmlClient(Loop(), lambda devices, now: None, lambda now: None, said.append)
+    nvml = NvmlClient(Loop(), lambda devices, now: None, lambda now: None, said.append, False)
     nvml.libraries = Libraries("/", "/nowhere", "/nowhere")
     assert nvml.ask(SECOND) and not nvml.ask(2 * SECOND)
     nvml.close()

@@ -30,7 +30,7 @@ def test_a_process_that_ended_before_it_is_asked(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(nvml_process, "start", start)
     said: list[str] = []
-    client = NvmlClient(Loop(), lambda seen, now: None, lambda now: None, said.append)
+    client = NvmlClient(Loop(), lambda seen, now: None, lambda now: None, said.append, False)
     libraries: Any = object()
     client.libraries = libraries
     assert not client.ask(1)
@@ -42,7 +42,7 @@ def test_a_glance_is_enough_while_memory_stays_the_same(monkeypatch: pytest.Monk
     monkeypatch.setattr(nvml_process, "start", lambda _: (0, ours))
     told: list[tuple[DeviceSeen, ...]] = []
     changed: list[int] = []
-    client = NvmlClient(Loop(), lambda seen, now: told.append(seen), changed.append, pytest.fail)
+    client = NvmlClient(Loop(), lambda seen, now: told.append(seen), changed.append, pytest.fail, False)
     libraries: Any = object()
     client.libraries = libraries
 
@@ -54,7 +54,7 @@ def test_a_glance_is_enough_while_memory_stays_the_same(monkeypatch: pytest.Monk
 
     none = (-1, -1, -1, (), -1, ())
     with ours, theirs:
-        assert client.ask(SECOND)
+        assert client.ask(4 * SECOND)
         answer(nvml_process.PLAIN, ("GPU-1", 80, 7, 50, 20, 0, [(4711, 7)], -1, ()), ("MIG-1", 10, 3, *none))
         assert [one.processes for one in told[0]] == [((4711, 7),), ()]
         for used in (7, 8):

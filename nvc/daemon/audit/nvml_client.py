@@ -67,8 +67,10 @@ class NvmlClient:
 
     def __init__(
         self, loop: Loop, told: Callable[[tuple[DeviceSeen, ...], int], None], changed: Callable[[int], object],
-        log: Callable[[str], None],
+        log: Callable[[str], None], use: bool,
     ) -> None:  # fmt: skip
+        """`use`: utilization by each process is wanted, which takes NVML twice as long as the rest."""
+        self.use = use
         self.loop = loop
         self.told = told
         self.changed = changed
@@ -88,7 +90,7 @@ class NvmlClient:
 
     def ask(self, now: int) -> bool:
         """Ask for everything, unless a question is unanswered. Returns whether that was sent."""
-        with_use = now - self._use_asked >= USE_PERIOD
+        with_use = self.use and now - self._use_asked >= USE_PERIOD
         if not self._send(nvml_process.WITH_USE if with_use else nvml_process.PLAIN, now):
             return False
         if with_use:
