@@ -30,7 +30,7 @@ AGAIN = SECOND  # until a device that could not be opened is tried again
 TRACED = 65536  # records of the log that are kept for a trace
 PACKET_MAX = 1 << 17
 LATE = 50_000_000  # nanoseconds until a shim knows that nobody keeps time, and until an account was written
-REST = 100_000_000  # nanoseconds: without a device there is nothing to do but to listen
+REST = SECOND  # without a device there is nothing to do but to listen
 
 
 class _Closed(Value):
@@ -152,7 +152,7 @@ class Service:
         self.sleep = sleep
         self.assembler = wire.Assembler()
         self.sent = 0
-        self.due = clock()
+        self.due = self.wake = clock()  # when something is to be done on devices, and at all
         self.told = clock()
         self.outbox: deque[bytes] = deque()
 
@@ -180,7 +180,7 @@ class Service:
     def turn(self) -> bool:
         """Wait for what comes first, and do it. False: nvcd's end has closed."""
         self.beat()
-        left = (min(self.due, self.telling) - self.clock()) / SECOND
+        left = (self.wake - self.clock()) / SECOND
         full = [self.channel] if self.outbox else []
         readable, writable, _ = select.select([self.channel], full, [], max(left, 0))
         if writable:
@@ -200,10 +200,13 @@ class Service:
         now = self.clock()
         if now >= self.due:
             self.due = self.keeper.step(now)
-        if now >= self.telling:
+        telling = self.telling
+        if now >= telling:
             self.told = now
             if not self.outbox:  # while nvcd takes nothing, accounts are left out: the next one tells all
                 self.send(wire.account_message(self.keeper.account(time.process_time_ns())))
+            telling = self.telling
+        self.wake = min(self.due, telling)
         return True
 
     @property

@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Callable
 
+from nvc.base.files import closing
 from nvc.daemon.io import helper
 from nvc.daemon.keeper.driver import RmDriver
 from nvc.daemon.keeper.keeper import Keeper, Service, alive
@@ -29,7 +30,8 @@ PR_SET_TIMERSLACK = 29
 RESTART, RESTART_MAX = 0.1, 30.0  # seconds until another one is started: at first, and at most
 SOUND = 60.0  # seconds after which a failure counts as the first again
 LAST = 8  # times that one is started once nvcd's end has closed, if each fails: in half a minute
-LOOK = 0.25  # seconds between two looks at whether it lives
+LOOK = 5000  # milliseconds between two looks at whether it hangs
+SOON = 0.25  # seconds between two looks at whether nvcd's end has closed
 HUNG = 60_000_000_000  # nanoseconds in which it did nothing: a GPU that is tried out takes some
 PRIORITY = -15  # a quota that ends is late by as long as this process waits for a processor
 
@@ -76,7 +78,7 @@ def supervise(channel: socket.socket, work: Callable[[Callable[[], None]], None]
         end = time.monotonic() + waiting
         waiting = min(2 * waiting, RESTART_MAX)
         while (left := end - time.monotonic()) > 0 and (gone or not _closed(channel)):
-            time.sleep(min(left, LOOK))
+            time.sleep(min(left, SOON))
         if not gone and _closed(channel):  # what the one that ended has stopped is started by the next, at once
             gone, waiting = True, RESTART
 
@@ -88,13 +90,13 @@ def _beat(shared: mmap.mmap) -> None:
 def _watched(pid: int, shared: mmap.mmap) -> int:
     """The status with which a process ended, which is killed if it hangs."""
     _beat(shared)
-    while True:
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
-            return status
-        if time.monotonic_ns() - int.from_bytes(shared[:8], "little") > HUNG:
-            os.kill(pid, signal.SIGKILL)
-        time.sleep(LOOK)
+    poll = select.poll()
+    with closing(os.pidfd_open(pid)) as fd:
+        poll.register(fd, select.POLLIN)
+        while not poll.poll(LOOK):
+            if time.monotonic_ns() - int.from_bytes(shared[:8], "little") > HUNG:
+                os.kill(pid, signal.SIGKILL)
+    return os.waitpid(pid, 0)[1]
 
 
 def _closed(channel: socket.socket) -> bool:
