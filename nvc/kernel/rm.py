@@ -22,6 +22,7 @@ from nvc.kernel import fence, processes, rm_abi, strerror
 from nvc.kernel.rm_abi import Client, open_control, words
 
 START, END, RESET = 1, 2, 3
+KEPT = 8  # the driver is told what it may write over once that is one part in so many of the log
 #: NV2080_CTRL_GR_FECS_BIND_REASON_CODE_*.
 _REASONS = {
     1: "the GPU is too old",
@@ -104,6 +105,7 @@ class SwitchLog:
             reason = _REASONS.get(bind.unpack(asked)[-1], "")
             raise RmError(step, client.path, f"{words(status)}{': ' if reason else ''}{reason}")
         self._get: int = rm_abi.HEADER.unpack(self._maps[0][: rm_abi.HEADER.size])[0]
+        self._freed = self._get  # the driver may write over what is before it
         if self._get >= self._count:
             raise RmError(step, client.path, strerror(errno.EBADMSG))
 
@@ -121,7 +123,7 @@ class SwitchLog:
         data = records[start:end] if start <= end else records[start:whole] + records[:end]
         found, missing = [], 0
         self._told += dropped  # what there was no room for shows in the sequence too, once a record follows
-        for layout, tag, sequence, _, pid, _, _, time_ns in rm_abi.RECORD.iter_unpack(data):
+        for layout, tag, sequence, pid, time_ns in rm_abi.RECORD.iter_unpack(data):
             if layout != rm_abi.FECS_V2:
                 missing += 1
                 continue
@@ -132,9 +134,10 @@ class SwitchLog:
             self._sequence = sequence
             if kind := _KINDS.get(tag):
                 found.append(Record(time_ns, kind, pid))
-        if data or dropped:
-            self._get = put
+        self._get = put
+        if dropped or (put - self._freed) % self._count > self._count // KEPT:
             client.ask(step, self._buffer, rm_abi.UPDATE_GET, rm_abi.PAIR.pack(put, 0))
+            self._freed = put
         return found, missing + dropped
 
     def close(self) -> None:
@@ -167,9 +170,9 @@ class Subdevice:
         worst, step = 0, "stop channels" if disable else "start channels"
         for start in range(0, len(channels), rm_abi.CHANNELS_MAX):
             part = channels[start : start + rm_abi.CHANNELS_MAX]
-            unused = (0,) * (rm_abi.CHANNELS_MAX - len(part))
-            named = (*(client for client, _ in part), *unused, *(channel for _, channel in part), *unused)
-            parameters = bytearray(rm_abi.DISABLE_IS.pack(disable, len(part), *named))
+            count, (clients, handles) = len(part), zip(*part)
+            layout = rm_abi.DISABLE_IS.format(count, 4 * (rm_abi.CHANNELS_MAX - count))
+            parameters = bytearray(struct.pack(layout, disable, count, *clients, *handles))
             worst = self._client.control(step, self._handle, rm_abi.DISABLE_CHANNELS, parameters) or worst
         return worst
 

@@ -53,7 +53,8 @@ DEVICE_IS = struct.Struct("<I52x")
 ID_IS = struct.Struct("<I4xI20x")  # id, instance
 UUID_IS = struct.Struct("<I4x256s4x")
 #: ctrl/ctrl2080/ctrl2080fifo.h, NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS: disable, count, clients and channels.
-DISABLE_IS = struct.Struct("<B3xI16x128I")
+#: Of either there is room for CHANNELS_MAX; {0} are named, and {1} bytes are left.
+DISABLE_IS = "<B3xI16x{0}I{1}x{0}I{1}x"
 CHANNELS_MAX = 64
 #: nvos.h, NV_MEMORY_ALLOCATION_PARAMS: owner, attributes (cached; read-only for users), size.
 MEMORY_IS = struct.Struct("<I20xII32xQ56x")
@@ -66,8 +67,8 @@ BIND_IS = struct.Struct("<IIIIB3xI")
 #: class/cl90cd.h, NV_EVENT_BUFFER_HEADER: get, put, and how many records were dropped.
 HEADER = struct.Struct("<II8xQ8x")
 #: NV_EVENT_BUFFER_RECORD_HEADER there, with class/cl90cdfecs.h, NV_EVENT_BUFFER_FECS_RECORD_V2: type, tag,
-#: sequence, context, process, GPU instance, compute instance, time.
-RECORD = struct.Struct("<H6xBxHII2xBBQ")
+#: sequence, process, time. A context and instances are between them.
+RECORD = struct.Struct("<H6xBxH4xI4xQ")
 RECORD_HEADER, FECS_V2 = 8, 2
 HEADER_BYTES, RECORD_BYTES = 4096, 512 << 10
 #: Of ENABLE_EVENTS and UPDATE_GET.
@@ -107,22 +108,27 @@ class Client:
         status than 0 in the field `status`; -1: whatever it is.
         """
         data = bytearray(layout.pack(*fields))
-        for tries in range(9):
-            try:
-                fcntl.ioctl(self.fd, _IOCTL | len(data) << 16 | number, data)
-                break
-            except OSError as error:
-                if error.errno not in (errno.EINTR, errno.EAGAIN) or tries == 8:
-                    raise RmError.of(step, self.path, error) from None
+        self._send(step, number, data)
         answer = layout.unpack(data)
         if status >= 0 and answer[status]:
             raise RmError(step, self.path, words(answer[status]))
         return answer
 
+    def _send(self, step: str, number: int, data: bytearray) -> None:
+        for tries in range(9):
+            try:
+                fcntl.ioctl(self.fd, _IOCTL | len(data) << 16 | number, data)
+                return
+            except OSError as error:
+                if error.errno not in (errno.EINTR, errno.EAGAIN) or tries == 8:
+                    raise RmError.of(step, self.path, error) from None
+
     def control(self, step: str, target: int, command: int, parameters: bytearray) -> int:
         """The driver's status; the parameters are as it leaves them."""
-        fields = (self.handle, target, command, 0, address(parameters), len(parameters), 0)
-        return self.call(step, _CONTROL, _CONTROL_CALL, -1, *fields)[-1]
+        at, size = address(parameters), len(parameters)
+        data = bytearray(_CONTROL_CALL.pack(self.handle, target, command, 0, at, size, 0))
+        self._send(step, _CONTROL, data)
+        return int.from_bytes(data[-4:], "little")
 
     def ask(self, step: str, target: int, command: int, parameters: bytes = b"") -> bytearray:
         """The parameters as the driver leaves them; RmError for a status that is not 0."""
