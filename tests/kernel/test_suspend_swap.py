@@ -5,33 +5,25 @@ from __future__ import annotations
 import os
 import resource
 import signal
-from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from itertools import product
 
 import pytest
 from support import GIB, MIB, until
+from support.nightly import few
 from support.nvcd import Place, ask, eventually
 from support.nvcd_programs import METRICS, get, started
-from support.suspended import TWICE, Holder, cli, delay, shown, workers
+from support.suspended import TWICE, Holder, Start, cli, delay, shown, workers
 
 pytestmark = pytest.mark.driver(gpus=1)
-Start = Callable[..., Holder]
-SWAP = "--suspend-by=swap"
+SWAP, WHO = "--suspend-by=swap", ("nvcd", "worker", "tenant")
 
 
 @pytest.fixture
-def holder(place: Place, driver: str, launcher: str) -> Iterator[Start]:
+def holder(holder: Start) -> Start:
     """Starts the program in a slice that swaps, with an nvcd."""
-    programs = []
-
-    def start(size: int = 1000, before: str = "", by: str = SWAP, spare: int = 1000) -> Holder:
-        if place.daemon is None:
-            started(place, driver, METRICS)
-        programs.append(Holder(place, launcher, driver, size, spare=spare, options=(by,), before=before))
-        return programs[-1]
-
-    yield start
-    for program in programs:
-        program.stop()
+    return partial(holder, options=(SWAP,))
 
 
 def used(place: Place, more: int = 0) -> int:
@@ -98,13 +90,20 @@ def test_it_leaves_when_idle_and_comes_back_when_used(place: Place, launcher: st
     is_now(place, "running")
 
 
-@pytest.mark.parametrize("who", ["nvcd", "worker", "tenant"])
-def test_killed_in_the_middle(place: Place, driver: str, launcher: str, holder: Start, who: str) -> None:
+@pytest.mark.parametrize(("who", "leaves"), few(product(WHO, (True, False)), 2))
+def test_killed_in_the_middle(
+    place: Place, driver: str, launcher: str, holder: Start, who: str, leaves: bool
+) -> None:
     """The slice runs in the end, or is gone with its process."""
-    one = holder()
+    one = holder(400)
     key = shown(place, launcher, str(one.tenant))["key"]
-    begin(place, driver, key, 1500)
-    assert place.daemon is not None and os.listdir(f"{place.run}/suspend") == [key]
+    if leaves:
+        begin(place, driver, key, 1500)
+    else:
+        cli(place, launcher, "suspend", key)
+        assert ask(place, "unsuspend", key=key)["state"] == "resuming"
+        until(lambda: workers(place) or not os.listdir(f"{place.run}/suspend"))
+    assert place.daemon is not None
     if who == "tenant":
         one.signal(signal.SIGKILL)
         eventually(place, lambda found: not any(each["running"] for each in found["slices"]))
@@ -114,7 +113,9 @@ def test_killed_in_the_middle(place: Place, driver: str, launcher: str, holder: 
         place.daemon.kill()
         started(place, driver)
     else:
-        os.kill(workers(place)[0], signal.SIGKILL)
+        for worker in workers(place):
+            with suppress(ProcessLookupError):  # it was faster
+                os.kill(worker, signal.SIGKILL)
     is_now(place, "running")
     assert one.tells()
     cli(place, launcher, "suspend", key)
@@ -170,12 +171,18 @@ def test_one_that_does_not_answer(place: Place, driver: str, launcher: str, hold
     assert one.tells()
 
 
+@pytest.mark.driver(gpus=2)
 def test_what_cannot_be_swapped(place: Place, launcher: str, holder: Start) -> None:
-    """Memory from before the setting, and small memory."""
-    for one in (holder(by="--suspend-by=checkpoint"), holder(1)):
+    """Memory from before the setting, small and managed memory, and that of a slice of two GPUs."""
+    for words, *options in (
+        ((100,), "--suspend-by=checkpoint", "--device=0"), ((1,), SWAP, "--device=0"),
+        ((100, "managed"), SWAP, "--device=0"), ((100,), SWAP, "--device=0,1"),
+    ):  # fmt: skip
+        one = holder(*words, options=tuple(options))
         cli(place, launcher, "set", str(one.tenant), SWAP)
         done = cli(place, launcher, "suspend", str(one.tenant), check=False)
-        assert "none of its processes has memory that can be swapped" in done.stderr and one.tells()
+        assert "none of its processes has memory that can be swapped" in done.stderr, (words, options, done.stderr)
+        assert one.tells()
 
 
 def test_an_operator_s_bound_of_the_host_s_memory(

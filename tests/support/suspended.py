@@ -178,10 +178,12 @@ def holder(place: Place, driver: str, launcher: str) -> Iterator[Start]:
     """Starts the program in a slice, with an nvcd."""
     programs = []
 
-    def start(size: int = 1000, kind: str = "plain", spare: int = 1000, before: str = "") -> Holder:
+    def start(
+        size: int = 1000, kind: str = "plain", spare: int = 1000, before: str = "", options: tuple[str, ...] = ()
+    ) -> Holder:
         if place.daemon is None:
             started(place, driver, METRICS)
-        programs.append(Holder(place, launcher, driver, size, kind, spare=spare, before=before))
+        programs.append(Holder(place, launcher, driver, size, kind, "", options, spare, before))
         return programs[-1]
 
     yield start
