@@ -18,11 +18,15 @@ from nvc.daemon.suspend.calls import (
     LOCKED,
     NOT_INITIALIZED,
     NOT_READY,
+    OUT_OF_MEMORY,
     RUNNING,
     CallFailed,
+    Outcome,
     away,
     back,
 )
+from nvc.daemon.suspend.swap import IN, OUT
+from nvc.daemon.suspend.words import failure
 from nvc.daemon.suspend.worker import Held, parse
 from nvc.kernel import LinuxKernel
 from nvc.kernel.processes import start_of
@@ -165,6 +169,15 @@ def test_processes_are_held(child: subprocess.Popen[bytes]) -> None:
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert not held.lives(child.pid)
+
+
+@pytest.mark.parametrize(
+    ("step", "whose"),
+    [("cuCheckpointProcessCheckpoint", "host"), ("cuCheckpointProcessRestore", "GPU"), (OUT, "host"), (IN, "GPU")],
+)
+def test_who_had_no_memory_is_said(step: str, whose: str) -> None:
+    refusal = failure(Outcome(IS_FAILED, step, 11, OUT_OF_MEMORY))
+    assert f"{step}: the {whose} " in refusal.cause and ("container" in refusal.hint) == (whose == "host")
 
 
 def test_one_without_cuda_is_left_alone() -> None:

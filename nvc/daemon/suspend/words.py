@@ -9,6 +9,7 @@ from nvc.daemon.suspend.room import Refusal
 from nvc.daemon.suspend.swap import IN, OUT
 
 _UNSUPPORTED, _SYSTEM, _CAPTURES = 801, 304, 900
+_NO_HOST = ("the host gave no memory for it", "see the memory limit of its container")
 _NEWER = "driver 570 (CUDA 12.8) or newer has these calls"
 #: By the number of CUDA: the cause and the remedy.
 _MEANING = {
@@ -24,9 +25,10 @@ _MEANING = {
 }
 
 
-#: The same, where its programs move it.
-_SWAP = {
-    (OUT, OUT_OF_MEMORY): ("the host gave no memory for it", "see the memory limit of its container"),
+#: The same, by the step as well.
+_AT = {
+    ("cuCheckpointProcessCheckpoint", OUT_OF_MEMORY): _NO_HOST,
+    (OUT, OUT_OF_MEMORY): _NO_HOST,
     (IN, OUT_OF_MEMORY): ("the GPU had no room: it stays in the host's memory", "suspend others"),
     (OUT, _CAPTURES): ("a graph is being captured", "try again"),
 }
@@ -34,7 +36,7 @@ _SWAP = {
 
 def failure(found: Outcome) -> Refusal:
     """Why the slice is where it is."""
-    known = _SWAP.get((found.step, found.code)) or _MEANING.get(found.code)
+    known = _AT.get((found.step, found.code)) or _MEANING.get(found.code)
     cause, hint = known or (f"CUDA error {found.code}" if found.code else "it did not work", "")
     return Refusal(f"process {found.pid}" if found.pid else "", f"{found.step}: {cause}", hint)
 
