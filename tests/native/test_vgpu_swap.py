@@ -40,7 +40,7 @@ def swapping(slice_: Slice, limit: int = 2 * GIB) -> Process:
 
 def test_what_moves_and_what_stays(vgpu: Slice) -> None:
     one = swapping(vgpu)
-    one.do("alloc a 200m", "alloc b 1m", "pitch c 3000 1000", "async d 64m", "alloc e 2m")
+    one.do("alloc a 200m", "alloc b 1m", "pitch c 3000 1000", "async d 64m", "alloc e 2m", "create f 32m 0 1 1")
     blocks = (200 + 4 + 2) * MIB
     before = vgpu.agree()
     for _ in range(2):
@@ -53,7 +53,7 @@ def test_what_moves_and_what_stays(vgpu: Slice) -> None:
         one.do("alloc e 2m")
         assert vgpu.agree() == before
     assert move(vgpu, layout.SWAP_FREE).staged == 0
-    one.do("free a", "free b", "free c", "free d", "free e")
+    one.do("free a", "free b", "free c", "free d", "free e", "release f")
 
 
 def test_the_end_of_a_context(vgpu: Slice) -> None:
