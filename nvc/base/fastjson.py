@@ -20,6 +20,9 @@ else:
 MAX_DEPTH = 64
 #: Strings, and arrays and objects, in one document: each costs 50 bytes and more, however short it was.
 MAX_STRINGS = MAX_CONTAINERS = 1 << 20
+#: For shapes of what is read; the longest text in one, and the longest list.
+NUMBER, POSITIVE, WORD, PID = range(1 << 63), range(1, 1 << 63), range(1 << 32), range(1, 1 << 31)
+TEXT_MAX, MANY = 4096, 1 << 20
 _BLANKS = " \t\n\r"
 _NO_BRACKET = bytes(set(range(256)) - set(b"[]{}"))
 _ONE_KIND = bytes.maketrans(b"{}", b"[]")
@@ -72,6 +75,39 @@ def write(value: Any, like: bytes) -> bytes:
         return f"{json.dumps(value, indent=indent, allow_nan=False)}\n".encode("ascii")
     encode = make_encoder(None, None, encode_basestring_ascii, None, ":", ",", False, False, False)
     return "".join(encode(value, 0)).encode("ascii")
+
+
+def row(*values: Any) -> tuple[Any, ...]:
+    """For a list that becomes a tuple."""
+    return values
+
+
+def checked(value: object, shape: Any) -> Any:
+    """The value, if it is of that shape. Raises JsonError.
+
+    A shape is a number of a range, a text (str), true or false (bool), anything (object), or a list of one thing
+    ([...]). A tuple is a list of just these things, of which its first member makes something.
+    """
+    if isinstance(shape, range):
+        if type(value) is int and value in shape:
+            return value
+    elif shape is object:
+        return value
+    elif shape is bool:
+        if isinstance(value, bool):
+            return value
+    elif shape is str:
+        if isinstance(value, str) and len(value) <= TEXT_MAX:
+            return value
+    elif isinstance(value, list):
+        if isinstance(shape, list):
+            if len(value) <= MANY:
+                return tuple(checked(one, shape[0]) for one in value)
+        elif len(value) == len(shape) - 1:
+            return shape[0](*map(checked, value, shape[1:]))
+    wanted = f"list of {len(shape) - 1}" if isinstance(shape, tuple) else getattr(shape, "__name__", "list")
+    wanted = f"number of {shape[0]} to {shape[-1]}" if isinstance(shape, range) else wanted
+    raise JsonError(f"{value!r:.40}: not a {wanted}")
 
 
 def _check_shape(data: bytes, depth: int) -> None:

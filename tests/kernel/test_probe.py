@@ -113,8 +113,8 @@ def test_a_hang_ends_at_the_deadline(nvml_tree: NvmlTree) -> None:
     [
         ("CRASH", "initialization error: driver rpc error: probe terminated by SIGSEGV; "),
         ("EXIT", "initialization error: driver rpc error: probe exited with status 3 and no answer; "),
-        ("GARBAGE", "detection error: driver rpc error: malformed answer: header; "),
-        ("FORGE", "detection error: driver rpc error: truncated answer: 736 of 11256 bytes; "),
+        ("GARBAGE", "detection error: driver rpc error: malformed answer: not JSON at line 1 column 1; "),
+        ("FORGE", "detection error: driver rpc error: malformed answer: 5: not a list of 12; "),
         ("FLOOD", f"initialization error: driver rpc error: answer larger than {ANSWER_LIMIT} bytes; "),
         ("ENDLESS", "detection error: driver rpc error: malformed answer: driver version; "),
         ("MANY", "detection error: driver error: too many devices: 65, at most 64"),

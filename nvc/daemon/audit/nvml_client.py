@@ -9,11 +9,11 @@ from errno import EPIPE
 
 from nvc.base import fastjson
 from nvc.base.errors import one_line
+from nvc.base.fastjson import PID, checked, row
 from nvc.base.value import Value
 from nvc.daemon.audit import nvml_process
 from nvc.daemon.io import helper
 from nvc.daemon.io.loop import SECOND, Loop, received
-from nvc.daemon.io.shapes import PID, checked, row
 from nvc.slices.make.calibrate import Libraries
 from nvc.slices.make.nvml import NAME_MAX
 

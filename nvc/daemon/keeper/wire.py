@@ -11,15 +11,17 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
+from nvc.base.fastjson import NUMBER, PID, POSITIVE, WORD, JsonError, checked, row
 from nvc.base.value import Value
-from nvc.daemon.io.shapes import NUMBER, PID, POSITIVE, WORD, checked, row
-from nvc.daemon.io.shapes import WireError as WireError
 from nvc.daemon.keeper.device import DeviceTime, SliceTime
 from nvc.daemon.keeper.plan import DevicePlan, Group, Plan, SlicePlan
 
 HEAD = struct.Struct("<IHH")  # number of the message, number of the part, parts
 PART = 60_000  # bytes: a packet of this size finds room in any socket
 PARTS_MAX = 400
+
+
+WireError = JsonError  # a message that makes no sense
 
 
 class Account(Value):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import posix
 import struct
 
+from nvc.base import fastjson
 from nvc.base.types import Any, Callable
 from nvc.base.value import Value
 from nvc.discovery.nvml import wire
@@ -35,38 +36,30 @@ class _Failed(Exception):
     """Why there is no answer: a status, a number, a step and a text of wire.py."""
 
 
-def _frame(
-    size: int, status: int, code: int = 0, count: int = 0, cuda: int = 0, step: str = "", text: bytes = b"",
-    driver: bytes = b"", library: bytes = b"",
-) -> bytes:  # fmt: skip
-    head = (wire.MAGIC, wire.VERSION, status, code, count, size, cuda)
-    return wire.FRAME.pack(*head, step.encode()[: _STRING - 1], text[:255], driver, library[:255])
-
-
 class _Nvml:
     """The first library of the names that loads, begun. Raises _Failed."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
-        self._library, why = ffi.NULL, b""
+        self._library, why = ffi.NULL, ""
         for name in names:
             if name[0] == "/" and not posix.access(name, posix.F_OK):
                 continue  # an absolute one that does not exist is no news
             self._library = lib.dlopen(name.encode(), _NOW)
             if self._library:
                 break
-            told = ffi.string(lib.dlerror())
+            told = _text(lib.dlerror())
             why = told if not why or name[0] == "/" else why  # a file that is there but does not load says more
         if not self._library:
-            raise _Failed(wire.LOAD, 0, "load library failed", why or b"libnvidia-ml.so.1: no such file")
+            raise _Failed(wire.LOAD, 0, "load library failed", why or "libnvidia-ml.so.1: no such file")
         if code := self.call("void", "nvmlInit_v2", "nvmlInit"):
             raise self.failed("nvmlInit", code)
 
-    def path(self) -> bytes:
+    def path(self) -> str:
         """Where the library was found."""
         found = ffi.new("void *[1]")
         if lib.dlinfo(self._library, _LINK_MAP, found) or not found[0]:
-            return b""
-        return bytes(ffi.string(ffi.cast("char **", found[0])[1]))  # struct link_map: address, name
+            return ""
+        return _text(ffi.cast("char **", found[0])[1])  # struct link_map: address, name
 
     def call(self, types: str, name: str, older: str, *arguments: Any) -> int:
         """A function's answer. A driver that lacks it answers as NVML does for a missing one."""
@@ -78,10 +71,10 @@ class _Nvml:
         out = ffi.new("unsigned *")
         return self.call(_NUMBER, name, older, device, out), out[0]
 
-    def text(self, device: Any, name: str) -> tuple[int, bytes]:
+    def text(self, device: Any, name: str) -> tuple[int, str]:
         """The answer of a function for a device, and its text."""
         out = ffi.new(f"char[{_ROOM}]")
-        return self.call(_TEXT, name, "", device, out, _STRING), bytes(ffi.buffer(out, _STRING))
+        return self.call(_TEXT, name, "", device, out, _STRING), _text(out)
 
     def memory(self, device: Any) -> int:
         """MiB, or 0 where NVML does not tell: GPUs that share the host's, MIG without rights."""
@@ -89,39 +82,43 @@ class _Nvml:
         code = self.call("void *, void *", "nvmlDeviceGetMemoryInfo", "", device, out)
         return 0 if code or out[0] >> 52 else out[0] >> 20
 
-    def error(self, code: int) -> bytes:
+    def error(self, code: int) -> str:
         """NVML's text for a code."""
         at = lib.dlsym(self._library, b"nvmlErrorString")
         text = ffi.cast("char *(*)(int)", at)(code) if at else ffi.NULL
-        return bytes(ffi.string(text)) if text else b"unknown error"
+        return _text(text) if text else "unknown error"
 
     def failed(self, step: str, code: int, uuid: str = "") -> _Failed:
         """The failure of a call, for one GPU or for all."""
-        return _Failed(wire.NVML, code, step, (f"{uuid}: " if uuid else "").encode() + self.error(code))
+        return _Failed(wire.NVML, code, step, (f"{uuid}: " if uuid else "") + self.error(code))
 
 
 def described(libraries: tuple[str, ...]) -> Callable[[str, int], bytes]:
     """What describes all GPUs, for start_probe; `libraries` are tried in order."""
-    return _answer(wire.GPU_SIZE, lambda: _describe(_Nvml(libraries)))
+    return _answer(lambda: _describe(_Nvml(libraries)))
 
 
 def limited(library: str, cgroup: str, limits: tuple[MemoryLimit, ...]) -> Callable[[str, int], bytes]:
     """What sets limits for the cgroup with a directory, all or none, and answers with those before."""
-    return _answer(wire.LIMIT.size, lambda: _set_limits(_Nvml((library,)), cgroup, limits))
+    return _answer(lambda: _set_limits(_Nvml((library,)), cgroup, limits))
 
 
-def _answer(size: int, work: Callable[[], bytes]) -> Callable[[str, int], bytes]:
+def _answer(work: Callable[[], object]) -> Callable[[str, int], bytes]:
     def answer(step: str, error: int) -> bytes:
         try:
-            return work() if not step else _frame(size, wire.CONFINE, error, step=step)
+            told = (wire.CONFINE, error, step, "", ()) if step else (wire.OK, 0, "", "", work())
         except _Failed as failure:
-            status, code, where, text = failure.args
-            return _frame(size, status, code, step=where, text=text)
+            told = (*failure.args, ())
+        return fastjson.write(told, b"")
 
     return answer
 
 
-def _describe(nvml: _Nvml) -> bytes:
+def _text(chars: Any) -> str:
+    return bytes(ffi.string(chars, 255)).decode("utf-8", "replace")
+
+
+def _describe(nvml: _Nvml) -> tuple[object, ...]:
     version, count, cuda = ffi.new(f"char[{_ROOM}]"), ffi.new("unsigned *"), ffi.new("int *")
     if code := nvml.call("char *, unsigned", "nvmlSystemGetDriverVersion", "", version, _STRING):
         raise nvml.failed("nvmlSystemGetDriverVersion", code)
@@ -132,15 +129,15 @@ def _describe(nvml: _Nvml) -> bytes:
         raise nvml.failed("nvmlDeviceGetCount", code)
     if count[0] > wire.GPUS_MAX:
         many = int(ffi.cast("int", count[0]))
-        raise _Failed(wire.TOO_MANY, many, "nvmlDeviceGetCount", b"too many devices")
-    gpus = [_gpu(nvml, index) for index in range(count[0])]
-    driver = bytes(ffi.buffer(version, _STRING))
-    head = _frame(wire.GPU_SIZE, wire.OK, 0, len(gpus), cuda[0], "", b"", driver, nvml.path())
-    return head + b"".join(gpus)
+        raise _Failed(wire.TOO_MANY, many, "nvmlDeviceGetCount", "too many devices")
+    gpus, lost, lost_mig = list[object](), list[object](), list[object]()
+    for index in range(count[0]):
+        _add_gpu(nvml, index, gpus, lost, lost_mig)
+    return _text(version), cuda[0], nvml.path(), gpus, lost, lost_mig
 
 
-def _gpu(nvml: _Nvml, index: int) -> bytes:
-    call, uuid, device = "nvmlDeviceGetHandleByIndex", b"", ffi.new("void **")
+def _add_gpu(nvml: _Nvml, index: int, gpus: list[object], lost: list[object], lost_mig: list[object]) -> None:
+    call, uuid, device = "nvmlDeviceGetHandleByIndex", "", ffi.new("void **")
     pci = ffi.new(f"uint32_t[{_ROOM // 4}]")  # of every version: a string of 16 bytes, then domain, bus and device
     status = nvml.call("unsigned, void **", f"{call}_v2", call, index, device)
     if not status:
@@ -150,8 +147,8 @@ def _gpu(nvml: _Nvml, index: int) -> bytes:
         call = "nvmlDeviceGetPciInfo"
         status = nvml.call("void *, void *", f"{call}_v3", f"{call}_v2", device[0], pci)
     if status:
-        text = nvml.error(status)[: _STRING - 1]
-        return wire.GPU.pack(index, status, *(0,) * 12, call.encode(), text).ljust(wire.GPU_SIZE, b"\0")
+        lost.append((index, call, nvml.error(status)))
+        return
     unnumbered, minor = nvml.number(device[0], "nvmlDeviceGetMinorNumber")
     unnamed, name = nvml.text(device[0], "nvmlDeviceGetName")
     unbranded, brand = nvml.number(device[0], "nvmlDeviceGetBrand")
@@ -162,20 +159,20 @@ def _gpu(nvml: _Nvml, index: int) -> bytes:
     ffi.memmove(fabric, struct.pack("<I", _FABRIC.size | 2 << 24), 4)
     code = nvml.call("void *, void *", "nvmlDeviceGetGpuFabricInfoV", "", device[0], fabric)
     _, _, joined, _, state, _ = _FABRIC.unpack(ffi.buffer(fabric, _FABRIC.size)) if not code else (0,) * 6
-    flags, parts = _mig(nvml, device[0])
-    return wire.GPU.pack(
-        index, 0, flags | (0 if unnumbered else wire.HAS_MINOR), minor, *pci[4:7], 0 if unbranded else brand,
-        low[0], low[1], len(parts), nvml.memory(device[0]), state, joined, uuid, b"Unknown" if unnamed else name,
-    ) + b"".join(parts).ljust(wire.MIG_MAX * wire.MIG.size, b"\0")  # fmt: skip
+    capable, enabled, parts = _mig(nvml, index, device[0], lost_mig)
+    gpus.append((
+        index, uuid, -1 if unnumbered else minor, tuple(pci[4:7]), "Unknown" if unnamed else name,
+        0 if unbranded else brand, tuple(low), capable, enabled, parts, nvml.memory(device[0]), (state, joined),
+    ))  # fmt: skip
 
 
-def _mig(nvml: _Nvml, device: Any) -> tuple[int, list[bytes]]:
-    """Flags and the MIG devices of a GPU. Indices may have gaps after an instance was destroyed."""
-    mode, parts = ffi.new("unsigned[2]"), list[bytes]()
+def _mig(nvml: _Nvml, gpu: int, device: Any, lost: list[object]) -> tuple[bool, bool, list[object]]:
+    """Whether a GPU can be divided and is, and its MIG devices, whose indices may have gaps."""
+    mode, parts = ffi.new("unsigned[2]"), list[object]()
     if nvml.call("void *, unsigned *, unsigned *", "nvmlDeviceGetMigMode", "", device, mode, mode + 1):
-        return 0, parts
+        return False, False, parts
     if mode[0] != 1:
-        return wire.MIG_CAPABLE, parts
+        return True, False, parts
     code, most = nvml.number(device, "nvmlDeviceGetMaxMigDeviceCount")
     call, part = "nvmlDeviceGetMigDeviceHandleByIndex", ffi.new("void **")
     for index in range(0 if code else most):
@@ -184,25 +181,29 @@ def _mig(nvml: _Nvml, device: Any) -> tuple[int, list[bytes]]:
         code = nvml.call("void *, unsigned, void **", call, "", device, index, part)
         if code == _NOT_FOUND:
             continue
-        parts.append(_mig_device(nvml, index, part[0]) if not code else _unknown(index, code, call))
-    return wire.MIG_CAPABLE | wire.MIG_ENABLED, parts
+        try:
+            if code:
+                raise nvml.failed(call, code)
+            parts.append(_mig_device(nvml, index, part[0]))
+        except _Failed as failure:
+            lost.append((gpu, index, failure.args[2], failure.args[1]))
+    return True, True, parts
 
 
-def _unknown(index: int, code: int, call: str) -> bytes:
-    return wire.MIG.pack(index, code, 0, 0, 0, call.encode())
-
-
-def _mig_device(nvml: _Nvml, index: int, device: Any) -> bytes:
-    code, uuid = nvml.text(device, "nvmlDeviceGetUUID")
-    if code:
-        return _unknown(index, code, "nvmlDeviceGetUUID")
-    instances = []
-    for call in ("nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetComputeInstanceId"):
-        code, instance = nvml.number(device, call)
+def _mig_device(nvml: _Nvml, index: int, device: Any) -> tuple[Any, ...]:
+    """Raises _Failed."""
+    told = [index]
+    asks: tuple[tuple[str, Callable[[Any, str], tuple[int, Any]]], ...] = (
+        ("nvmlDeviceGetUUID", nvml.text),
+        ("nvmlDeviceGetGpuInstanceId", nvml.number),
+        ("nvmlDeviceGetComputeInstanceId", nvml.number),
+    )
+    for call, ask in asks:
+        code, value = ask(device, call)
         if code:
-            return _unknown(index, code, call)
-        instances.append(instance)
-    return wire.MIG.pack(index, 0, *instances, nvml.memory(device), uuid)
+            raise nvml.failed(call, code)
+        told.append(value)
+    return (*told, nvml.memory(device))
 
 
 def _replace(nvml: _Nvml, cgroup: Any, limit: MemoryLimit) -> MemoryLimit:
@@ -227,7 +228,7 @@ def _replace(nvml: _Nvml, cgroup: Any, limit: MemoryLimit) -> MemoryLimit:
     return limit.replace(soft=now[1], hard=now[2])
 
 
-def _set_limits(nvml: _Nvml, cgroup: str, limits: tuple[MemoryLimit, ...]) -> bytes:
+def _set_limits(nvml: _Nvml, cgroup: str, limits: tuple[MemoryLimit, ...]) -> list[object]:
     path, before = ffi.new("char[]", cgroup.encode("utf-8", "surrogateescape")), list[MemoryLimit]()
     try:
         for limit in limits:
@@ -238,7 +239,6 @@ def _set_limits(nvml: _Nvml, cgroup: str, limits: tuple[MemoryLimit, ...]) -> by
             try:
                 _replace(nvml, path, old)
             except _Failed as again:
-                text += b", and the new limit stays on " + again.args[3]
+                text += ", and the new limit stays on " + again.args[3]
         raise _Failed(status, code, step, text) from None
-    head = _frame(wire.LIMIT.size, wire.OK, 0, len(before))
-    return head + b"".join(wire.LIMIT.pack(one.soft, one.hard, one.uuid.encode()) for one in before)
+    return [(one.uuid, one.soft, one.hard) for one in before]

@@ -1,28 +1,21 @@
-"""The probe's answer, bytes to facts. The bytes come from a process that ran the vendor's code: every count,
-index and character is checked. questions.py writes them.
+"""The probe's answer, JSON to facts. It comes from a process that ran the vendor's code: every count, index and
+character is checked. questions.py writes it: a status, a code, what failed, why, and what else there is to tell.
 """
 
 from __future__ import annotations
 
-import struct
-
+from nvc.base import fastjson
 from nvc.base.errors import DetectionError, InitializationError
+from nvc.base.fastjson import WORD, checked, row
+from nvc.base.types import Any
 from nvc.base.value import Value
 from nvc.discovery.devices.proc import SIMULATED_NAME, is_version
 
-FRAME = struct.Struct("<8sIIiIIi96s256s96s256s")
-GPU = struct.Struct("<IiIIIIIIiiIIIi96s96s")
-MIG = struct.Struct("<IiIII96s")
-LIMIT = struct.Struct("<QQ96s")
-
-MAGIC = b"NVCPROBE"
-VERSION = 1
 GPUS_MAX = 64
 MIG_MAX = 16
-GPU_SIZE = GPU.size + MIG_MAX * MIG.size
 
 OK, CONFINE, LOAD, NVML, TOO_MANY = range(5)
-HAS_MINOR, MIG_CAPABLE, MIG_ENABLED = 1, 2, 4
+ANSWER_MAX = 1 << 20  # bytes
 
 #: nvmlBrandType_t, as nvidia-container-cli prints it.
 BRANDS = (
@@ -78,42 +71,74 @@ class ProbeReply(Value):
     warnings: tuple[str, ...]  # of GPUs and MIG devices that NVML could not describe
 
 
+def _gpu(
+    index: int, uuid: str, minor: int, address: tuple[int, int, int], name: str, brand: int,
+    capability: tuple[int, int], *rest: Any,
+) -> ProbeGpu:  # fmt: skip
+    brand_name = BRANDS[brand] if brand < len(BRANDS) else BRANDS[0]
+    return ProbeGpu(index, uuid, minor, address, name or "Unknown", brand_name, "{}.{}".format(*capability), *rest)
+
+
+_PART = range(1024)
+_GPU = (
+    _gpu, range(GPUS_MAX), str, range(-1, 1 << 20), (row, WORD, range(256), range(32)), str, WORD,
+    (row, range(1000), range(100)), bool, bool, [(ProbeMig, _PART, str, _PART, _PART, WORD)], WORD,
+    (row, WORD, WORD),
+)  # fmt: skip
+#: The driver's version, CUDA's, the library, the GPUs, and those and the MIG devices that NVML could not describe.
+_REPLY = (
+    row, str, range(1000000), str, [_GPU], [(row, range(GPUS_MAX), str, str)],
+    [(row, range(GPUS_MAX), WORD, str, range(-(1 << 31), 1 << 31))],
+)  # fmt: skip
+
+
+def _answer(data: bytes, shape: Any) -> tuple[int, int, str, str, Any]:
+    """Status, code, step, text, and of a sound answer what is told. Raises DetectionError."""
+    try:
+        head = (row, range(TOO_MANY + 1), range(-(1 << 31), 1 << 31), str, str, object)
+        status, code, step, text, told = checked(fastjson.parse(data, ANSWER_MAX), head)
+        return status, code, _printable(step), _printable(text), checked(told, shape) if status == OK else ()
+    except ValueError as error:
+        raise _malformed(f"malformed answer: {error}") from None
+
+
 def parse_reply(data: bytes) -> ProbeReply:
     """The facts of a whole and sound answer.
 
     Raises InitializationError for what the probe reports (no NVML, no driver), DetectionError for a failed
     query and for an answer that contradicts itself.
     """
-    if len(data) < FRAME.size:
-        raise _malformed(f"truncated answer: {len(data)} of {FRAME.size} bytes")
-    magic, version, status, code, count, size, cuda, step, text, driver, library = FRAME.unpack_from(data)
-    if magic != MAGIC or version != VERSION or size != GPU_SIZE:
-        raise _malformed("malformed answer: header")
+    status, code, step, text, told = _answer(data, _REPLY)
     if status != OK:
-        raise _failure(status, code, _text(step, "step"), _text(text, "text"))
-    if count > GPUS_MAX:
-        raise _malformed(f"malformed answer: {count} GPUs")
-    if len(data) != FRAME.size + count * GPU_SIZE:
-        raise _malformed(f"truncated answer: {len(data)} of {FRAME.size + count * GPU_SIZE} bytes")
-    number = _text(driver, "driver version")
+        raise _failure(status, code, step, text)
+    number, cuda, library, gpus, lost, lost_mig = told
     if not is_version(number):
         raise _malformed("malformed answer: driver version")
-    if not 0 <= cuda < 1000000:
-        raise _malformed("malformed answer: CUDA version")
-    warnings: list[str] = []
-    gpus = []
-    for index in range(count):
-        gpu = _gpu(data, index, FRAME.size + index * GPU_SIZE, warnings)
-        if gpu is not None:
-            gpus.append(gpu)
+    indices = [*(gpu.index for gpu in gpus), *(index for index, _, _ in lost)]
+    if sorted(indices) != list(range(len(indices))):
+        raise _malformed("malformed answer: GPU index")
+    for gpu in gpus:
+        _printable(gpu.name)
+        if not is_uuid(gpu.uuid, "GPU-"):
+            raise _malformed("malformed answer: GPU UUID")
+        if len(gpu.mig) > MIG_MAX:
+            raise _malformed(f"malformed answer: {len(gpu.mig)} MIG devices")
+        if not all(_is_mig_uuid(mig.uuid) for mig in gpu.mig):
+            raise _malformed("malformed answer: MIG UUID")
     _check_unique(gpus)
     return ProbeReply(
         number,
         bool(gpus) and all(gpu.name.endswith(SIMULATED_NAME) for gpu in gpus),
         f"{cuda // 1000}.{cuda % 100 // 10}",
-        _text(library, "library path"),
-        tuple(gpus),
-        tuple(warnings),
+        _printable(library),
+        gpus,
+        (
+            *(f"GPU {at} is left out: {_printable(call)}: {lower_tail(_printable(why))}" for at, call, why in lost),
+            *(
+                f"MIG device {gpu}:{index} is left out: {_printable(call)}: nvml error {error}"
+                for gpu, index, call, error in lost_mig
+            ),
+        ),
     )
 
 
@@ -122,24 +147,14 @@ def parse_limits(data: bytes, uuids: tuple[str, ...]) -> tuple[tuple[int, int], 
 
     Raises InitializationError, DetectionError, and LimitsRefused where NVML does not set them.
     """
-    if len(data) < FRAME.size:
-        raise _malformed(f"truncated answer: {len(data)} of {FRAME.size} bytes")
-    magic, version, status, code, count, size, _, step, text, _, _ = FRAME.unpack_from(data)
-    if magic != MAGIC or version != VERSION or size != LIMIT.size:
-        raise _malformed("malformed answer: header")
-    if status == NVML and _text(step, "step") != "nvmlInit":
-        raise LimitsRefused(code, lower_tail(_text(text, "text")))
+    status, code, step, text, told = _answer(data, [(row, str, range(1 << 64), range(1 << 64))])
+    if status == NVML and step != "nvmlInit":
+        raise LimitsRefused(code, lower_tail(text))
     if status != OK:
-        raise _failure(status, code, _text(step, "step"), _text(text, "text"))
-    if count != len(uuids) or len(data) != FRAME.size + count * LIMIT.size:
-        raise _malformed(f"malformed answer: {count} limits")
-    found = []
-    for index, uuid in enumerate(uuids):
-        soft, hard, named = LIMIT.unpack_from(data, FRAME.size + index * LIMIT.size)
-        if _text(named, "GPU UUID") != uuid:
-            raise _malformed("malformed answer: GPU UUID")
-        found.append((soft, hard))
-    return tuple(found)
+        raise _failure(status, code, step, text)
+    if tuple(uuid for uuid, _, _ in told) != uuids:
+        raise _malformed("malformed answer: GPU UUID")
+    return tuple((soft, hard) for _, soft, hard in told)
 
 
 class LimitsRefused(Exception):
@@ -170,9 +185,7 @@ def _failure(status: int, code: int, step: str, text: str) -> InitializationErro
         if step == "nvmlInit":
             return InitializationError("nvml error", "", lower_tail(text), _HINTS.get(code, _BROKEN))
         return DetectionError("nvml error", step, lower_tail(text), _HINTS.get(code, _BROKEN))
-    if status == TOO_MANY:
-        return DetectionError("driver error", "", f"too many devices: {code}, at most {GPUS_MAX}")
-    return _malformed("malformed answer: status")
+    return DetectionError("driver error", "", f"too many devices: {code}, at most {GPUS_MAX}")
 
 
 def lower_tail(text: str) -> str:
@@ -181,63 +194,11 @@ def lower_tail(text: str) -> str:
     return head + colon + tail.lower()
 
 
-def _text(field: bytes, what: str) -> str:
-    """A fixed field as text: it must end within the field and be printable."""
-    end = field.find(b"\0")
-    text = field[:end].decode("utf-8", "replace") if end >= 0 else "\0"
-    if not text.isprintable() or "\ufffd" in text:
-        raise _malformed(f"malformed answer: {what}")
+def _printable(text: str) -> str:
+    """The text, which must be one line that shows as it is. Raises DetectionError."""
+    if not text.isprintable() or "\ufffd" in text or len(text) > 255:
+        raise _malformed("malformed answer: text")
     return text
-
-
-def _gpu(data: bytes, position: int, offset: int, warnings: list[str]) -> ProbeGpu | None:
-    (
-        index, status, flags, minor, domain, bus, device, brand, major, low, mig_count, memory,
-        fabric_state, fabric_status, uuid, name,
-    ) = GPU.unpack_from(data, offset)  # fmt: skip
-    if index != position:
-        raise _malformed("malformed answer: GPU index")
-    if status != 0:
-        cause = lower_tail(_text(name, "GPU error"))
-        warnings.append(f"GPU {index} is left out: {_text(uuid, 'GPU call')}: {cause}")
-        return None
-    text = _text(uuid, "GPU UUID")
-    if not is_uuid(text, "GPU-"):
-        raise _malformed("malformed answer: GPU UUID")
-    if flags & HAS_MINOR and minor >= 1 << 20:
-        raise _malformed("malformed answer: GPU minor")
-    if bus > 255 or device > 31:
-        raise _malformed("malformed answer: PCI address")
-    if not 0 <= major <= 999 or not 0 <= low <= 99:
-        raise _malformed("malformed answer: compute capability")
-    if mig_count > MIG_MAX:
-        raise _malformed(f"malformed answer: {mig_count} MIG devices")
-    mig = []
-    for number in range(mig_count):
-        found = _mig(data, index, offset + GPU.size + number * MIG.size, warnings)
-        if found is not None:
-            mig.append(found)
-    return ProbeGpu(
-        index, text, minor if flags & HAS_MINOR else -1, (domain, bus, device),
-        _text(name, "GPU name") or "Unknown", BRANDS[brand] if brand < len(BRANDS) else BRANDS[0],
-        f"{major}.{low}", bool(flags & MIG_CAPABLE), bool(flags & MIG_ENABLED), tuple(mig), memory,
-        (fabric_state, fabric_status),
-    )  # fmt: skip
-
-
-def _mig(data: bytes, gpu: int, offset: int, warnings: list[str]) -> ProbeMig | None:
-    index, status, gpu_instance, compute_instance, memory, uuid = MIG.unpack_from(data, offset)
-    if status != 0:
-        warnings.append(
-            f"MIG device {gpu}:{index} is left out: {_text(uuid, 'MIG call')}: nvml error {status}"
-        )
-        return None
-    text = _text(uuid, "MIG UUID")
-    if not _is_mig_uuid(text):
-        raise _malformed("malformed answer: MIG UUID")
-    if index >= 1024 or gpu_instance >= 1024 or compute_instance >= 1024:
-        raise _malformed("malformed answer: MIG instance")
-    return ProbeMig(index, text, gpu_instance, compute_instance, memory)
 
 
 def is_uuid(text: str, prefix: str) -> bool:
@@ -259,7 +220,7 @@ def _is_mig_uuid(text: str) -> bool:
     return is_uuid(base, "MIG-GPU-") and len(instances) == 2 and numbers
 
 
-def _check_unique(gpus: list[ProbeGpu]) -> None:
+def _check_unique(gpus: tuple[ProbeGpu, ...]) -> None:
     uuids = [gpu.uuid for gpu in gpus] + [mig.uuid for gpu in gpus for mig in gpu.mig]
     minors = [gpu.minor for gpu in gpus if gpu.minor >= 0]
     addresses = [gpu.address for gpu in gpus]

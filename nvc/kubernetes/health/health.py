@@ -17,8 +17,8 @@ from typing import BinaryIO
 
 from nvc.base import fastjson
 from nvc.base.errors import one_line
+from nvc.base.fastjson import NUMBER, checked, row
 from nvc.base.value import Value
-from nvc.daemon.io.shapes import NUMBER, checked, row
 from nvc.kubernetes.health.board import HEALTHY, UNHEALTHY, UNKNOWN, Board, Condition, Problem
 from nvc.slices.make.calibrate import Libraries
 

@@ -126,12 +126,8 @@ EXPORT int nvmlInit_v2(void)
                     break;
         break;
     case FORGE: {
-        memset(block, 0, 736);
-        memcpy(block, "NVCPROBE", 8);
-        block[8] = 1;  /* version */
-        block[20] = 5; /* GPUs, of which none follows */
-        *(uint32_t *)(block + 24) = 2104;
-        if (write(3, block, 736) < 0)
+        static const char forged[] = "[0,0,\"\",\"\",[\"580.159.04\",13000,\"\",[5],[],[]]]";
+        if (write(3, forged, sizeof(forged) - 1) < 0)
             return 1;
         _exit(0);
     }
