@@ -1,7 +1,6 @@
 /* The part of the CUDA driver's binary interface that the simulated libcuda offers and the shim looks into: layouts, from
  * the public documentation. Names are the driver's, so that a reader finds them there. */
-#ifndef NVC_ABI_CUDA_H
-#define NVC_ABI_CUDA_H
+#pragma once
 
 #include "cuda_numbers.h"
 
@@ -300,4 +299,3 @@ _Static_assert(sizeof(CUDA_MEM_ALLOC_NODE_PARAMS) == 120, "CUDA layout");
 _Static_assert(sizeof(CUgraphNodeParams) == 256, "CUDA layout");
 
 #define CU_API __attribute__((visibility("default")))
-#endif

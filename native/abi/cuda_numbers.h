@@ -1,6 +1,5 @@
 /* Numbers of the CUDA driver's binary interface, from the public documentation. */
-#ifndef NVC_ABI_CUDA_NUMBERS_H
-#define NVC_ABI_CUDA_NUMBERS_H
+#pragma once
 
 typedef int CUresult;
 enum {
@@ -141,5 +140,3 @@ enum {
     CU_PROCESS_STATE_LOCKED = 1,
     CU_PROCESS_STATE_CHECKPOINTED = 2,
 };
-
-#endif

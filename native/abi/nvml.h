@@ -1,7 +1,6 @@
 /* The part of NVML's binary interface that the simulated library offers and the shim looks into: numbers and layouts, from
  * its public documentation. */
-#ifndef NVC_ABI_NVML_H
-#define NVC_ABI_NVML_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -188,5 +187,3 @@ _Static_assert(sizeof(nvmlComputeInstanceProfileInfo_t) == 36, "NVML layout");
 _Static_assert(sizeof(nvmlComputeInstanceInfo_t) == 32, "NVML layout");
 
 #define NVML_API __attribute__((visibility("default")))
-
-#endif

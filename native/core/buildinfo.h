@@ -1,7 +1,4 @@
-#ifndef NVC_BUILDINFO_H
-#define NVC_BUILDINFO_H
+#pragma once
 
 /* How this module was built, for --version: date, revision, compiler and flags in lines of ASCII. */
 const char *nvc_build(void);
-
-#endif

@@ -1,6 +1,5 @@
 /* nvc-spin: loads a GPU, simulated or real. Needs a C library and, at run time, libcuda.so.1. */
-#ifndef NVC_SPIN_H
-#define NVC_SPIN_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -67,5 +66,3 @@ void must(int result, const char *call);
 
 /* One line on standard error, `nvc-spin: ...`; the program ends with 1. */
 _Noreturn void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
-
-#endif

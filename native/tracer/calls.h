@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
  *
  * The driver's calls and their structures, as far as tracer.bpf.c reads them. */
-#ifndef NVC_TRACER_CALLS_H
-#define NVC_TRACER_CALLS_H
+#pragma once
 
 #include "helpers.h"
 
@@ -48,5 +47,3 @@ enum {
     CHANNEL_ENGINE = __builtin_offsetof(struct channel_parameters, engine)
 };
 _Static_assert(GROUP_ENGINE == 12 && CHANNEL_ENGINE == 128, "where engines are named");
-
-#endif

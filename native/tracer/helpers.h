@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
  *
  * What tracer.bpf.c has in place of the kernel's and libbpf's headers. */
-#ifndef NVC_TRACER_HELPERS_H
-#define NVC_TRACER_HELPERS_H
+#pragma once
 
 typedef unsigned int u32;
 typedef int s32;
@@ -29,5 +28,3 @@ static long (*const ring_output)(void *ring, void *data, u64 size, u64 flags) = 
 struct map {
     u32 type, key_size, value_size, entries, flags;
 };
-
-#endif

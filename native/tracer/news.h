@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
  *
  * What the tracer keeps of objects, and tells of them: as in nvc/kernel/objects.py. */
-#ifndef NVC_TRACER_NEWS_H
-#define NVC_TRACER_NEWS_H
+#pragma once
 
 #include "helpers.h"
 
@@ -40,5 +39,3 @@ struct news {
 
 _Static_assert(sizeof(struct object) == 32 && sizeof(struct news) == 48,
                "nvc/kernel/objects.py unpacks these");
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-#ifndef NVC_TRACER_REGISTERS_H
-#define NVC_TRACER_REGISTERS_H
+#pragma once
 
 #include "helpers.h"
 
@@ -68,6 +67,4 @@ INLINE int read_ioctl(const char *registers, u32 *fd, u32 *command, u64 *at)
 }
 #else
 #error "no registers for this machine"
-#endif
-
 #endif

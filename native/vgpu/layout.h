@@ -4,8 +4,7 @@
  *
  * Beside the shim LIBDIR/libcuda.so.1 lie LIBDIR/nvc/real-libcuda.so.1, LIBDIR/nvc/quota (bound
  * read-only) and LIBDIR/nvc/ledger/ledger (in a small tmpfs of the container's own). */
-#ifndef NVC_VGPU_LAYOUT_H
-#define NVC_VGPU_LAYOUT_H
+#pragma once
 
 #include <stdint.h>
 
@@ -160,5 +159,3 @@ _Static_assert(sizeof(struct vgpu_budget) == 64, "layout");
 _Static_assert(sizeof(struct vgpu_ledger) ==
                    64 + (64 + 32 * VGPU_DEVICES) * VGPU_SLOTS + 152 * VGPU_SHARES + 64 * VGPU_DEVICES,
                "layout");
-
-#endif

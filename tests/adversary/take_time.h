@@ -1,6 +1,5 @@
 /* What the files of take_time share. */
-#ifndef NVC_TAKE_TIME_H
-#define NVC_TAKE_TIME_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -62,5 +61,3 @@ void start_over(const char *name); /* the program again, in the same process, fo
         if (result_)                                                                                        \
             failed(#name, result_);                                                                         \
     } while (0)
-
-#endif

@@ -1,6 +1,5 @@
 /* Calls of the CUDA driver by name, from whichever libcuda.so.1 the loader finds. */
-#ifndef NVC_TESTS_VGPU_DRIVER_H
-#define NVC_TESTS_VGPU_DRIVER_H
+#pragma once
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -67,5 +66,3 @@ static inline double now(void)
     clock_gettime(CLOCK_MONOTONIC, &at);
     return (double)at.tv_sec * 1e9 + (double)at.tv_nsec;
 }
-
-#endif

@@ -1,5 +1,4 @@
-#ifndef FAULTS_TRACEE_H
-#define FAULTS_TRACEE_H
+#pragma once
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -10,5 +9,3 @@ void set_number(pid_t pid, int number);
 void set_result(pid_t pid, long result);
 void read_text(pid_t pid, uint64_t address, char *text, size_t room);
 _Noreturn void die(const char *what);
-
-#endif

@@ -1,7 +1,6 @@
 /* The merge, under the promises that need no reader of caches: its size is bounded, and it changes nothing twice. What a
  * merged cache leads to, the real ldconfig and the real loader say: test_ldcache_merge*.py. */
-#ifndef NVC_LDCACHE_CHECKED_H
-#define NVC_LDCACHE_CHECKED_H
+#pragma once
 #include "ldcache_api.h"
 
 #include <errno.h>
@@ -49,5 +48,3 @@ static inline int checked_merge(const uint8_t *old, size_t size, const struct nv
     free(again);
     return 0;
 }
-
-#endif

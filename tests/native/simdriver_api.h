@@ -1,7 +1,6 @@
 /* The entry points of libcuda that the tests call, as a program that links it declares them: those with types in the
  * table, and others. */
-#ifndef SIMDRIVER_API_H
-#define SIMDRIVER_API_H
+#pragma once
 
 #include "abi/cuda.h"
 
@@ -91,5 +90,3 @@ CUresult cuStreamBeginCapture_v2(CUstream, int);
 CUresult cuStreamEndCapture(CUstream, CUgraph *);
 CUresult cuLaunchHostFunc(CUstream, CUhostFn, void *);
 CUresult cuStreamDestroy_v2(CUstream);
-
-#endif

@@ -1,6 +1,5 @@
 /* Tests of the simulated libcuda that need one process only. A case ends the process with a message where it fails. */
-#ifndef SIMDRIVER_TEST_H
-#define SIMDRIVER_TEST_H
+#pragma once
 
 #include "simdriver_api.h"
 
@@ -55,5 +54,3 @@ void launch_full(CUfunction function, CUstream stream, void **arguments);
 
 /* Milliseconds between two recorded events. */
 float elapsed(CUevent from, CUevent to);
-
-#endif

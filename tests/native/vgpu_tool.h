@@ -1,6 +1,5 @@
 /* What the files of the tool share. */
-#ifndef NVC_VGPU_TOOL_H
-#define NVC_VGPU_TOOL_H
+#pragma once
 
 #include "process/real.h"
 
@@ -50,5 +49,3 @@ CUresult beyond(char **word);
 CUresult races(char **word);
 CUresult held(char **word);
 CUresult places(char **word);
-
-#endif

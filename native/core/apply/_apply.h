@@ -1,6 +1,5 @@
 /* Internal to the applier: state of the one child that works inside a container. */
-#ifndef NVC_APPLY_INTERNAL_H
-#define NVC_APPLY_INTERNAL_H
+#pragma once
 #include "_files.h"
 #include "apply.h"
 
@@ -118,5 +117,3 @@ int record(struct applier *a, char kind, const char *path, const char *data);
 void withdraw(struct applier *a, size_t size);
 int mounts_are_there(struct applier *a);
 unsigned undo_records(struct applier *a, const char *bytes, size_t size);
-
-#endif

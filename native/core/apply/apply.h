@@ -1,5 +1,4 @@
-#ifndef NVC_APPLY_H
-#define NVC_APPLY_H
+#pragma once
 #include <stdint.h>
 
 /* Operations of a program for nvc_apply, in the order in which they are executed. */
@@ -68,5 +67,3 @@ int nvc_apply(const uint8_t *program, uint64_t size, const struct nvc_apply_targ
 int nvc_capset(uint64_t kept);
 int nvc_capbset_keep(uint64_t bounding);
 int nvc_capget(uint64_t *effective, uint64_t *permitted);
-
-#endif

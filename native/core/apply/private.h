@@ -1,5 +1,4 @@
-#ifndef NVC_PRIVATE_H
-#define NVC_PRIVATE_H
+#pragma once
 
 /* A mount namespace for this process alone: the host's later mounts arrive, its own stay its own. 0 or -errno. */
 int nvc_private_mounts(void);
@@ -15,5 +14,3 @@ int nvc_prctl(int option, unsigned long value);
  * one: 1 or 0. Or -errno. */
 int nvc_bpf_mount(const char *directory);
 int nvc_bpf_is_mounted(const char *directory);
-
-#endif

@@ -1,5 +1,4 @@
-#ifndef NVC_BPF_H
-#define NVC_BPF_H
+#pragma once
 #include <stdint.h>
 
 /* bpf(2) for device programs of cgroup v2. Each returns 0 or a descriptor (close-on-exec), or -errno.
@@ -25,5 +24,3 @@ int nvc_bpf_program_info(int program, struct nvc_bpf_program *info, void *instru
 int nvc_bpf_program_load(const void *instructions, uint32_t size, char *log, uint32_t log_size);
 /* `replaced` is a program's descriptor, or -1 without BPF_F_REPLACE in `flags`. */
 int nvc_bpf_attach(int cgroup, int program, uint32_t flags, int replaced);
-
-#endif

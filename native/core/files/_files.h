@@ -1,6 +1,5 @@
 /* Internal to C: bytes that grow, files that are read or written whole, and descriptors that there may not be. */
-#ifndef NVC_FILES_INTERNAL_H
-#define NVC_FILES_INTERNAL_H
+#pragma once
 #include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -41,5 +40,3 @@ static inline void shut(int fd)
         close(fd);
     errno = saved;
 }
-
-#endif

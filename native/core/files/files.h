@@ -1,5 +1,4 @@
-#ifndef NVC_FILES_H
-#define NVC_FILES_H
+#pragma once
 #include <stdint.h>
 
 /* Each but the last returns a descriptor (close-on-exec) or 0, or -errno. */
@@ -26,5 +25,3 @@ int nvc_identity(int fd, struct nvc_identity *out);
 
 /* When the file was made, ns since 1970; 0 where the file system does not say. */
 int64_t nvc_birth_time(int fd);
-
-#endif

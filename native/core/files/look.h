@@ -1,5 +1,4 @@
-#ifndef NVC_LOOK_H
-#define NVC_LOOK_H
+#pragma once
 
 #define NVC_LOOK_PATH 128
 
@@ -20,5 +19,3 @@ int nvc_look(struct nvc_look *asks, int count, int timeout_ms);
 
 /* Whether the process of a pidfd has no thread that runs: 1 or 0, or -errno. */
 int nvc_pidfd_ended(int pidfd);
-
-#endif

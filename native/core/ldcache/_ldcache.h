@@ -11,8 +11,7 @@
  * that is how the loader reads them (ldconfig -c compat of glibc 2.33 and later writes the names' offsets from the
  * new part, so its own loader cannot read them; they are taken as the loader takes them).
  */
-#ifndef NVC_LDCACHE_H
-#define NVC_LDCACHE_H
+#pragma once
 #include "ldcache_api.h"
 
 #include <stdbool.h>
@@ -84,5 +83,3 @@ int ldcache_write(const struct ldcache_view *view, const struct ldcache_record *
 
 /* The loader's order of names: positive when `left` belongs before `right` in a cache. */
 int ldcache_compare(const char *left, const char *right);
-
-#endif

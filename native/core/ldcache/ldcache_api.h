@@ -1,5 +1,4 @@
-#ifndef NVC_LDCACHE_API_H
-#define NVC_LDCACHE_API_H
+#pragma once
 #include <stddef.h>
 #include <stdint.h>
 
@@ -34,5 +33,3 @@ void free(void *memory); /* stdlib.h */
  * the path, each with a NUL behind it. Returns 0, or -EBADMSG where it is no cache that this machine's loader would read,
  * or has an entry that the loader could not use; -ENOMEM. The list is from malloc, too. */
 int nvc_ldcache_list(const uint8_t *bytes, size_t size, uint8_t **list, size_t *list_size);
-
-#endif

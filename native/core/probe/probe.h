@@ -1,5 +1,4 @@
-#ifndef NVC_PROBE_H
-#define NVC_PROBE_H
+#pragma once
 #include <stdint.h>
 
 /* What the probe is to do with the ids: nothing, change them, or change them if they can be changed. */
@@ -32,5 +31,3 @@ void *dlopen(const char *file, int mode);
 void *dlsym(void *library, const char *name);
 char *dlerror(void);
 int dlinfo(void *library, int request, void *out);
-
-#endif

@@ -1,8 +1,7 @@
 /* JSON of foreign origin. The text is checked as a whole, and nothing of it is copied.
  *
  * Stricter than JSON where this makes it simpler: what is refused here can still be judged by whoever asks. */
-#ifndef NVC_JSON_H
-#define NVC_JSON_H
+#pragma once
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -38,5 +37,3 @@ bool json_begins(const struct json *json, uint32_t at, const char *text);
 bool json_is(const struct json *json, uint32_t at, const char *text);
 /* Copies a string of printable ASCII without escapes; false for any other value, and for one without room. */
 bool json_text(const struct json *json, uint32_t at, char *out, size_t room);
-
-#endif

@@ -1,6 +1,5 @@
 /* Internal to the steps. A failure stays: what follows it does no harm, and the caller learns of it in the end. */
-#ifndef NVC_STEPS_INTERNAL_H
-#define NVC_STEPS_INTERNAL_H
+#pragma once
 #include "_files.h"
 #include "steps.h"
 
@@ -88,5 +87,3 @@ void device_link(struct nvc_steps *s, const char *text, const char *target);
 bool has_own_dev(struct nvc_steps *s);
 void make_profile(struct nvc_steps *s);
 void make_params(struct nvc_steps *s);
-
-#endif

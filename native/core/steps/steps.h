@@ -1,5 +1,4 @@
-#ifndef NVC_STEPS_H
-#define NVC_STEPS_H
+#pragma once
 #include <stddef.h>
 #include <stdint.h>
 
@@ -85,5 +84,3 @@ struct nvc_elf {
 };
 /* 0; -EBADMSG where it is no sound little-endian file; other codes where it cannot be read. */
 int nvc_elf_read(int fd, struct nvc_elf *elf);
-
-#endif

@@ -1,6 +1,5 @@
 /* nvc-cdi-hook without an interpreter: the steps that every container with GPUs has. */
-#ifndef NVC_CDI_H
-#define NVC_CDI_H
+#pragma once
 #include "_files.h"
 #include "apply.h"
 #include "files.h"
@@ -122,5 +121,3 @@ bool cdi_program(const uint8_t *records, size_t size, struct cdi_program *progra
 /* Does what a call asks for and exits. Returns where Python has to do it: standard input is as it was then, and so is
  * the container. `settled`: prepares the process, see start/launcher.h. */
 void cdi_run(const char *name, int argc, char **argv, void (*settle)(const char *name));
-
-#endif

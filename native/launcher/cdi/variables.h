@@ -1,5 +1,4 @@
-#ifndef NVC_LAUNCHER_CDI_VARIABLES_H
-#define NVC_LAUNCHER_CDI_VARIABLES_H
+#pragma once
 
 /* The variables of containers that nvc/request/environment.py knows. Without `=` at its end, a name begins others. No
  * other variable is kept in a record: it may be a secret. */
@@ -28,4 +27,3 @@ static const struct variable {
                  {"NVIDIA_GPU_MEMORY_LIMIT", FOR_SLICE},
                  {"NVIDIA_GPU_MEMORY_REQUEST", FOR_SLICE}};
 #define VARIABLE_COUNT (sizeof(VARIABLES) / sizeof(VARIABLES[0]))
-#endif

@@ -1,7 +1,6 @@
 /* Starts that Python has done before, done again without it: nvc/apply/again.py says which, nvc/apply/replay.py writes
  * the records. Where anything is not as it was then, the call is Python's. */
-#ifndef NVC_REPLAY_H
-#define NVC_REPLAY_H
+#pragma once
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -63,5 +62,3 @@ void replay_configure(const char *name, int argc, char **argv, char **envp,
 
 /* Appends a word of printable ASCII and byte 1 to what has `length` bytes and room for REPLAY_KEY_MAX. */
 bool replay_append(char *words, size_t *length, const char *word);
-
-#endif

@@ -1,5 +1,4 @@
-#ifndef NVC_LAUNCHER_RUNTIME_H
-#define NVC_LAUNCHER_RUNTIME_H
+#pragma once
 #include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -45,5 +44,3 @@ void log_entry(const struct call *call, const char *level, const char *message);
  * unless it is NULL. */
 _Noreturn void runtime_run(const char *name, const char *mode, int argc, char **argv, char **envp,
                            void (*edit)(char **arguments, char **envp));
-
-#endif

@@ -1,5 +1,4 @@
-#ifndef NVC_LAUNCHER_H
-#define NVC_LAUNCHER_H
+#pragma once
 #include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -59,5 +58,3 @@ void environment_filter(char *const *given, bool hook, const char *kept[ENVIRONM
  * adds `variable`, which names it, to `kept`. */
 void environment_carry(char *const *argv, char *const *given, const char *kept[ENVIRONMENT_MAX],
                        char variable[CARRY_MAX]);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Text, one `key=value` per line, no blanks, no comments. It starts with `format=1`; `gpu=N` begins a GPU and
  * `mig=N` a MIG device of that GPU. Every key of a section is there exactly once; an unknown key is an error. */
-#ifndef NVC_SIM_DESCRIPTION_H
-#define NVC_SIM_DESCRIPTION_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -70,5 +69,3 @@ struct sim_parse_error {
 /* Reads `size` bytes of `text`. Returns 0, or -1 with `error` filled; `out` is then undefined. */
 int sim_description_parse(const char *text, size_t size, struct sim_description *out,
                           struct sim_parse_error *error);
-
-#endif

@@ -1,8 +1,7 @@
 /* Binds functions that glibc 2.34 moved into libc.so.6 to their old versions, so that what is built on a new
  * system still loads on glibc 2.17. The old homes (libdl.so.2, libpthread.so.0) are linked in for those systems;
  * newer ones keep empty stand-ins of them. Force-included into every file. */
-#ifndef NVC_SIM_GLIBC_H
-#define NVC_SIM_GLIBC_H
+#pragma once
 
 /* x86_64 has grown since 2.2.5; everything of aarch64 begins with 2.17. */
 #if defined(__x86_64__)
@@ -23,6 +22,4 @@ SIM_OLD(pthread_once);
 SIM_OLD(pthread_sigmask);
 __asm__(".symver pthread_condattr_setclock,pthread_condattr_setclock@" SIM_GLIBC_CLOCKS);
 #undef SIM_OLD
-#endif
-
 #endif

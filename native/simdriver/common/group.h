@@ -1,6 +1,5 @@
 /* What the shared state says about channel groups: when they are stopped, and who has a partition from when to when. */
-#ifndef NVC_SIM_GROUP_H
-#define NVC_SIM_GROUP_H
+#pragma once
 
 #include "state.h"
 
@@ -21,5 +20,3 @@ void sim_active_set(struct sim_rm *rm, uint32_t partition, uint32_t group, uint6
 
 /* A group has the partition no longer, if it had it until now. */
 void sim_active_end(struct sim_rm *rm, uint32_t partition, uint32_t group, uint64_t end);
-
-#endif

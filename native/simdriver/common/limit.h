@@ -1,7 +1,6 @@
 /* Limits of GPU memory by cgroup, which the driver has from version 615 on and keeps in the kernel. The simulated
  * one keeps them in libcuda: for any program that loads it, by whatever name, in whatever container. */
-#ifndef NVC_SIM_LIMIT_H
-#define NVC_SIM_LIMIT_H
+#pragma once
 
 #include "state.h"
 
@@ -31,5 +30,3 @@ int sim_limit_set(struct sim_state *state, uint32_t partition, const char *path,
 /* The entry of the cgroup with this directory, NULL where it has none. `*cgroup` is its number, 0: no cgroup. */
 const struct sim_limit *sim_limit_get(const struct sim_state *state, uint32_t partition, const char *path,
                                       uint64_t *cgroup);
-
-#endif

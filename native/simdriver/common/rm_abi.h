@@ -1,8 +1,7 @@
 /* Numbers and structures of the driver's resource manager. Facts of open-gpu-kernel-modules, src/common/sdk/nvidia/inc, the
  * same in 580.105.08 and 595.45.04; the file is named at each. An NvBool has one byte, and 32-bit programs have the same
  * layouts. Those of calls that nvcd makes are in nvc/kernel/rm_abi.py, too. */
-#ifndef NVC_SIM_RM_ABI_H
-#define NVC_SIM_RM_ABI_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -206,5 +205,3 @@ struct rm_gid { /* NV2080_CTRL_GPU_GET_GID_INFO_PARAMS */
 
 _Static_assert(sizeof(struct rm_alloc_rights) == 48 && sizeof(struct rm_unmap) == 32, "driver's interface");
 _Static_assert(sizeof(struct rm_group) == 20 && sizeof(struct rm_gid) == 268, "driver's interface");
-
-#endif

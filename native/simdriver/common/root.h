@@ -1,6 +1,5 @@
 /* The driver root that a simulated library belongs to, and what of the description this process may see. */
-#ifndef NVC_SIM_ROOT_H
-#define NVC_SIM_ROOT_H
+#pragma once
 
 #include "description.h"
 
@@ -33,5 +32,3 @@ bool sim_root_has_mig(const struct sim_root *root, const struct sim_gpu *gpu, co
 
 /* Whether the right to see every MIG device is there (capabilities/mig/config or monitor with its node). */
 bool sim_root_has_mig_monitor(const struct sim_root *root);
-
-#endif

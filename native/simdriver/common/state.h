@@ -3,8 +3,7 @@
  * Fixed-width, little-endian as the machine, versioned; nvc/testing/sim/state.py reads and creates the same layout.
  * No aggregate is stored: usage is the sum over the slots of living processes. A slot lives as long as the OFD
  * lock on its byte, which the kernel drops with the last descriptor of the process, however it dies. */
-#ifndef NVC_SIM_STATE_H
-#define NVC_SIM_STATE_H
+#pragma once
 
 #include "root.h"
 
@@ -185,5 +184,3 @@ uint32_t sim_use_utilization(const struct sim_use *use);
 
 /* CLOCK_BOOTTIME in nanoseconds: processes in time namespaces that shift CLOCK_MONOTONIC use one GPU. */
 uint64_t sim_now(void);
-
-#endif

@@ -1,6 +1,5 @@
 /* Captures of streams into graphs. */
-#ifndef NVC_SIM_CAPTURE_H
-#define NVC_SIM_CAPTURE_H
+#pragma once
 
 #include "engine.h"
 #include "graph.h"
@@ -20,5 +19,3 @@ struct capture {
 /* What the next operation of a stream depends on. */
 CUresult frontier_set(struct stream *stream, struct node **nodes, size_t count);
 CUresult frontier_extend(struct stream *stream, struct node *const *nodes, size_t count);
-
-#endif

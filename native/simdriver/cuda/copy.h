@@ -1,6 +1,5 @@
 /* Copies of up to three dimensions, and settings of memory, as operations. */
-#ifndef NVC_SIM_COPY_H
-#define NVC_SIM_COPY_H
+#pragma once
 
 #include "driver.h"
 
@@ -36,5 +35,3 @@ CUresult copy_submit(const CUDA_MEMCPY3D *asked, CUstream stream, bool wait);
 /* array.c: where an element of an array lies. */
 CUresult array_place(CUarray array, size_t x, size_t y, size_t z, size_t width, size_t height, size_t depth,
                      struct place *out);
-
-#endif

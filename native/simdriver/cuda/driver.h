@@ -2,8 +2,7 @@
  *
  * One lock guards everything. An exported function enters with CU_ENTER and leaves with CU_RETURN; all others run
  * with the lock held, but for the effects of operations, which the engine runs without it. */
-#ifndef NVC_SIM_DRIVER_H
-#define NVC_SIM_DRIVER_H
+#pragma once
 
 #include "abi/cuda.h"
 #include "ranges.h"
@@ -380,5 +379,3 @@ CUresult context_local(struct context *context, uint64_t bytes_per_thread);
 /* context_settings.c */
 CUresult primary_retain(struct context **out, struct device *device);
 CUresult primary_release(struct device *device);
-
-#endif

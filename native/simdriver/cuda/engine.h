@@ -8,8 +8,7 @@
  * With NVC_SIM_SWITCH_NS, a change from one process's kernels to another's takes so many nanoseconds. Events and waits for
  * words progress only in the process's turn too then, and a context is made by work on the device, as on hardware.
  * NVC_SIM_TIMESLICE_NS is for how long a process has the device beside others. */
-#ifndef NVC_SIM_ENGINE_H
-#define NVC_SIM_ENGINE_H
+#pragma once
 
 #include "driver.h"
 
@@ -80,5 +79,3 @@ void together_nudge(struct device *device); /* ends the wait of this process, an
 void together_wait(struct device *device, uint64_t ns); /* for that, or for others; without the lock */
 uint64_t together_takes(const struct engine *engine, uint64_t work); /* nanoseconds, of so many alone */
 uint64_t together_does(const struct engine *engine, uint64_t ns);    /* the reverse */
-
-#endif

@@ -1,6 +1,5 @@
 /* Graphs: patterns of operations with an order, launched as one. */
-#ifndef NVC_SIM_GRAPH_H
-#define NVC_SIM_GRAPH_H
+#pragma once
 
 #include "driver.h"
 
@@ -85,5 +84,3 @@ void graph_drop_objects(struct graph *graph);
 /* capture.c */
 CUresult capture_allocate(struct stream *stream, struct pool *pool, size_t size, CUdeviceptr *out);
 CUresult capture_free(struct stream *stream, CUdeviceptr address);
-
-#endif

@@ -1,6 +1,5 @@
 /* Allocations of every kind, and the address space that device memory is taken from. */
-#ifndef NVC_SIM_MEMORY_H
-#define NVC_SIM_MEMORY_H
+#pragma once
 
 #include "driver.h"
 
@@ -40,5 +39,3 @@ void arrays_forget(struct context *context);
 /* vmm.c, ipc.c: what memory_release has to undo for them */
 void vmm_unmapped(struct memory *memory);
 void ipc_closed(struct memory *memory);
-
-#endif

@@ -1,6 +1,5 @@
 /* Modules, libraries and their functions. */
-#ifndef NVC_SIM_MODULE_H
-#define NVC_SIM_MODULE_H
+#pragma once
 
 #include "driver.h"
 
@@ -92,5 +91,3 @@ struct kernel_call {
     uint32_t size;
     char arguments[];
 };
-
-#endif

@@ -1,6 +1,5 @@
 /* The client's side of MPS, and its errors. */
-#ifndef SIM_CUDA_MPS_H
-#define SIM_CUDA_MPS_H
+#pragma once
 
 #include "driver.h"
 
@@ -12,5 +11,3 @@
 CUresult mps_start(struct driver *to);
 CUresult mps_look(struct driver *to); /* what every call ends with from now on */
 void mps_fault(struct driver *to);    /* a kernel of this process has failed */
-
-#endif

@@ -1,6 +1,5 @@
 /* What an operation waits for, and until when nobody waits for it: the engine's questions. */
-#ifndef NVC_SIM_ORDER_H
-#define NVC_SIM_ORDER_H
+#pragma once
 
 #include "engine.h"
 
@@ -24,5 +23,3 @@ uint64_t start_of(const struct op *op);
 
 /* For how long a running kernel, and those behind it, need no look: ends that nobody waits for are looked at together. */
 uint64_t undisturbed(struct engine *engine, const struct op *op);
-
-#endif

@@ -1,6 +1,5 @@
 /* Pools of memory that is allocated and freed in the order of streams. */
-#ifndef NVC_SIM_POOL_H
-#define NVC_SIM_POOL_H
+#pragma once
 
 #include "memory.h"
 
@@ -29,5 +28,3 @@ void pool_loosen(struct pool *pool, const struct memory *memory);
 
 void pool_trim(struct pool *pool, uint64_t keep);
 CUresult pool_free_later(struct memory *memory, struct stream *stream);
-
-#endif

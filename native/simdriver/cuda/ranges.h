@@ -1,6 +1,5 @@
 /* Ordered sets of address ranges that do not overlap: a treap, also searched by size. */
-#ifndef NVC_SIM_RANGES_H
-#define NVC_SIM_RANGES_H
+#pragma once
 
 #include <stdint.h>
 
@@ -27,5 +26,3 @@ struct range *range_from(const struct ranges *set, uint64_t address);
 
 /* The lowest range of at least `size` bytes, or NULL. */
 struct range *range_fit(const struct ranges *set, uint64_t size);
-
-#endif

@@ -1,6 +1,5 @@
 /* The objects that a context has in the driver's resource manager, if that is there, and what follows from them for time. */
-#ifndef NVC_SIM_RM_H
-#define NVC_SIM_RM_H
+#pragma once
 
 #include "driver.h"
 
@@ -30,5 +29,3 @@ uint64_t gate_length(const struct device *device);
 /* Who had the device had it until `end`, and the context of ours from `begin` on. */
 void gate_switch(const struct context *context, uint64_t end, uint64_t begin);
 void gate_stopped(const struct device *device, uint64_t end);
-
-#endif

@@ -1,6 +1,5 @@
 /* Streams and events. */
-#ifndef NVC_SIM_STREAM_H
-#define NVC_SIM_STREAM_H
+#pragma once
 
 #include "driver.h"
 
@@ -43,5 +42,3 @@ void capture_end_stream(struct stream *stream); /* it is destroyed */
  * would break is invalidated, and the call refused. */
 CUresult capture_allows_unsafe(void);
 CUresult capture_allows_work(const struct stream *stream);
-
-#endif

@@ -1,6 +1,5 @@
 /* Memory without addresses: what cuMemCreate makes. */
-#ifndef NVC_SIM_VMM_H
-#define NVC_SIM_VMM_H
+#pragma once
 
 #include "memory.h"
 
@@ -24,5 +23,3 @@ struct vmm_trailer {
 /* The memory that a handle means, or NULL. */
 struct vmm *vmm_of(CUmemGenericAllocationHandle handle);
 void vmm_free_if_unused(struct vmm *vmm);
-
-#endif

@@ -1,6 +1,5 @@
 /* What the files of the simulated NVML share. */
-#ifndef NVC_SIM_NVML_LIBRARY_H
-#define NVC_SIM_NVML_LIBRARY_H
+#pragma once
 
 #include "abi/nvml.h"
 #include "state.h"
@@ -63,5 +62,3 @@ nvmlReturn_t nvml_copy(const char *text, char *out, unsigned int size);
 
 /* Bytes of a device in use by programs, with what the driver keeps for itself. */
 uint64_t nvml_used(const struct nvml_device *device);
-
-#endif

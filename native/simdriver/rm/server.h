@@ -3,8 +3,7 @@
  * A FUSE server, for tests: `simrm ROOT` mounts on ROOT/proc/driver/nvidia/sim/rm and serves `nvidiactl` until its standard
  * input ends. Each open by path is an inode of its own, so that each mapping has pages of its own. What engines must know
  * of groups and channels is in the shared state; the rest is here. `faults` in the same directory switches faults on. */
-#ifndef NVC_SIM_RM_SERVER_H
-#define NVC_SIM_RM_SERVER_H
+#pragma once
 
 #include "group.h"
 #include "rm_abi.h"
@@ -140,5 +139,3 @@ int ioctl_answer(struct call *call, unsigned int request, void *data, size_t siz
 /* main.c */
 struct node *node_find(struct server *server, uint64_t number);
 void node_invalidate(struct server *server, uint64_t number); /* without the lock */
-
-#endif

@@ -1,6 +1,5 @@
 /* The simulated nvidia-smi: it asks libnvidia-ml.so.1, as the real one does, and knows nothing else. */
-#ifndef NVC_SIM_SMI_H
-#define NVC_SIM_SMI_H
+#pragma once
 
 #include "abi/nvml.h"
 
@@ -68,5 +67,3 @@ int smi_list(nvmlDevice_t only);
 
 /* `--query-gpu` and `--query-compute-apps`: `fields` and `format` as on the command line. */
 int smi_query(nvmlDevice_t only, bool of_apps, char *fields, char *format);
-
-#endif

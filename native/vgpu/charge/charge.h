@@ -1,6 +1,5 @@
 /* Between a wrapper and the accounts: which device is charged, how much, and what is freed up before it is refused. */
-#ifndef NVC_VGPU_CHARGE_H
-#define NVC_VGPU_CHARGE_H
+#pragma once
 
 #include "refund.h"
 #include "process/real.h"
@@ -57,5 +56,3 @@ bool charge_foreign(CUdeviceptr address, struct item *item);
 
 /* Memory of a pool was freed, which may have been exported. */
 void pool_freed(CUdeviceptr address);
-
-#endif

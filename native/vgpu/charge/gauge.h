@@ -1,6 +1,5 @@
 /* Memory that the driver keeps as it sees fit, and tells the amount of: pools and the memory of graphs. */
-#ifndef NVC_VGPU_GAUGE_H
-#define NVC_VGPU_GAUGE_H
+#pragma once
 
 #include "items.h"
 
@@ -15,5 +14,3 @@ int64_t gauge_read(enum kind kind, uint64_t key);
 
 /* All of one device; true: some shrank. */
 bool gauges_read(int position);
-
-#endif

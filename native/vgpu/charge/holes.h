@@ -1,6 +1,5 @@
 /* Where pools have room: what the program freed to them, and nobody has been given since. */
-#ifndef NVC_VGPU_HOLES_H
-#define NVC_VGPU_HOLES_H
+#pragma once
 
 #include "items.h"
 #include "process/real.h"
@@ -17,5 +16,3 @@ bool hole_take(CUmemoryPool pool, uint64_t size, CUstream stream, bool idle);
 
 /* The pool gave memory back. */
 void holes_forget(CUmemoryPool pool);
-
-#endif

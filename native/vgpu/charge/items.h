@@ -1,6 +1,5 @@
 /* What this process holds of the driver's memory: one table, found by kind and by the driver's own handle or address. */
-#ifndef NVC_VGPU_ITEMS_H
-#define NVC_VGPU_ITEMS_H
+#pragma once
 
 #include "process/process.h"
 
@@ -95,5 +94,3 @@ uint64_t item_slots(void);
         for (struct item *at = item_at(slot_); at; at = NULL)
 
 uint64_t item_number(void); /* never the same twice */
-
-#endif

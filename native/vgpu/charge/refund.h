@@ -1,6 +1,5 @@
 /* Out of the books: what an item bears goes back to the slice, or on to another process that has its memory. */
-#ifndef NVC_VGPU_REFUND_H
-#define NVC_VGPU_REFUND_H
+#pragma once
 
 #include "abi/cuda.h"
 #include "items.h"
@@ -26,5 +25,3 @@ CUresult refund_if(const struct item *item, CUresult freed);
 void memory_drop(uint64_t number);
 
 void array_leave_small(const struct item *item);
-
-#endif

@@ -4,8 +4,7 @@
  * of events, streams and contexts fault, and the question for free memory returns an error.
  *
  * Where the driver has no room for what the slice may have, nvcd can move another slice, one that is idle before others. */
-#ifndef NVC_VGPU_RESIDENT_H
-#define NVC_VGPU_RESIDENT_H
+#pragma once
 
 #include "process/real.h"
 #include "process/system.h"
@@ -40,5 +39,3 @@ __attribute__((cold)) bool resident_make_room(int position, uint64_t uncharged);
         bool full_ = answer_ == CUDA_ERROR_OUT_OF_MEMORY;                                                   \
         (full_ && resident_make_room(position, uncharged)) ? (call) : answer_;                              \
     })
-
-#endif

@@ -1,6 +1,5 @@
 /* How much device memory the data of a module take. */
-#ifndef NVC_VGPU_IMAGE_H
-#define NVC_VGPU_IMAGE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -14,5 +13,3 @@ struct image {
 /* Looks into an image: PTX, cubin, or a fat binary of these. `size` is that of a file, whose text ends with a 0 behind
  * it; 0: the image is in the program's memory, and as long as it says. */
 struct image image_read(const void *image, size_t size, bool code);
-
-#endif

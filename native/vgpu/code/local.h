@@ -1,6 +1,5 @@
 /* Memory that a context takes for its kernels' threads. */
-#ifndef NVC_VGPU_LOCAL_H
-#define NVC_VGPU_LOCAL_H
+#pragma once
 
 #include "charge/charge.h"
 
@@ -9,5 +8,3 @@ bool local_allows(CUfunction function, CUstream stream);
 
 /* A kernel is about to become a node of a graph, which may run it in another context than the current one. */
 bool local_allows_node(const CUDA_KERNEL_NODE_PARAMS *node, bool with_context);
-
-#endif

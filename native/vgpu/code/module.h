@@ -1,6 +1,5 @@
 /* Loading of modules, and of libraries, which are modules in each context that uses them. */
-#ifndef NVC_VGPU_MODULE_H
-#define NVC_VGPU_MODULE_H
+#pragma once
 
 #include "charge/charge.h"
 #include "image.h"
@@ -40,5 +39,3 @@ bool module_end(struct loading *loading, uint64_t key, bool loaded, bool library
 /* A kernel is to run in a context; false: its library does not fit there. `lasting`: it never needs to be asked again
  * while there is no other context. */
 bool library_allows_kernel(CUfunction kernel, const struct target *to, bool *lasting);
-
-#endif

@@ -1,5 +1,4 @@
-#ifndef NVC_VGPU_GRAPH_FOOTPRINT_H
-#define NVC_VGPU_GRAPH_FOOTPRINT_H
+#pragma once
 
 #include "charge/charge.h"
 
@@ -18,5 +17,3 @@ struct footprint {
 /* What the memory nodes of a graph need, whatever its size and depth, in the order of devices and addresses. What cannot be
  * found out is an error, and the graph is not instantiated. The caller frees `pieces` in any case. */
 CUresult footprint_measure(struct footprint *in, CUgraph graph);
-
-#endif

@@ -3,8 +3,7 @@
  * The driver exports memory as an open file of its control device: all exports are of one inode, so neither that nor a
  * number tells them apart. The shim locks a few bytes of what is exported, in the name of the open file: the kernel gives
  * the lock up with the last copy of the descriptor, whoever has it, and shows where it begins and how long it is. */
-#ifndef NVC_VGPU_DESCRIPTOR_H
-#define NVC_VGPU_DESCRIPTOR_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -26,5 +25,3 @@ void descriptor_unprobe(const struct probe *probe);
 
 /* Whether a descriptor with the mark exists anywhere. */
 bool descriptor_lives(const struct probe *probe, uint64_t mark);
-
-#endif

@@ -1,6 +1,5 @@
 /* What cuMemCreate made, and whatever goes to other processes by a handle. */
-#ifndef NVC_VGPU_VMM_H
-#define NVC_VGPU_VMM_H
+#pragma once
 
 #include "abi/cuda.h"
 
@@ -13,5 +12,3 @@ void memory_add_handle(uint64_t handle, uint64_t number);
 
 /* What the driver answered to the end of an array: if it ended, it holds no more what it was given as a sparse one. */
 CUresult bound_drop(const void *array, CUresult result);
-
-#endif

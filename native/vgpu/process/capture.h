@@ -1,6 +1,5 @@
 /* What the shim asks the driver on its own account is no part of a capture, and ends none of another thread. */
-#ifndef NVC_VGPU_CAPTURE_H
-#define NVC_VGPU_CAPTURE_H
+#pragma once
 
 #include "real.h"
 
@@ -23,5 +22,3 @@ static inline void capture_return(int mode)
     if (mode >= 0)
         REAL(cuThreadExchangeStreamCaptureMode)(&mode);
 }
-
-#endif

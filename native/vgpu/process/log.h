@@ -1,6 +1,5 @@
 /* What the shim says, and only when NVC_VGPU_LOG asks for it: `stderr`, or the absolute path of a file to append to. */
-#ifndef NVC_VGPU_LOG_H
-#define NVC_VGPU_LOG_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -14,5 +13,3 @@ __attribute__((format(printf, 1, 2))) void log_line(const char *format, ...);
         if (!atomic_flag_test_and_set(&said_))                                                              \
             log_line(__VA_ARGS__);                                                                          \
     } while (0)
-
-#endif

@@ -1,6 +1,5 @@
 /* Where this shim lies, and what lies beside it. */
-#ifndef NVC_VGPU_PLACE_H
-#define NVC_VGPU_PLACE_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -22,5 +21,3 @@ bool place_is_same(uintptr_t one, uintptr_t other);
  * where it has no such symbol. Any number of threads may do so at once: the answers are the same. */
 void place_resolve(const char *file, const char *const *names, void *_Atomic *out, size_t count,
                    void *missing);
-
-#endif

@@ -1,7 +1,6 @@
 /* What this process knows, in memory that fork() wipes: a child starts with no slot, no locks held and no accounts, as
  * the driver, which does not work in it, has given it nothing. */
-#ifndef NVC_VGPU_PROCESS_H
-#define NVC_VGPU_PROCESS_H
+#pragma once
 
 #include "layout.h"
 #include "system.h"
@@ -104,5 +103,3 @@ static inline struct process *process(void)
     struct process *have = atomic_load_explicit(&process_area, memory_order_acquire);
     return __builtin_expect(have != NULL, 1) ? have : process_make();
 }
-
-#endif

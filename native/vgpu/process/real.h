@@ -1,6 +1,5 @@
 /* The real driver's functions, and how a wrapper is written. */
-#ifndef NVC_VGPU_REAL_H
-#define NVC_VGPU_REAL_H
+#pragma once
 
 #include "abi/cuda.h"
 
@@ -34,5 +33,3 @@
 #define TWINS(name, parameters, value)                                                                      \
     WRAP_IN(false, name, parameters, value)                                                                 \
     WRAP_IN(true, name##_ptsz, parameters, value)
-
-#endif

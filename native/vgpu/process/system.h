@@ -1,7 +1,6 @@
 /* Calls of the system in a form that glibc 2.17 has too, and a lock that fork() cannot leave behind held. They are no
  * cancellation points: a thread that ended in one would leave a lock held. */
-#ifndef NVC_VGPU_SYSTEM_H
-#define NVC_VGPU_SYSTEM_H
+#pragma once
 
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -72,5 +71,3 @@ static inline void lock_drop(struct lock *lock)
     if (atomic_exchange(&lock->word, 0) == 2)
         syscall(SYS_futex, &lock->word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* The accounts of the container: what its processes together may take of a device, and have taken. A `position` is that
  * of a device in the quota. No function here calls the driver, and no lock is held when one returns. */
-#ifndef NVC_VGPU_ACCOUNT_H
-#define NVC_VGPU_ACCOUNT_H
+#pragma once
 
 #include "process/process.h"
 
@@ -63,5 +62,3 @@ struct account_process {
 
 /* Living processes that hold memory of the device, each once; writes up to `room` and returns how many there are. */
 uint32_t account_processes(int position, struct account_process *out, uint32_t room);
-
-#endif

@@ -1,7 +1,6 @@
 /* The GPU time of one device that all processes of the slice share, in the ledger. Any of them may be killed at any moment, so
  * no lock is held. Times are nanoseconds, `now` of this process's CLOCK_MONOTONIC. */
-#ifndef NVC_VGPU_BUDGET_H
-#define NVC_VGPU_BUDGET_H
+#pragma once
 
 #include "process/process.h"
 
@@ -18,5 +17,3 @@ void budget_begin(struct vgpu_budget *budget, uint64_t host);
 
 /* Adds what time has brought at `cores` percent. Returns the credit, which is below zero for a debt. */
 int64_t budget_refill(struct vgpu_budget *budget, uint32_t cores, uint64_t now);
-
-#endif

@@ -1,6 +1,5 @@
 /* The ledger's file, this process's slot in it, and the dead ones. The account lock is held. */
-#ifndef NVC_VGPU_LEDGER_H
-#define NVC_VGPU_LEDGER_H
+#pragma once
 
 #include "process/process.h"
 
@@ -69,5 +68,3 @@ static inline uint64_t subtract_capped(uint64_t from, uint64_t bytes)
 {
     return from > bytes ? from - bytes : 0;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Reading the quota. The account lock is held. */
-#ifndef NVC_VGPU_QUOTA_H
-#define NVC_VGPU_QUOTA_H
+#pragma once
 
 #include "process/process.h"
 
@@ -9,5 +8,3 @@ bool quota_read(struct process *in);
 
 /* What nvcd said last of a device's pace, and of who keeps its time, after a good quota_read(); 0: nothing. */
 void quota_refresh(const struct process *in, int position, struct vgpu_quota_device *device);
-
-#endif

@@ -1,7 +1,6 @@
 /* Memory that several processes of the container hold, which is charged once: to its exporter, and when that one lets
  * go of it first, to an importer. */
-#ifndef NVC_VGPU_SHARE_H
-#define NVC_VGPU_SHARE_H
+#pragma once
 
 #include "process/process.h"
 
@@ -28,5 +27,3 @@ void share_leave(uint32_t share);
 
 /* Settles what the dead owner of a slot shared; its lock is held, and so is the account lock. False: not now. */
 bool share_bury(struct process *in, uint32_t slot);
-
-#endif

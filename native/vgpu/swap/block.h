@@ -1,8 +1,7 @@
 /* Blocks: linear memory of PAGE and more whose addresses stay while it is given back and taken again. So it is virtual
  * memory, in pieces of 64 MiB: each call of the driver takes as long for 2 MiB. Pieces have no handles of their own, but
  * live as long as they are mapped. */
-#ifndef NVC_VGPU_BLOCK_H
-#define NVC_VGPU_BLOCK_H
+#pragma once
 
 #include "charge/charge.h"
 #include "hold.h"
@@ -20,5 +19,3 @@ CUresult block_end(const struct item *item); /* its context is gone */
 /* Pieces that are there already stay, with what is in them. Where one cannot go, others have: either is to be done again. */
 CUresult block_map(CUdeviceptr address, uint64_t bytes, CUdevice ordinal);
 CUresult block_unmap(CUdeviceptr address, uint64_t bytes);
-
-#endif

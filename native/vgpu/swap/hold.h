@@ -1,7 +1,6 @@
 /* Calls that need memory on the device wait while it is in the host's: see mover.h. Where nothing is moved so, that is a
  * look at one word. Whoever is in such a call is not in another one. */
-#ifndef NVC_VGPU_HOLD_H
-#define NVC_VGPU_HOLD_H
+#pragma once
 
 #include "process/real.h"
 #include "process/system.h"
@@ -27,5 +26,3 @@ void hold_leave(void);
 #define HOLD_NS UINT64_C(10000000000)
 CUresult hold_close(void);
 void hold_open(void);
-
-#endif

@@ -2,12 +2,9 @@
  * the only one that is ever started, and only in slices that are suspended so. It answers in the ledger.
  *
  * Nothing is given back before all of it was copied, and no call goes on before all of it is there again. */
-#ifndef NVC_VGPU_MOVER_H
-#define NVC_VGPU_MOVER_H
+#pragma once
 
 #include <stdbool.h>
 
 /* Whether there is such a thread, which this starts. */
 bool mover_start(void);
-
-#endif

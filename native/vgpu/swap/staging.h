@@ -1,7 +1,6 @@
 /* Memory of the host for what leaves the device: the process's own, so that its cgroup is charged, and nobody else ever sees
  * it. It is populated and registered once, and kept: that takes longer than to copy. */
-#ifndef NVC_VGPU_STAGING_H
-#define NVC_VGPU_STAGING_H
+#pragma once
 
 #include "process/system.h"
 
@@ -13,5 +12,3 @@ uint64_t staging_size(void);
 /* Threads, by a C library of whatever age. False: it has none. */
 bool thread_start(uint64_t *id, void *(*work)(void *), void *data);
 void thread_join(uint64_t id);
-
-#endif

@@ -1,6 +1,5 @@
 /* Where launches wait, while nobody keeps time from outside. */
-#ifndef NVC_VGPU_GATE_H
-#define NVC_VGPU_GATE_H
+#pragma once
 
 #include "pacer.h"
 #include "swap/hold.h"
@@ -25,5 +24,3 @@ void gate_leave(struct launch *launch, CUresult result);
 
 /* The program has waited for the device: charges for what has ended. */
 void gate_look(void);
-
-#endif

@@ -5,8 +5,7 @@
  * what it took, is known without a guess. A device works for the context from the origin until all batches have ended.
  *
  * This is for honest programs: what waits for the host in a stream counts as work, and so does what no event can tell. */
-#ifndef NVC_VGPU_PACER_H
-#define NVC_VGPU_PACER_H
+#pragma once
 
 #include "process/process.h"
 #include "process/real.h"
@@ -74,5 +73,3 @@ void pacer_end(struct launch *launch, bool launched);
 
 /* The context is about to end, and its events with it. */
 void pacer_forget(uint64_t context);
-
-#endif

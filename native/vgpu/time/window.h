@@ -1,7 +1,6 @@
 /* What holds launches back on each device, as the quota says, known cheaply: while nothing does, a launch reads two words
  * and a coarse clock. */
-#ifndef NVC_VGPU_WINDOW_H
-#define NVC_VGPU_WINDOW_H
+#pragma once
 
 #include "process/process.h"
 
@@ -24,5 +23,3 @@ static inline bool window_is_open(void)
 
 /* What holds for a device, as of the last look, which this makes if it is due. */
 struct window window_of(int position);
-
-#endif

@@ -1,6 +1,5 @@
 /* Clocks of a process, and the functions that stand behind those of this library. */
-#ifndef NVC_VIRTUAL_CLOCKS_H
-#define NVC_VIRTUAL_CLOCKS_H
+#pragma once
 
 #include "world.h"
 
@@ -26,5 +25,3 @@ static inline uint64_t time_ns(const struct timespec *at)
 {
     return (uint64_t)at->tv_sec * 1000000000 + (uint64_t)at->tv_nsec;
 }
-
-#endif

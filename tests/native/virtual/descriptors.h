@@ -1,5 +1,4 @@
-#ifndef NVC_VIRTUAL_DESCRIPTORS_H
-#define NVC_VIRTUAL_DESCRIPTORS_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -8,5 +7,3 @@ bool descriptor_await(int fd, short events);
 
 /* After a call that others may see. Returns its result. */
 long descriptor_seen(long result);
-
-#endif

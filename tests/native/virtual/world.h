@@ -5,8 +5,7 @@
  * each time. Whoever waits says until when; when all wait, time jumps to the earliest of these moments. State lies in a file
  * that all participants map, NVC_SIM_CLOCK; it is changed by whose turn it is, and by who comes or is interrupted in fields
  * of their own. The keeper is the test itself (tests/support/virtual.py): while it has the turn, the world stands still. */
-#ifndef NVC_VIRTUAL_WORLD_H
-#define NVC_VIRTUAL_WORLD_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -114,5 +113,3 @@ long world_call(long number, ...);
 
 /* Called by the simulated driver at each call of a program. */
 WORLD_API void sim_clock_spend(uint64_t ns);
-
-#endif
