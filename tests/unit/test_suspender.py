@@ -177,11 +177,12 @@ def test_a_bound_that_is_lowered_ends_nobody(world: World, asked: list[tuple[int
 def test_what_is_kept_of_the_host_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor is it asked back while data are in it."""
     monkeypatch.setattr(swap, "_inside", lambda pid: pid)
+    monkeypatch.setattr(swap, "resident", lambda _: 9 * GIB)
     slices: Any = dict.fromkeys("ab", SimpleNamespace(quota=9))
     shown = [Saved(7, 1, "GPU-a", 10 * GIB), Saved(8, 1, "GPU-a", GIB)]
-    for staged, taken in ((0, 8), (3, 5), (9, 0)):
-        kept = account(movable=8 * GIB, staged=staged * GIB)
-        saved = shown[0].replace(stays=2 * GIB)
+    for movable, staged, taken in ((8, 0, 8), (8, 3, 5), (8, 9, 0), (10, 1 << 20, 1)):
+        kept = account(movable=movable * GIB, staged=staged * GIB)
+        saved = shown[0].replace(stays=(10 - movable) * GIB)
         assert swap.planned(shown, [kept]) == ((saved,), (shown[0].replace(bytes=taken * GIB),))
         accounts = {"a": [kept, kept.replace(away=True)], "b": [kept.replace(away=True)]}
         assert swap.keepers(slices, accounts, set()) == dict.fromkeys("a" * bool(staged), 9)

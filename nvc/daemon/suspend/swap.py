@@ -54,6 +54,11 @@ class Files(Value):
     ledger: int
 
 
+def _staged(account: Account, pid: int) -> int:
+    """What a process keeps of the host's memory. Who lies has as much of it for something else."""
+    return min(account.staged, resident(pid))
+
+
 def planned(
     shown: Iterable[Saved], accounts: Iterable[Account]
 ) -> tuple[tuple[Saved, ...], tuple[Saved, ...]]:
@@ -68,7 +73,7 @@ def planned(
         account = by_number.get(_inside(one.pid))
         if account is not None and (count := min(account.movable, one.bytes)):
             saved.append(one.replace(stays=one.bytes - count))
-            taken.append(one.replace(bytes=max(0, count - account.staged)))
+            taken.append(one.replace(bytes=max(0, count - _staged(account, one.pid))))
     return tuple(saved), tuple(taken)
 
 
@@ -125,17 +130,14 @@ class HostMemory:
         return None, bool(leaving) and host_refusal(taken, leaving) is not None  # until they have left
 
     def used(self, but: Container[str] = ()) -> int:
-        """Bytes that what has left takes, or is to, and that running slices, without those, keep for it.
-
-        They say how much. Who lies has that much of the host's memory for something else.
-        """
+        """Bytes that what has left takes, or is to, and that running slices, without those, keep for it."""
         found = Counter[int]()
         for each in (each for one in self.records.values() for each in one.saved):
             found[each.pid] += each.moved if is_here(each.pid, each.start) else 0
         for user in self.accountant.users:
             for one in self.accountant.ledgers.accounts.get(user.key, ()) if user.key not in but else ():
                 if one.staged and one.pid == user.inside:
-                    found[user.pid] = max(found[user.pid], min(one.staged, resident(user.pid)))
+                    found[user.pid] = max(found[user.pid], _staged(one, user.pid))
         return found.total()
 
     def document(self) -> dict[str, int | None]:
