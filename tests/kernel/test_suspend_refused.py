@@ -60,12 +60,15 @@ def test_work_that_does_not_end(place: Place, launcher: str, holder: Start) -> N
 
 
 def test_one_that_its_engine_checkpoints(place: Place, driver: str, launcher: str, holder: Start) -> None:
-    """It stays locked until the engine has done."""
+    """It stays locked until the engine has done, and comes back if the engine restores it."""
     one, library = holder(100), f"{driver}{LIBS}/libcuda.so.1"
     assert calls(library, one.tenant, "Lock") == [0]
     done = cli(place, launcher, "suspend", str(one.tenant), check=False)
     assert "another program has it" in done.stderr and "it is not suspended" in done.stderr, done.stderr
     assert calls(library, one.tenant, "Checkpoint", "Restore", "Unlock") == [0, 0, 0] and one.tells()
+    cli(place, launcher, "suspend", str(one.tenant))
+    assert calls(library, one.tenant, "Restore", "Unlock") == [0, 0] and one.tells()
+    cli(place, launcher, "resume", str(one.tenant))
     cli(place, launcher, "suspend", str(one.tenant))
     cli(place, launcher, "resume", str(one.tenant))
     assert one.tells()
@@ -92,5 +95,9 @@ def test_what_is_refused_at_once(place: Place, launcher: str, holder: Start) -> 
     cli(place, launcher, "suspend", str(one.tenant))
     done = cli(place, launcher, "pause", str(one.tenant), check=False)
     assert done.returncode == 1 and "it is suspended" in done.stderr
+    one.signal(signal.SIGSTOP)
+    done = cli(place, launcher, "resume", str(one.tenant), check=False)
+    one.signal(signal.SIGCONT)
+    assert "the process is stopped" in done.stderr and "it is suspended" in done.stderr, done.stderr
     cli(place, launcher, "resume", str(one.tenant))
     assert one.tells()

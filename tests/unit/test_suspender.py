@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -82,6 +84,43 @@ def test_clients_of_an_mps_server_stay(world: World, field: str) -> None:
     world.one.ask("a", True, 0)
     why = world.one.state_of("a")[1]
     assert not world.one._waiting and why is not None and "clients of an MPS server" in why.cause
+
+
+def test_what_nobody_tells_moves_nothing(world: World) -> None:
+    """The process that asks NVML hangs, or was killed."""
+    world.accountant.users = [user("a")]
+    world.one.ask("a", True, 0)
+    for now in (module.ANSWER, module.ANSWER + 1):
+        assert world.one.state_of("a")[0] == SUSPENDING
+        world.one.second(now)
+    state, why = world.one.state_of("a")
+    assert state == "running" and not world.one.jobs and why is not None and "NVML does not tell" in why.cause
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+@pytest.mark.parametrize("why", ["the driver does not answer", "no process can be made: Cannot allocate memory"])
+def test_without_a_process_that_calls_nothing_moves(
+    world: World, monkeypatch: pytest.MonkeyPatch, leaves: bool, why: str
+) -> None:
+    """As too many of them hang, or the host has no room for one."""
+    if "process" in why:
+        monkeypatch.setattr(module.worker, "start", fails)
+    else:
+        monkeypatch.setattr(module.os, "waitpid", lambda *_: (0, 0))
+        world.one._unreaped = [1] * module.HANG_MAX
+    if leaves:
+        world.accountant.users = [user("a")]
+    else:
+        world.one.records["a"] = Suspension("a", SUSPENDED, 0, (Saved(ord("a"), 1, "GPU-a", 10 * GIB),))
+    world.one.ask("a", leaves, 0)
+    world.one.told(0)
+    state, refusal = world.one.state_of("a")
+    assert state == ("running" if leaves else SUSPENDED) and refusal is not None and refusal.cause == why
+    assert not world.one.jobs and sorted(world.one.records) == ["a"] * (not leaves)
+
+
+def fails(*_: Any) -> None:
+    raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
 
 def test_else_one_waits_until_the_other_has_left(world: World) -> None:
