@@ -6,6 +6,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from itertools import product
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ from nvc.daemon.suspend.calls import (
     away,
     back,
 )
-from nvc.daemon.suspend.swap import IN, OUT
+from nvc.daemon.suspend.swap import IN, OUT, swapped_back
 from nvc.daemon.suspend.words import failure
 from nvc.daemon.suspend.worker import Held, parse
 from nvc.kernel import LinuxKernel
@@ -107,6 +108,22 @@ def test_one_that_cannot_come_back_leaves_all_away(pid: int) -> None:
     driver = Fake({("restore", pid): 2}, CHECKPOINTED)
     found = back(driver, PIDS, nothing, alive)
     assert (found.state, found.step, found.pid, found.code) == (IS_FAILED, "restore", pid, 2)
+    assert set(driver.states.values()) == {CHECKPOINTED}
+
+
+@pytest.mark.parametrize(("code", "state"), [(OUT_OF_MEMORY, IS_SUSPENDED), (999, IS_FAILED)])
+def test_what_swaps_stays_away_where_a_gpu_is_full(code: int, state: str) -> None:
+    """Somebody was faster. Unlike with checkpoints, it can be asked again."""
+    driver: Any = Fake(state=CHECKPOINTED)
+    take = driver.take
+
+    def full(name: str, pid: int) -> None:
+        if (name, pid) == ("restore", 11):
+            raise CallFailed(IN, pid, code)
+        take(name, pid)
+
+    driver.take = full
+    assert swapped_back(driver, PIDS, nothing, alive) == Outcome(state, IN, 11, code)
     assert set(driver.states.values()) == {CHECKPOINTED}
 
 
