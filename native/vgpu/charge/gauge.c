@@ -2,7 +2,8 @@
 
 #include "holes.h"
 #include "refund.h"
-#include "process/log.h"
+
+enum { GAUGES = 128 }; /* of a device that are looked at together: the others only when they are used */
 
 bool gauge_watch(enum kind kind, uint64_t key, int position)
 {
@@ -12,31 +13,12 @@ bool gauge_watch(enum kind kind, uint64_t key, int position)
         return false;
     items_lock();
     bool known = item_find(kind, key) != NULL, entered = known || item_insert(&item);
-    uint32_t count = atomic_load(&in->gauges);
-    if (!known && entered && count < GAUGES) {
-        in->watched[count] = (struct watched){key, (uint8_t)kind, (uint8_t)position};
-        atomic_store(&in->gauges, count + 1);
-    }
     items_unlock();
-    if (!known && count >= GAUGES)
-        LOG_ONCE("more than %d pools: some are looked at only when they are used", GAUGES);
-    if (!known && entered)
+    if (!known && entered) {
+        atomic_fetch_add(&in->gauges, 1);
         gauge_read(kind, key);
+    }
     return entered;
-}
-
-void gauge_forget(enum kind kind, uint64_t key)
-{
-    struct process *in = process();
-    items_lock();
-    uint32_t count = in ? atomic_load(&in->gauges) : 0;
-    for (uint32_t i = 0; i < count; i++)
-        if (in->watched[i].kind == kind && in->watched[i].key == key) {
-            in->watched[i] = in->watched[count - 1];
-            atomic_store(&in->gauges, count - 1);
-            break;
-        }
-    items_unlock();
 }
 
 static bool ask_driver(enum kind kind, uint64_t key, uint64_t *bytes)
@@ -60,7 +42,7 @@ static bool end_pool(uint64_t key)
         REAL(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) != CUDA_SUCCESS ||
         reserved || !item_take(ITEM_POOL, key, &item))
         return false;
-    gauge_forget(ITEM_POOL, key);
+    atomic_fetch_sub(&process()->gauges, 1);
     REAL(cuMemPoolDestroy)(pool);
     refund(&item);
     return true;
@@ -100,18 +82,18 @@ int64_t gauge_read(enum kind kind, uint64_t key)
 bool gauges_read(int position)
 {
     struct process *in = process();
+    struct item found[GAUGES];
+    int count = 0;
     bool shrank = false;
-    for (uint32_t i = 0; in && i < atomic_load_explicit(&in->gauges, memory_order_relaxed); i++) {
-        items_lock();
-        struct watched one = in->watched[i];
-        items_unlock();
-        if (one.position != position)
-            continue;
-        uint32_t count = atomic_load_explicit(&in->gauges, memory_order_relaxed);
-        if (gauge_read(one.kind, one.key) < 0)
-            shrank = true;
-        if (atomic_load_explicit(&in->gauges, memory_order_relaxed) < count)
-            i--; /* it is gone, and another has its place */
-    }
+    if (!in || !atomic_load_explicit(&in->gauges, memory_order_relaxed))
+        return false;
+    items_lock();
+    EACH_ITEM (item)
+        if ((item->kind == ITEM_POOL || item->kind == ITEM_GRAPHS) && item->position == position &&
+            count < GAUGES)
+            found[count++] = *item;
+    items_unlock();
+    for (int i = 0; i < count; i++)
+        shrank |= gauge_read(found[i].kind, found[i].key) < 0;
     return shrank;
 }

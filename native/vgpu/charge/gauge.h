@@ -6,9 +6,6 @@
 /* Starts to watch; what it holds already is charged. False: there is no room in the books. */
 bool gauge_watch(enum kind kind, uint64_t key, int position);
 
-/* Stops, as its item is gone. */
-void gauge_forget(enum kind kind, uint64_t key);
-
 /* Reads it and charges or refunds the difference, limit or not. Returns by how much it grew or, below 0, shrank. */
 int64_t gauge_read(enum kind kind, uint64_t key);
 

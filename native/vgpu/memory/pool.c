@@ -274,7 +274,7 @@ CU_API CUresult cuMemPoolDestroy(CUmemoryPool pool)
     holes_forget(pool);
     CUresult result = REAL(cuMemPoolDestroy)(pool);
     if (known && result == CUDA_SUCCESS)
-        gauge_forget(ITEM_POOL, KEY(pool));
+        atomic_fetch_sub(&process()->gauges, 1);
     return known ? refund_if(&item, result) : result;
 }
 

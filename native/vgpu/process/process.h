@@ -5,13 +5,7 @@
 #include "layout.h"
 #include "system.h"
 
-enum { ORDINALS = 64, GAUGES = 128 };
-
-/* See gauge.h. */
-struct watched {
-    uint64_t key;
-    uint8_t kind, position;
-};
+enum { ORDINALS = 64 };
 
 struct own {
     uint64_t committed, tentative;
@@ -44,14 +38,13 @@ struct process {
     struct item *items;
     uint64_t item_room, item_count;
     uint64_t tickets;
-    struct watched watched[GAUGES];
 
     _Atomic uint8_t positions[ORDINALS];       /* + 1, of CUDA's devices in the quota */
     _Atomic uint64_t local_threads[ORDINALS];  /* that can be resident, by position */
     _Atomic uint32_t later;                    /* pieces of linear memory that a stream is yet to free */
     _Atomic uint32_t exported;                 /* pieces of memory that live by a descriptor alone */
     _Atomic int64_t small_room[VGPU_DEVICES];  /* bytes that chunks have left, were they of one piece */
-    _Atomic uint32_t gauges;                   /* of `watched`, in use */
+    _Atomic uint32_t gauges;                   /* pools and stores of graphs in the books */
     _Atomic int probe;                         /* see descriptor.c; a descriptor, + 1 */
     _Atomic uint32_t pointers;                 /* of pools, that are exported */
     _Atomic uint32_t views;                    /* contexts that were made of green ones */
