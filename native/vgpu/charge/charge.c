@@ -68,22 +68,16 @@ bool target_stream(CUstream stream, struct target *out)
         return target_current(out);
     if (REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS && current == context)
         return target_of(context, out);
-    if (REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
-        return target_current(out);
-    bool found = target_of(context, out);
-    REAL(cuCtxPopCurrent_v2)(&context);
-    return found;
+    return IN_CONTEXT(context, target_of(context, out), target_current(out));
 }
 
 CUevent event_make(uint64_t context, unsigned int flags)
 {
     CUevent event = NULL;
-    CUcontext own = (CUcontext)(uintptr_t)context, now = NULL;
-    bool other = own && REAL(cuCtxGetCurrent)(&now) == CUDA_SUCCESS && now != own &&
-                 REAL(cuCtxPushCurrent_v2)(own) == CUDA_SUCCESS;
-    CUresult result = REAL(cuEventCreate)(&event, flags);
-    if (other)
-        REAL(cuCtxPopCurrent_v2)(&now);
+    type_cuEventCreate make = REAL(cuEventCreate);
+    CUresult result =
+        context ? IN_CONTEXT((CUcontext)(uintptr_t)context, make(&event, flags), CUDA_ERROR_INVALID_CONTEXT)
+                : make(&event, flags);
     return result == CUDA_SUCCESS ? event : NULL;
 }
 

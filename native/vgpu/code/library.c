@@ -61,16 +61,6 @@ static bool measure(CUlibrary library, const struct target *to, struct item *loa
     return true;
 }
 
-static bool measure_in(CUlibrary library, const struct target *to, struct item *loaded)
-{
-    CUcontext before;
-    if (REAL(cuCtxPushCurrent_v2)((CUcontext)(uintptr_t)to->context) != CUDA_SUCCESS)
-        return false;
-    bool fits = measure(library, to, loaded);
-    REAL(cuCtxPopCurrent_v2)(&before);
-    return fits;
-}
-
 static bool enter(CUlibrary library, const struct item *item, const struct target *to)
 {
     struct item loaded = {.kind = ITEM_LOADED,
@@ -85,7 +75,8 @@ static bool enter(CUlibrary library, const struct item *item, const struct targe
     if (!charge(to->position, loaded.bytes))
         return false;
     account_commit(to->position, loaded.bytes);
-    bool fits = item->small || measure_in(library, to, &loaded);
+    bool fits =
+        item->small || IN_CONTEXT((CUcontext)(uintptr_t)to->context, measure(library, to, &loaded), false);
     items_lock();
     bool twice = fits && item_find(ITEM_LOADED, loaded.key); /* by another thread */
     if (fits && !twice)

@@ -110,13 +110,7 @@ bool local_allows(CUfunction function, CUstream stream)
 /* NULL: the current one. */
 static bool target_context(CUcontext context, struct target *out)
 {
-    if (!context)
-        return target_current(out);
-    if (REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
-        return false; /* there is no such context, and the driver says so */
-    bool found = target_current(out);
-    REAL(cuCtxPopCurrent_v2)(&context);
-    return found;
+    return context ? IN_CONTEXT(context, target_current(out), false) : target_current(out);
 }
 
 /* The context that a function was loaded in; NULL: not known. */

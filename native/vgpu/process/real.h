@@ -12,6 +12,17 @@
 /* Of those that take a stream: with a default one for each thread, or for all. */
 #define REAL_IN(per_thread, name) ((per_thread) ? REAL(name##_ptsz) : REAL(name))
 
+/* A call with that context current, or what is in its place where it cannot be. */
+#define IN_CONTEXT(context, call, otherwise)                                                                \
+    __extension__({                                                                                         \
+        CUcontext context_ = (context);                                                                     \
+        bool pushed_ = REAL(cuCtxPushCurrent_v2)(context_) == CUDA_SUCCESS;                                 \
+        __auto_type inside_ = pushed_ ? (call) : (otherwise);                                               \
+        if (pushed_)                                                                                        \
+            REAL(cuCtxPopCurrent_v2)(&context_);                                                            \
+        inside_;                                                                                            \
+    })
+
 /* What the driver wrote goes to the program, from a place of the shim's: another thread may change what the program has. */
 #define HAND_OUT(out, made, result)                                                                         \
     __extension__({                                                                                         \

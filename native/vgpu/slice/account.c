@@ -268,10 +268,9 @@ bool account_view(int position, struct account_view *out)
     return good;
 }
 
-uint32_t account_processes(int position, struct account_process *out, uint32_t room)
+uint32_t account_processes(int position, struct account_process out[VGPU_SLOTS])
 {
     struct process *in = process();
-    struct account_process all[VGPU_SLOTS];
     uint32_t count = 0;
     if (!in || !is_position(position))
         return 0;
@@ -290,14 +289,12 @@ uint32_t account_processes(int position, struct account_process *out, uint32_t r
         uint64_t bytes = add_capped(subtract_capped(amount.taken, amount.tentative), amount.inherited);
         if (!pid || !bytes || !ledger_lives(in, i))
             continue;
-        while (at < count && all[at].pid != pid)
+        while (at < count && out[at].pid != pid)
             at++; /* a process that loaded the shim twice has two slots */
         if (at == count)
-            all[count++] = (struct account_process){.pid = pid};
-        all[at].bytes = add_capped(all[at].bytes, bytes);
+            out[count++] = (struct account_process){.pid = pid};
+        out[at].bytes = add_capped(out[at].bytes, bytes);
     }
     lock_drop(&in->account);
-    if (out)
-        memcpy(out, all, (count < room ? count : room) * sizeof(*out));
     return count;
 }

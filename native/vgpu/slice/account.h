@@ -60,5 +60,5 @@ struct account_process {
     uint64_t bytes;
 };
 
-/* Living processes that hold memory of the device, each once; writes up to `room` and returns how many there are. */
-uint32_t account_processes(int position, struct account_process *out, uint32_t room);
+/* Living processes that hold memory of the device, each once; returns how many there are. */
+uint32_t account_processes(int position, struct account_process out[VGPU_SLOTS]);

@@ -88,12 +88,8 @@ CUresult block_end(const struct item *item)
 /* As cuMemFree does: what unmaps does not wait. */
 CUresult block_free(const struct item *item)
 {
-    CUcontext context = (CUcontext)(uintptr_t)item->context;
-    CUresult result = REAL(cuCtxPushCurrent_v2)(context);
-    if (result == CUDA_SUCCESS) {
-        result = REAL(cuCtxSynchronize)();
-        REAL(cuCtxPopCurrent_v2)(&context);
-    }
+    CUresult result = IN_CONTEXT((CUcontext)(uintptr_t)item->context, REAL(cuCtxSynchronize)(),
+                                 CUDA_ERROR_INVALID_CONTEXT);
     return result == CUDA_SUCCESS ? block_end(item) : result;
 }
 

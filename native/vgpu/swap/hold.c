@@ -55,10 +55,8 @@ static CUresult wait_for_work(void)
         bool is = at && (at->kind == ITEM_CONTEXT || at->kind == ITEM_PRIMARY);
         CUcontext context = is ? (CUcontext)(uintptr_t)at->context : NULL;
         items_unlock();
-        if (!context || REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
-            continue;
-        result = REAL(cuCtxSynchronize)();
-        REAL(cuCtxPopCurrent_v2)(&context);
+        if (context)
+            result = IN_CONTEXT(context, REAL(cuCtxSynchronize)(), CUDA_SUCCESS);
     }
     return result;
 }

@@ -104,18 +104,14 @@ static CUresult leave(CUstream stream)
     return result;
 }
 
-static CUresult move(uint64_t asked, CUcontext context)
+static CUresult move(uint64_t asked)
 {
     CUstream stream;
-    CUresult result = REAL(cuCtxPushCurrent_v2)(context);
+    CUresult result = REAL(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING);
     if (result != CUDA_SUCCESS)
         return result;
-    result = REAL(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING);
-    if (result == CUDA_SUCCESS) {
-        result = asked == VGPU_SWAP_OUT ? leave(stream) : come_back(stream);
-        REAL(cuStreamDestroy_v2)(stream);
-    }
-    REAL(cuCtxPopCurrent_v2)(&context);
+    result = asked == VGPU_SWAP_OUT ? leave(stream) : come_back(stream);
+    REAL(cuStreamDestroy_v2)(stream);
     return result;
 }
 
@@ -124,9 +120,9 @@ static CUresult obey(uint64_t asked)
     struct all all = add_up(NULL, 0);
     if (asked == VGPU_SWAP_FREE && !away)
         staging_free();
-    if ((asked == VGPU_SWAP_OUT && !away && all.bytes) || (asked == VGPU_SWAP_IN && away))
-        return move(asked, (CUcontext)(uintptr_t)all.context);
-    return CUDA_SUCCESS;
+    bool moves = asked == VGPU_SWAP_OUT ? !away && all.bytes : asked == VGPU_SWAP_IN && away;
+    CUcontext context = (CUcontext)(uintptr_t)all.context;
+    return moves ? IN_CONTEXT(context, move(asked), CUDA_ERROR_INVALID_CONTEXT) : CUDA_SUCCESS;
 }
 
 static void tell(uint64_t word, CUresult result)

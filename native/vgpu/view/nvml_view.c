@@ -97,7 +97,7 @@ static nvmlReturn_t list(nvmlDevice_t device, int position, unsigned int *count,
 {
     struct account_process processes[VGPU_SLOTS];
     unsigned int room = *count;
-    uint32_t found = account_processes(position, processes, VGPU_SLOTS);
+    uint32_t found = account_processes(position, processes);
     unsigned int gpu = NVML_NO_INSTANCE, compute = NVML_NO_INSTANCE;
     if (found && out && record > sizeof(nvmlProcessInfo_v1_t)) {
         gpu = instance_of(device, REAL_nvmlDeviceGetGpuInstanceId);
