@@ -17,24 +17,6 @@ static void pageable_memory_is_free_again(void)
     CHECK(got == 1); /* a copy to pageable memory returns when it is done */
 }
 
-static void settings_have_widths(void)
-{
-    unsigned char bytes[64];
-    CUdeviceptr address;
-    size_t pitch;
-    use_device();
-    OK(cuMemAlloc_v2(&address, 1024));
-    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemsetD32_v2(address + 2, 0, 1));
-    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemsetD8_v2(address, 0, 1025));
-    OK(cuMemsetD8_v2(address, 1, 1024));
-    CUdeviceptr rows;
-    OK(cuMemAllocPitch_v2(&rows, &pitch, 16, 4, 4));
-    OK(cuMemsetD8_v2(rows, 9, pitch * 3 + 16));
-    OK(cuMemsetD2D8_v2(rows, pitch, 5, 16, 4));
-    OK(cuMemcpyDtoH_v2(bytes, rows + pitch, 32));
-    CHECK(bytes[0] == 5 && bytes[15] == 5 && bytes[16] == 9);
-}
-
 /* Of more than the simulated driver writes at once: all of it, and nothing behind it. */
 static void long_settings_are_whole(void)
 {
@@ -56,42 +38,6 @@ static void long_settings_are_whole(void)
     for (int i = 0; i < COUNT; i++)
         CHECK(halves[i] == 0xabcd);
     CHECK(halves[COUNT] == 0x0909);
-}
-
-static void planes_are_copied_row_by_row(void)
-{
-    unsigned char from[8][16], to[8][16] = {{0}};
-    CUdeviceptr address;
-    size_t pitch;
-    use_device();
-    for (int i = 0; i < 128; i++)
-        from[i / 16][i % 16] = (unsigned char)i;
-    OK(cuMemAllocPitch_v2(&address, &pitch, 16, 8, 4));
-    CUDA_MEMCPY2D in = {.srcMemoryType = CU_MEMORYTYPE_HOST,
-                        .srcHost = from,
-                        .srcPitch = 16,
-                        .dstMemoryType = CU_MEMORYTYPE_DEVICE,
-                        .dstDevice = address,
-                        .dstPitch = pitch,
-                        .WidthInBytes = 16,
-                        .Height = 8};
-    OK(cuMemcpy2D_v2(&in));
-    CUDA_MEMCPY2D out = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
-                         .srcDevice = address,
-                         .srcPitch = pitch,
-                         .srcXInBytes = 4,
-                         .srcY = 2,
-                         .dstMemoryType = CU_MEMORYTYPE_HOST,
-                         .dstHost = to,
-                         .dstPitch = 16,
-                         .WidthInBytes = 8,
-                         .Height = 3};
-    OK(cuMemcpy2D_v2(&out));
-    CHECK(to[0][0] == 36 && to[0][7] == 43 && to[0][8] == 0 && to[2][0] == 68 && to[3][0] == 0);
-    out.Height = 7; /* would leave the allocation */
-    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemcpy2D_v2(&out));
-    out.Height = SIZE_MAX;
-    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemcpy2D_v2(&out));
 }
 
 static void arrays_keep_elements(void)
@@ -140,39 +86,9 @@ static void arrays_keep_elements(void)
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuArrayCreate_v2(&array, &(CUDA_ARRAY_DESCRIPTOR){0, 64, 0x20, 1}));
 }
 
-static void batches_and_views(void)
-{
-    uint32_t words[2] = {1, 2}, back[2] = {0};
-    CUdeviceptr one, other;
-    unsigned char resource[144] = {7}, texture[104] = {8}, got[144];
-    unsigned long long object;
-    use_device();
-    OK(cuMemAlloc_v2(&one, 4));
-    OK(cuMemAlloc_v2(&other, 4));
-    CUdeviceptr host[] = {(CUdeviceptr)(uintptr_t)&words[0], (CUdeviceptr)(uintptr_t)&words[1]};
-    size_t sizes[] = {4, 4}, failed;
-    OK(cuMemcpyBatchAsync_v2((CUdeviceptr[]){one, other}, host, sizes, 2, NULL, NULL, 0, NULL));
-    OK(cuMemcpyDtoH_v2(&back[0], one, 4));
-    OK(cuMemcpyDtoH_v2(&back[1], other, 4));
-    CHECK(back[0] == 1 && back[1] == 2);
-    sizes[1] = 1000;
-    EXPECT(CUDA_ERROR_INVALID_VALUE,
-           cuMemcpyBatchAsync((CUdeviceptr[]){one, other}, host, sizes, 2, NULL, NULL, 0, &failed, NULL));
-    CHECK(failed == 1);
-    OK(cuTexObjectCreate(&object, resource, texture, NULL));
-    OK(cuTexObjectGetResourceDesc(got, object));
-    CHECK(got[0] == 7);
-    EXPECT(CUDA_ERROR_INVALID_VALUE, cuSurfObjectDestroy(object));
-    OK(cuTexObjectDestroy(object));
-    EXPECT(CUDA_ERROR_INVALID_VALUE, cuTexObjectDestroy(object));
-}
-
 const struct test copy_tests[] = {
     {"pageable_memory_is_free_again", pageable_memory_is_free_again},
-    {"settings_have_widths", settings_have_widths},
     {"long_settings_are_whole", long_settings_are_whole},
-    {"planes_are_copied_row_by_row", planes_are_copied_row_by_row},
     {"arrays_keep_elements", arrays_keep_elements},
-    {"batches_and_views", batches_and_views},
     {NULL, NULL},
 };

@@ -48,8 +48,8 @@ float elapsed(CUevent from, CUevent to)
 
 int main(int argc, char **argv)
 {
-    static const struct test *const groups[] = {device_tests, memory_tests, copy_tests,
-                                                stream_tests, module_tests, graph_tests};
+    static const struct test *const groups[] = {device_tests, copy_tests, stream_tests, module_tests,
+                                                graph_tests};
     for (size_t g = 0; g < sizeof(groups) / sizeof(groups[0]); g++)
         for (const struct test *test = groups[g]; test->name; test++) {
             if (argc < 2) {

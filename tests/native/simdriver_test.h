@@ -13,8 +13,7 @@ struct test {
     void (*run)(void);
 };
 
-extern const struct test device_tests[], memory_tests[], copy_tests[], stream_tests[], module_tests[],
-    graph_tests[];
+extern const struct test device_tests[], copy_tests[], stream_tests[], module_tests[], graph_tests[];
 
 #define MIB ((size_t)1 << 20)
 

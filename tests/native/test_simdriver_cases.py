@@ -14,7 +14,7 @@ from support.virtual import World
 
 from nvc.testing.sim import SimSpec, create
 
-FILES = [f"simdriver_{part}.c" for part in "test device memory copies streams modules graphs".split()]
+FILES = [f"simdriver_{part}.c" for part in "test device copies streams modules graphs".split()]
 
 
 def names() -> list[str]:
@@ -41,7 +41,7 @@ def sanitized_cases(simdriver_sanitized: str) -> str:
 
 def test_every_case_is_collected(cases: str, simdriver: str) -> None:
     listed = run(cases, env={"LD_LIBRARY_PATH": simdriver_links(cases, simdriver)}).stdout.split()
-    assert listed == names() and len(listed) > 25
+    assert listed == names() and len(listed) > 20
 
 
 def simdriver_links(program: str, driver: str) -> str:
