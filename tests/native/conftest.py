@@ -9,7 +9,7 @@ from support import EXPLORE, REPO, need
 from support import ldcache as caches
 from support.builds import kept, make
 from support.launcher import Installation
-from support.simdriver import client, client_program, sim_root, simdriver, simdriver_sanitized  # noqa: F401
+from support.simdriver import client, sim_root, simdriver, simdriver_sanitized  # noqa: F401
 from support.simrm import simrm, simrm_sanitized  # noqa: F401
 from support.vgpucap import beside, capped, work  # noqa: F401
 from support.vgpushim import plain_slice, shims, shims_sanitized, tool, tool_sanitized, vgpu  # noqa: F401

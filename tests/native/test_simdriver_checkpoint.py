@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 from support import MIB
 from support.checkpoint import CHECKPOINTED, LOCKED, RUNNING, calls
-from support.simdriver import Client, library_directory
+from support.simdriver import Program, library_directory
 
 Root = Callable[..., str]
-Start = Callable[..., Client]
+Start = Callable[..., Program]
 
 MEMORY, NOT_INITIALIZED, SYSTEM, ILLEGAL, NOT_READY, UNSUPPORTED = 2, 3, 304, 401, 600, 801
 AWAY = ("Lock", "Checkpoint")
@@ -26,23 +26,22 @@ def test_a_full_device_takes_nobody_back(sim_root: Root, client: Start) -> None:
     """As with driver 580: nor later, when it has room."""
     root = sim_root()
     one, other = client(root).start(), client(root).start()
-    one.call("alloc", 1000 * MIB)
+    one.do(f"alloc a {1000 * MIB}")
     assert calls(library(root), one.process.pid, *AWAY) == [0, 0]
-    free, _ = other.call("info")
-    kept = other.number("alloc", int(free) // MIB // 2 * 2 * MIB - 600 * MIB)
+    other.do(f"alloc a {other.info()[0] // MIB // 2 * 2 * MIB - 600 * MIB}")
     assert calls(library(root), one.process.pid, "Restore", "GetState") == [MEMORY, -1 - CHECKPOINTED]
-    other.call("free", kept)
+    other.do("free a")
     assert calls(library(root), one.process.pid, "Restore", "GetState") == [SYSTEM, -1 - CHECKPOINTED]
 
 
 def test_work_in_flight_is_waited_for(sim_root: Root, client: Start) -> None:
     root = sim_root()
     one = client(root).start()
-    one.call("launch", "sim_spin_400ms", 1)
+    one.do("spin sim_spin_400ms 1")
     assert calls(library(root), one.process.pid, "Lock=50", "GetState") == [NOT_READY, -1 - RUNNING]
     assert calls(library(root), one.process.pid, "Lock=20000", "GetState") == [0, -1 - LOCKED]
     assert calls(library(root), one.process.pid, "Unlock") == [0]
-    one.call("sync")
+    one.do("wait")
 
 
 def test_the_order_of_steps(sim_root: Root, client: Start) -> None:
@@ -61,11 +60,12 @@ def test_the_order_of_steps(sim_root: Root, client: Start) -> None:
 def test_what_cannot_be_saved(sim_root: Root, client: Start, kind: str) -> None:
     root = sim_root()
     one = client(root).start()
-    address = one.number("managed" if kind == "managed" else "alloc", 4 * MIB)
+    one.do(f"{'managed' if kind == 'managed' else 'alloc'} a 4m")
     if kind == "managed":
-        one.call("write", address, 1)
+        one.do("write a 1")
     else:
-        client(root).start().call("ipc-open", one.call("ipc-get", address)[0])
+        one.do(f"ipcget a {root}/handle")
+        client(root).start().do(f"ipcopen b {root}/handle")
     asked = calls(library(root), one.process.pid, "Lock", "Checkpoint", "GetState", "Unlock")
     assert asked == [0, UNSUPPORTED, -1 - LOCKED, 0]
-    one.call("info")
+    one.info()

@@ -14,11 +14,11 @@ from support.memorylimits import (
     get_limits,
     set_limits,
 )
-from support.simdriver import Client
+from support.simdriver import Program
 
 from nvc.testing.sim.report import report
 
-Start = Callable[..., Client]
+Start = Callable[..., Program]
 CONTEXT = 518  # MiB
 OUT_OF_MEMORY = 2
 
@@ -40,11 +40,11 @@ def group() -> Iterator[Group]:
 
 
 @pytest.fixture
-def inside(root: str, client: Start) -> Iterator[Callable[[Group], Client]]:
+def inside(root: str, client: Start) -> Iterator[Callable[[Group], Program]]:
     """Starts a program with a context in a cgroup, by the driver's own libraries."""
     started = []
 
-    def start(group: Group) -> Client:
+    def start(group: Group) -> Program:
         started.append(client(root))
         group.enter(started[-1].pid)
         return started[-1].start()
@@ -55,33 +55,32 @@ def inside(root: str, client: Start) -> Iterator[Callable[[Group], Client]]:
 
 
 def test_allocations_of_all_processes_count(
-    root: str, uuid: str, group: Group, inside: Callable[[Group], Client]
+    root: str, uuid: str, group: Group, inside: Callable[[Group], Program]
 ) -> None:
     assert get_limits(root, uuid, group.path) == (0, NO_LIMIT, 0)
     assert set_limits(root, uuid, group.path, 0, 2048 * MIB) == 0
     one = inside(group)
-    assert one.call("info") == [str((2048 - CONTEXT) * MIB), str(2048 * MIB)]
-    one.call("alloc", 500 * MIB)
+    assert one.info() == ((2048 - CONTEXT) * MIB, 2048 * MIB)
+    one.do(f"alloc a {500 * MIB}")
     two = inside(group)
     left = 2048 - 2 * CONTEXT - 500
-    assert two.code("alloc", (left + 1) * MIB) == OUT_OF_MEMORY
-    assert two.code("alloc", left * MIB) == 0
-    assert one.code("alloc", 2 * MIB) == OUT_OF_MEMORY
+    assert two.code(f"alloc b {(left + 1) * MIB}") == OUT_OF_MEMORY
+    assert two.code(f"alloc b {left * MIB}") == 0
+    assert one.code(f"alloc b {2 * MIB}") == OUT_OF_MEMORY
     assert get_limits(root, uuid, group.path) == (0, 2048 * MIB, 2048 * MIB)
     two.end()
-    assert one.code("alloc", left * MIB) == 0
+    assert one.code(f"alloc b {left * MIB}") == 0
 
 
 def test_managed_memory_is_not_held(
-    root: str, uuid: str, group: Group, inside: Callable[[Group], Client]
+    root: str, uuid: str, group: Group, inside: Callable[[Group], Program]
 ) -> None:
     """Nor does the driver count it: the shim does."""
     assert set_limits(root, uuid, group.path, 0, 1024 * MIB) == 0
     one = inside(group)
-    (address,) = one.call("managed", 2048 * MIB)
-    one.call("write", address, 1)  # it is on the device now
-    assert one.code("alloc", 600 * MIB) == OUT_OF_MEMORY
-    assert one.call("info") == [str((1024 - CONTEXT) * MIB), str(1024 * MIB)]
+    one.do("managed a 2g", "write a 1")  # it is on the device now
+    assert one.code(f"alloc b {600 * MIB}") == OUT_OF_MEMORY
+    assert one.info() == ((1024 - CONTEXT) * MIB, 1024 * MIB)
     assert get_limits(root, uuid, group.path)[2] == CONTEXT * MIB
 
 

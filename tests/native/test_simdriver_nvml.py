@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 import pytest
 from support import MIB, need, run
-from support.simdriver import Client, environment
+from support.simdriver import Program, environment
 from support.virtual import World
 
 from nvc.testing.sim.spec import SimSpec, gpus_of
 
 Root = Callable[..., str]
-Start = Callable[..., Client]
+Start = Callable[..., Program]
 
 
 def smi(root: str, *arguments: str, prefix: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
@@ -62,7 +62,7 @@ def test_without_its_library(sim_root: Root) -> None:
 def test_processes_and_their_memory(sim_root: Root, client: Start) -> None:
     root = sim_root()
     one, other = client(root).start(), client(root).start(device=1)
-    one.call("alloc", 1000 * MIB)
+    one.do(f"alloc a {1000 * MIB}")
     apps = smi(
         root, "--query-compute-apps=pid,used_memory,gpu_bus_id", "--format=csv,noheader,nounits"
     ).stdout
@@ -76,8 +76,7 @@ def test_processes_and_their_memory(sim_root: Root, client: Start) -> None:
 def test_managed_memory_is_the_devices_not_the_processs(sim_root: Root, client: Start) -> None:
     root = sim_root()
     one = client(root).start()
-    address = one.number("managed", 100 * MIB)
-    one.call("write", address, 1)
+    one.do("managed a 100m", "write a 1")
     assert query(root, "memory.used", "-i", "0") == ["618"]
     apps = smi(root, "--query-compute-apps=used_memory", "--format=csv,noheader,nounits").stdout
     assert apps == "518\n"
@@ -108,7 +107,7 @@ def test_a_process_in_a_pid_namespace_has_its_pid_of_the_host(sim_root: Root, cl
     )
     with inside:
         assert inside.stdin is not None and inside.stdout is not None
-        inside.stdin.write("init\ncontext 0\n")
+        inside.stdin.write("init\nprimary 0\n")
         inside.stdin.flush()
         assert [inside.stdout.readline().strip() for _ in range(2)] == ["0", "0"]
         apps = smi(root, "--query-compute-apps=pid", "--format=csv,noheader").stdout.split()
@@ -127,8 +126,8 @@ def test_utilization_follows_kernels(sim_root: Root, world: World, client: Start
     root = sim_root()
     one = client(root, time=world).start()
     assert utilization(world, root, 0) == 0
-    one.call("time", "sim_spin_1ms", 1100)
-    one.call("launch", "sim_spin_10ms", 900)  # and on: it is asked while they run
+    one.do("time sim_spin_1ms 1100")
+    one.do("spin sim_spin_10ms 900")  # and on: it is asked while they run
     assert utilization(world, root, 0) >= 80
     assert utilization(world, root, 1) == 0
 
@@ -136,8 +135,8 @@ def test_utilization_follows_kernels(sim_root: Root, world: World, client: Start
 def test_utilization_of_each_process(sim_root: Root, world: World, client: Start) -> None:
     root = sim_root()
     one, other = (client(root, time=world).start() for _ in range(2))
-    one.call("time", "sim_spin_1ms", 2100)
-    one.call("launch", "sim_spin_10ms", 900)
+    one.do("time sim_spin_1ms 2100")
+    one.do("spin sim_spin_10ms 900")
     script = """
 import ctypes
 nvml = ctypes.CDLL("libnvidia-ml.so.1")

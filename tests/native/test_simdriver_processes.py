@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 from support import MIB, PATIENCE
-from support.simdriver import Client
+from support.simdriver import Program
 
 from nvc.base.errors import InputError
 from nvc.testing.sim import destroy
@@ -17,7 +17,7 @@ from nvc.testing.sim.layout import STATE
 from nvc.testing.sim.report import report
 
 Root = Callable[..., str]
-Start = Callable[..., Client]
+Start = Callable[..., Program]
 
 CONTEXT = 518  # MiB of a context on an H100
 
@@ -26,8 +26,8 @@ def test_memory_lives_as_long_as_what_a_child_inherited(sim_root: Root, client: 
     """As with the driver's own descriptors."""
     root = sim_root()
     one, other = client(root).start(), client(root).start()
-    one.call("alloc", 100 * MIB)
-    child = one.number("fork")
+    one.do(f"alloc a {100 * MIB}")
+    (child,) = map(int, one.do("orphan c").ask("show c"))
     try:
         one.kill()
         assert other.used() == 2 * CONTEXT + 100
@@ -49,10 +49,10 @@ def _wait(pidfd: int) -> None:
 def test_closed_descriptors_do_no_harm(sim_root: Root, client: Start) -> None:
     root = sim_root()
     one, other = client(root).start(), client(root).start()
-    one.call("alloc", 100 * MIB)
-    one.call("close-all")
+    one.do(f"alloc a {100 * MIB}")
+    one.do("closefrom")
     assert other.used() == 2 * CONTEXT + 100
-    one.call("alloc", 50 * MIB)
+    one.do(f"alloc a {50 * MIB}")
     assert {use.used // MIB for use in report(root).processes} == {CONTEXT, CONTEXT + 150}
     assert other.used() == 2 * CONTEXT + 150
     one.kill()
@@ -66,9 +66,9 @@ def test_a_new_state_is_not_taken_for_the_old(sim_root: Root, client: Start) -> 
     os.rename(path, path + ".old")
     with open(path, "wb") as state:
         state.truncate(os.path.getsize(path + ".old"))
-    one.call("alloc", MIB)
-    one.call("close-all")
-    assert one.code("alloc", 100 * MIB) == 304
+    one.do(f"alloc a {MIB}")
+    one.do("closefrom")
+    assert one.code(f"alloc b {100 * MIB}") == 304
 
 
 @pytest.mark.parametrize("damage", ["missing", "short", "garbage", "other version"])

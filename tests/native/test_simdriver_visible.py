@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 import pytest
 from support import MIB
-from support.simdriver import Client, environment
+from support.simdriver import Program, environment
 
 from nvc.testing.sim.spec import SimSpec, cap_minor, gpus_of
 
 Root = Callable[..., str]
-Start = Callable[..., Client]
+Start = Callable[..., Program]
 
 
 def smi(root: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -37,8 +37,8 @@ def test_a_missing_node_hides_a_gpu(sim_root: Root, client: Start) -> None:
     assert client(root).start().used() == 518
     assert client(root).start(device=1).used() == 518
     third = client(root)
-    third.call("init")
-    assert third.code("context", 2) == 101
+    third.do("init")
+    assert third.code("primary 2") == 101
 
 
 def test_a_node_with_other_numbers_is_not_a_gpu(sim_root: Root) -> None:
@@ -72,7 +72,7 @@ def _orders(root: str, client: Start, wish: str) -> list[int]:
     one = client(root, CUDA_VISIBLE_DEVICES=wish)
     found: list[int] = []
     if one.code("init") == 0:
-        while one.code("context", len(found)) == 0:
+        while one.code(f"primary {len(found)}") == 0:
             found.append(one.used() - 518)
     one.end()
     return found
@@ -83,7 +83,7 @@ def test_visible_devices(sim_root: Root, client: Start) -> None:
     uuids = [gpu.uuid for gpu in gpus_of(SimSpec(gpus=3))]
     for device in range(3):
         marker = client(root).start(device)
-        marker.call("alloc", (device + 1) * 100 * MIB)
+        marker.do(f"alloc a {(device + 1) * 100}m")
     marks = [618, 718, 818]  # a context, and what tells the device
     expected = {
         "0,1,2": marks,
@@ -108,13 +108,13 @@ def test_a_program_gets_one_mig_device(sim_root: Root, client: Start) -> None:
     root = sim_root(gpus=1, mig=("3g.40gb,2x2g.20gb",))
     gpu = gpus_of(SimSpec(gpus=1, mig=("3g.40gb,2x2g.20gb",)))[0]
     one = client(root).start()
-    assert int(one.call("info")[1]) == gpu.mig[0].memory
-    assert one.code("context", 1) == 101
+    assert one.info()[1] == gpu.mig[0].memory
+    assert one.code("primary 1") == 101
     second = client(root, CUDA_VISIBLE_DEVICES=gpu.mig[1].uuid).start()
-    assert int(second.call("info")[1]) == gpu.mig[1].memory
-    one.call("alloc", 1000 * MIB)
+    assert second.info()[1] == gpu.mig[1].memory
+    one.do(f"alloc a {1000 * MIB}")
     assert second.used() == 518  # partitions do not share
-    assert second.code("alloc", gpu.mig[1].memory) == 2
+    assert second.code(f"alloc b {gpu.mig[1].memory}") == 2
     shown = smi(root, "--query-gpu=memory.used", "--format=csv,noheader,nounits")
     assert int(shown.stdout) == 518 + 1000 + 518
 
@@ -141,4 +141,4 @@ def test_mig_devices_need_their_capabilities(sim_root: Root, client: Start) -> N
 def test_whole_gpus_come_before_mig_devices(sim_root: Root, client: Start) -> None:
     root = sim_root(gpus=2, mig=MIG)
     whole = client(root).start()
-    assert int(whole.call("info")[1]) == (81559 - 551) * MIB
+    assert whole.info()[1] == (81559 - 551) * MIB

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from support import until
-from support.builds import kept
-from support.simdriver import SANITIZE, Client, compile_program
+from support.simdriver import Program, environment
 from support.simrm import Group, Served, serve
 from support.simrm import groups as all_groups
 from support.vgpucap import Capped, Worker
@@ -85,20 +84,19 @@ def regions(records: Sequence[Record]) -> list[tuple[int, int]]:
     return [(one.time_ns, other.time_ns) for one, other in zip(records[::2], records[1::2])]
 
 
-def test_a_stopped_kernel_ends_right(host: Host, client_program: str) -> None:
+def test_a_stopped_kernel_ends_right(host: Host, tool: str) -> None:
     """By the events around it, 9 s and the 2 s of the stop; what comes behind it in its stream has run."""
-    tenant = Client(client_program, host.slice.root, time=host.world).start()
-    address = tenant.number("alloc", 4)
-    tenant.call("write", address, 7)
-    tenant.send("time", "sim_spin_9000ms", 1)
+    tenant = Program([tool], environment(host.slice.root), time=host.world).start()
+    tenant.do("alloc a 4", "write a 7")
+    tenant.send("time sim_spin_9000ms 1")
     host.world.run(4)
     group = host.group(tenant.pid)
     assert host.stop(group) == 0
     host.world.run(2)
     assert host.stop(group, False) == 0
     # The stop takes 0.5 ms to hold, and the start 0.3.
-    assert float(tenant.receive()[0]) == pytest.approx(11_000 - 0.2, abs=0.05)
-    assert tenant.number("read", address) == 7
+    assert float(tenant.receive()[1]) == pytest.approx(11_000 - 0.2, abs=0.05)
+    assert tenant.ask("read a") == ["7"]
     assert device_time(host.slice.root).of(tenant.pid) == pytest.approx(9, abs=1e-6)
     tenant.kill()
 
@@ -124,14 +122,14 @@ def test_who_is_killed_leaves_nothing(host: Host) -> None:
     log.close()
 
 
-def test_who_closes_the_drivers_file_loses_its_channels(host: Host, client_program: str) -> None:
+def test_who_closes_the_drivers_file_loses_its_channels(host: Host, tool: str) -> None:
     """That is no way to leave a stop: what it has on the GPU fails."""
-    tenant = Client(client_program, host.slice.root, time=host.world).start()
-    tenant.call("launch", "sim_spin_10ms", 1)
-    tenant.call("close-all")
+    tenant = Program([tool], environment(host.slice.root), time=host.world).start()
+    tenant.do("spin sim_spin_10ms 1")
+    tenant.do("closefrom")
     until(lambda: not host.groups(), lambda: "its groups stay")
-    assert tenant.code("launch", "sim_spin_10ms", 1) in (0, 719)
-    assert tenant.code("sync") == 719
+    assert tenant.code("spin sim_spin_10ms 1") in (0, 719)
+    assert tenant.code("wait") == 719
     tenant.kill()
 
 
@@ -147,21 +145,21 @@ def test_the_driver_goes_on_without_its_server(host: Host) -> None:
     assert device_time(host.slice.root).of(worker.process.pid) - before == pytest.approx(1, abs=0.003)
 
 
-def test_an_idle_context_keeps_no_other_from_being_stopped(host: Host, client_program: str) -> None:
-    tenant = Client(client_program, host.slice.root, time=host.world).start()
-    tenant.call("another", 0)
+def test_an_idle_context_keeps_no_other_from_being_stopped(host: Host, tool: str) -> None:
+    tenant = Program([tool], environment(host.slice.root), time=host.world).start()
+    tenant.do("context c 0", "primary 0")
     working, idle = sorted(host.groups(), key=lambda group: group.handle)
     assert (working.client, working.slot) == (idle.client, idle.slot)
     host.stop(idle)
     host.world.run(0.001)
-    assert float(tenant.call("time", "sim_spin_10ms", 1)[0]) == pytest.approx(10, abs=0.1)
+    assert float(tenant.ask("time sim_spin_10ms 1")[0]) == pytest.approx(10, abs=0.1)
     host.stop(idle, False)
     host.stop(working)
     host.world.run(0.001)
-    tenant.send("time", "sim_spin_10ms", 1)
+    tenant.send("time sim_spin_10ms 1")
     host.world.run(0.5)
     host.stop(working, False)
-    assert float(tenant.receive()[0]) == pytest.approx(510, abs=1)
+    assert float(tenant.receive()[1]) == pytest.approx(510, abs=1)
     tenant.kill()
 
 
@@ -265,37 +263,34 @@ def test_nobody_has_what_another_has(host: Host, seed: int) -> None:
 
 @pytest.mark.nightly  # with the sanitized build, which `make nightly-builds` has
 def test_a_sanitized_driver_obeys(
-    scratch: str, simdriver_sanitized: str, simrm_sanitized: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    scratch: str, simdriver_sanitized: str, simrm_sanitized: str, tool_sanitized: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     """Contexts come and go, kernels are stopped and go on; libcuda and the server do nothing undefined."""
-
-    def build(directory: str) -> str:
-        return compile_program(directory, simdriver_sanitized, ["simdriver_client.c"], "-O1", *SANITIZE)
 
     monkeypatch.setenv("NVC_SIMDRIVER", simdriver_sanitized)
     root = os.path.join(scratch, "sanitized")
     create(root, SimSpec(gpus=2))
     with serve(root, simrm_sanitized) as served:
-        program = Client(kept("client-sanitized", build), root, ASAN_OPTIONS="detect_leaks=0")
-        program.start()
+        program = Program([tool_sanitized], environment(root, ASAN_OPTIONS="detect_leaks=0")).start()
         for device in (0, 1):
-            program.call("another", device)
+            program.do(f"context c {device}")
         assert len(groups(root)) == 3
         ours = client(served)
         gpu = ours.subdevice(0)
         log = gpu.log()
         first = min(groups(root), key=lambda group: group.handle)
-        program.send("time", "sim_spin_20ms", 3)
+        program.do("primary 0").send("time sim_spin_20ms 3")
         assert gpu.stop(channels(first)) == gpu.start(channels(first)) == 0
-        assert float(program.receive()[0]) >= 60
+        assert float(program.receive()[1]) >= 60
         assert gpu.stop([*channels(first), (first.client, 0x77)]) == 0x21
         log.read()
         log.close()
         ours.close()
-        program.call("close-all")
+        program.do("closefrom")
         until(lambda: not groups(root), lambda: "its groups stay")
-        program.call("launch", "sim_spin_20ms", 1)
-        assert program.code("sync") == 719
+        program.do("spin sim_spin_20ms 1")
+        assert program.code("wait") == 719
         program.end()
 
 

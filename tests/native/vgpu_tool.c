@@ -346,6 +346,8 @@ static CUresult run(char **word, char *more)
                                                   graphs, ipc,   processes, crowds, paths,    loops,
                                                   beyond, races, held,      places};
     CUresult result = views(word, more);
+    if (result == -1)
+        result = spins(word, more);
     for (size_t i = 0; result == -1 && i < sizeof(groups) / sizeof(groups[0]); i++)
         result = groups[i](word);
     return result;

@@ -49,3 +49,4 @@ CUresult beyond(char **word);
 CUresult races(char **word);
 CUresult held(char **word);
 CUresult places(char **word);
+CUresult spins(char **word, char *more);

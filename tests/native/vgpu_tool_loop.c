@@ -1,6 +1,7 @@
-/* The commands of vgpu_tool for graphs with loops, on a simulated driver: its kernels set conditions. */
+/* The commands of vgpu_tool for kernels that only a simulated driver has: of some length, and of graphs with loops. */
 #include "vgpu_tool.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { CONDITIONAL = 13, WHILE = 1, RESET_AT_LAUNCH = 1 };
@@ -57,5 +58,45 @@ CUresult loops(char **word)
         result = add_kernel(&last, body, &spin, module, "sim_count_down", (void *[]){&at, &handle});
     *kept_object(word[1]) = graph;
     *kept_object(word[2]) = body;
+    return result;
+}
+
+static CUresult spin(char **word)
+{
+    static const unsigned char image[64] = {0x7f, 'E', 'L', 'F'}; /* no text, so it may have any kernel */
+    static CUmodule module;
+    CUfunction function;
+    CUresult result = module ? 0 : CU(cuModuleLoadData)(&module, image);
+    result = result ? result : CU(cuModuleGetFunction)(&function, module, word[1]);
+    for (uint64_t i = 0; !result && i < number(word[2]); i++)
+        result = CU(cuLaunchKernel)(function, 100000, 1, 1, 256, 1, 1, 0, NULL, NULL, NULL);
+    return result;
+}
+
+/* `spin NAME COUNT` launches kernels that fill the GPU; `time NAME COUNT` says the milliseconds that they take, by events.
+ * `write a WORD` and `read a` are of memory. */
+CUresult spins(char **word, char *more)
+{
+    CUevent from, to;
+    float ms = 0;
+    uint32_t value = word[1] && word[2] ? (uint32_t)number(word[2]) : 0;
+    CUresult result;
+    if (IS("spin"))
+        return spin(word);
+    if (IS("write"))
+        return CU(cuMemcpyHtoD_v2)(*kept_number(word[1]), &value, sizeof(value));
+    if (IS("read")) {
+        result = CU(cuMemcpyDtoH_v2)(&value, *kept_number(word[1]), sizeof(value));
+        sprintf(more, " %u", value);
+        return result;
+    }
+    if (!IS("time"))
+        return -1;
+    result = CU(cuEventCreate)(&from, 0) || CU(cuEventCreate)(&to, 0) || CU(cuEventRecord)(from, NULL);
+    result = result ? result : spin(word);
+    result = result ? result : CU(cuEventRecord)(to, NULL);
+    result = result ? result : CU(cuEventSynchronize)(to);
+    result = result ? result : CU(cuEventElapsedTime)(&ms, from, to);
+    sprintf(more, " %.3f", (double)ms);
     return result;
 }

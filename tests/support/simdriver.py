@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from nvc.testing.sim import SimSpec, create
 from nvc.testing.sim.layout import host_arch
 from support import CLEAN_ENV, REPO, run
-from support.builds import kept, make
+from support.builds import make
 from support.dialog import Dialog
 from support.realtime import REAL, Time
 
 from . import MIB
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 SOURCES = os.path.join(REPO, "tests/native")
 WARN = ("-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Wshadow", "-Werror")
@@ -48,53 +52,38 @@ def environment(root: str, **more: str) -> dict[str, str]:
     return {**CLEAN_ENV, "LD_LIBRARY_PATH": library_directory(root), **more}
 
 
-class Failed(Exception):
-    """A call of the driver returned something else than 0."""
+class Program(Dialog):
+    """A process of tests/native/vgpu_tool.c."""
 
-    def __init__(self, code: int) -> None:
-        super().__init__(f"CUDA error {code}")
-        self.code = code
+    def code(self, command: str) -> int:
+        """The driver's result."""
+        self.send(command)
+        return int(self.receive()[0])
 
+    def ask(self, command: str) -> list[str]:
+        """What the driver says, where it must succeed."""
+        self.send(command)
+        code, *rest = self.receive()
+        assert code == "0", f"{command}: {code}"
+        return rest
 
-class Client(Dialog):
-    """A process of tests/native/simdriver_client.c."""
-
-    def __init__(
-        self, program: str, root: str, *, pass_fds: tuple[int, ...] = (), time: Time = REAL, **variables: str
-    ) -> None:
-        super().__init__([program], environment(root, **variables), pass_fds, time)
-
-    def receive(self) -> list[str]:
-        """The answer to the oldest command. Raises Failed."""
-        words = super().receive()
-        if words[0] != "0":
-            raise Failed(int(words[0]))
-        return words[1:]
-
-    def call(self, *words: object) -> list[str]:
-        self.send(*words)
-        return self.receive()
-
-    def number(self, *words: object) -> int:
-        return int(self.call(*words)[0])
-
-    def code(self, *words: object) -> int:
-        """The result of a call, whatever it is."""
-        try:
-            self.call(*words)
-        except Failed as failure:
-            return failure.code
-        return 0
-
-    def start(self, device: int = 0) -> Client:
-        self.call("init")
-        self.call("context", device)
+    def do(self, *commands: str) -> Self:
+        for command in commands:
+            self.ask(command)
         return self
+
+    def start(self, device: int = 0) -> Self:
+        return self.do("init", f"primary {device}")
+
+    def info(self) -> tuple[int, int]:
+        """Free and total bytes of the current device."""
+        free, total = self.ask("info")
+        return int(free), int(total)
 
     def used(self) -> int:
         """MiB of the current device in use."""
-        free, total = self.call("info")
-        return (int(total) - int(free)) // MIB
+        free, total = self.info()
+        return (total - free) // MIB
 
 
 @pytest.fixture(scope="session")
@@ -125,18 +114,13 @@ def sim_root(scratch: str, simdriver: str, monkeypatch: pytest.MonkeyPatch) -> C
     return make
 
 
-@pytest.fixture(scope="session")
-def client_program(simdriver: str) -> str:
-    return kept("client", lambda path: compile_program(path, simdriver, ["simdriver_client.c"], "-O1"))
-
-
 @pytest.fixture
-def client(client_program: str) -> Iterator[Callable[..., Client]]:
-    """Factory: `client(root, **environment)` starts a client; all are ended after the test."""
-    started: list[Client] = []
+def client(tool: str) -> Iterator[Callable[..., Program]]:
+    """Factory: `client(root, **environment)` starts a program without a slice; all are ended after the test."""
+    started: list[Program] = []
 
-    def make(root: str, **options: object) -> Client:
-        started.append(Client(client_program, root, **options))  # type: ignore[arg-type]
+    def make(root: str, time: Time = REAL, **variables: str) -> Program:
+        started.append(Program([tool], environment(root, **variables), time=time))
         return started[-1]
 
     yield make

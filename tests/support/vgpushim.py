@@ -13,10 +13,9 @@ from nvc.model.slices import layout, ledger, quota
 from nvc.testing.sim.report import report
 from support import CLEAN_ENV, REPO, run, until
 from support.builds import kept, make
-from support.dialog import Dialog
 from support.locks import locked
 from support.realtime import REAL, Time
-from support.simdriver import ABI, SANITIZE, SOURCES, WARN, library_directory
+from support.simdriver import ABI, SANITIZE, SOURCES, WARN, Program, library_directory
 
 from . import GIB, MIB
 
@@ -56,37 +55,12 @@ def compile_tool(directory: str, *flags: str) -> str:
     return program
 
 
-class Process(Dialog):
-    """A process of vgpu_tool."""
+class Process(Program):
+    """A program of a slice."""
 
     def __init__(self, slice_: Slice, *arguments: str, **variables: str) -> None:
         self.slice = slice_
         super().__init__([slice_.tool, *arguments], slice_.environment(**variables), time=slice_.time)
-
-    def code(self, command: str) -> int:
-        """The driver's result."""
-        self.send(command)
-        return int(self.receive()[0])
-
-    def ask(self, command: str) -> list[str]:
-        """What the driver says, where it must succeed."""
-        self.send(command)
-        code, *rest = self.receive()
-        assert code == "0", f"{command}: {code}"
-        return rest
-
-    def do(self, *commands: str) -> Process:
-        for command in commands:
-            self.ask(command)
-        return self
-
-    def start(self, device: int = 0) -> Process:
-        return self.do("init", f"primary {device}")
-
-    def info(self) -> tuple[int, int]:
-        """Free and total bytes of the current device."""
-        free, total = self.ask("info")
-        return int(free), int(total)
 
 
 class Slice:
