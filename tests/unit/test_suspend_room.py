@@ -106,6 +106,17 @@ def test_an_operator_s_bound(host: Path) -> None:
     assert resident(10, str(host / "proc")) == 12 << 10
 
 
+@pytest.mark.parametrize(("state", "frozen"), [("THAWED", False), ("FREEZING", True), ("FROZEN", True)])
+def test_a_frozen_cgroup_of_version_1(host: Path, state: str, frozen: bool) -> None:
+    """Each hierarchy has a place of its own for a process."""
+    os.unlink(host / "cgroup/cgroup.controllers")
+    write(host / "proc/10/cgroup", "5:freezer:/docker/web\n4:memory:/other\n0::/\n")
+    write(host / "cgroup/freezer/docker/web/freezer.state", f"{state}\n")
+    found = stopped_refusal((10,), str(host / "proc"), str(host / "cgroup"))
+    assert (found is not None) == frozen
+    assert found is None or found.path == f"{host}/cgroup/freezer/docker/web" and "unpause" in found.hint
+
+
 def test_processes_that_cannot_answer(host: Path) -> None:
     where = str(host / "proc"), str(host / "cgroup")
     assert stopped_refusal((10, 11, 12), *where) is None  # one has ended

@@ -81,8 +81,9 @@ def stopped_refusal(pids: Iterable[int], proc: str = "/proc", cgroups: str = "/s
         if any(line.startswith(_STOPPED) for line in lines):
             cause = "the process is stopped, by a signal or a debugger"
             return Refusal(f"{proc}/{pid}", cause, f"`kill -CONT {pid}`, or leave the debugger")
-        for path in _groups(pid, proc, cgroups):
-            if "frozen 1" in _text(f"{path}/cgroup.events"):
+        for path in _groups(pid, proc, cgroups, "freezer"):
+            state = _text(f"{path}/cgroup.events") + _text(f"{path}/freezer.state")  # of version 2, and 1
+            if "frozen 1" in state or state.startswith(("FREEZING", "FROZEN")):
                 return Refusal(path, f"process {pid} is frozen, as its cgroup is", "unpause its container first")
     return None
 
@@ -135,12 +136,12 @@ def _bytes(path: str, name: str) -> int | None:
     return None
 
 
-def _groups(pid: int, proc: str, cgroups: str) -> list[str]:
-    """The directories of a process's memory cgroup and of those above it."""
+def _groups(pid: int, proc: str, cgroups: str, kind: str = "memory") -> list[str]:
+    """The directories of a process's cgroup of a kind and of those above it."""
     for line in lines_of(_text(f"{proc}/{pid}/cgroup")):
         number, controllers, path = (line.split(":", 2) + ["", ""])[:3]
-        if "memory" in controllers.split(","):
-            base = f"{cgroups}/memory"
+        if kind in controllers.split(","):
+            base = f"{cgroups}/{kind}"
         elif number == "0" and not controllers:
             base = cgroups if os.path.exists(f"{cgroups}/cgroup.controllers") else f"{cgroups}/unified"
         else:
