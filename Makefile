@@ -163,7 +163,6 @@ bench: stage ## time `configure`, the hook, `docker run`, and tenants side by si
 	$(RUN) tests/bench/hook.py $(if $(HOOK_PEER),--peer $(HOOK_PEER))
 	$(RUN) tests/bench/cdi.py $(if $(CTK_PEER),--peer $(CTK_PEER))
 	$(RUN) tests/bench/docker.py
-	$(RUN) tests/bench/tracer.py
 	$(RUN) tests/bench/together.py $(if $(PEER_SHIM),--peer-shim $(PEER_SHIM)) $(TOGETHER)
 
 bundle: stage ## build/bundle: all that a host without a network needs
