@@ -12,48 +12,8 @@ from support.simrm import Served, groups, serve, simrm  # noqa: F401
 from support.vgpucap import Worker
 from support.virtual import World, device_time
 
-from nvc.base.errors import RmError
-from nvc.daemon.keeper.driver import RmDriver
-from nvc.discovery import discover
-from nvc.kernel import LinuxKernel
 from nvc.kernel.rm import Rm
-from nvc.model.request import DriverOptions
-from nvc.slices.make.calibrate import Libraries, libraries_of
 from nvc.testing.sim.layout import STATE
-from nvc.testing.sim.report import report
-
-
-def libraries(root: str) -> Libraries:
-    return libraries_of(discover(LinuxKernel(), DriverOptions(root=root)))
-
-
-def test_the_self_test_of_nvcd_passes(served: Served, bpffs: str) -> None:
-    """With the tracer in the kernel: what runs, stops, goes on and takes a timeslice is a program on libcuda."""
-    driver = RmDriver(served.path, (), served.root, libraries(served.root), bpffs)
-    for gpu in report(served.root).gpus:
-        assert driver.subdevice(gpu.uuid).instance == gpu.index
-
-
-@pytest.mark.parametrize(
-    ("fault", "why"),
-    [
-        ("fail 2080110b 56", "stop our channels: not supported"),
-        ("fail a06c0103 56", "cuDevicePrimaryCtxRetain: CUDA error 304"),  # each context sets one
-        ("drop 1000", "does not name our process"),
-    ],
-)
-def test_it_fails_where_the_driver_does(
-    served: Served,
-    bpffs: str,
-    monkeypatch: pytest.MonkeyPatch,
-    fault: str,
-    why: str,
-) -> None:
-    monkeypatch.setattr("nvc.daemon.keeper.selftest.PATIENCE", 0.5)
-    driver = RmDriver(served.path, (), served.root, libraries(served.root), bpffs)
-    served.fault(fault)
-    with pytest.raises(RmError, match=why):
-        driver.subdevice(report(served.root).gpus[0].uuid)
 
 
 def test_containers_have_it(
