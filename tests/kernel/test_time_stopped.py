@@ -19,7 +19,9 @@ from support.nvcd import Place, ask, eventually
 from support.simrm import Served, groups
 from support.vgpucap import Worker
 
+from nvc.daemon.keeper.process import RIGHTS
 from nvc.daemon.time.meddling import BREAKS
+from nvc.kernel import LinuxKernel
 from nvc.testing.sim.layout import STATE
 
 pytestmark = [pytest.mark.usefixtures("shim"), pytest.mark.driver(gpus=1)]
@@ -71,6 +73,11 @@ def stopped(
 def had_by(state: Any) -> dict[int, int]:
     """What each process had; not those that had nothing, of which nvcd knows for a minute after their end."""
     return {one["pid"]: one["hadNs"] for one in state["devices"][0]["processes"] if one["hadNs"]}
+
+
+def off(served: Served) -> int:
+    """How many channels are stopped."""
+    return sum(one.stopped for one in groups(os.path.join(served.root, STATE)))
 
 
 def meddling(place: Place, served: Served, pid: int, how: str, times: int) -> tuple[str, ...]:
@@ -140,18 +147,32 @@ def test_nobody_stays_stopped_once_nvcd_is_killed(
     stopped: Callable[[], tuple[Worker, int]], place: Place, served: Served, too: bool
 ) -> None:
     """By the one that is left of its processes, and then again by the next nvcd."""
-
-    def off() -> int:
-        return sum(one.stopped for one in groups(os.path.join(served.root, STATE)))
-
     stopped()
     keeper = ask(place)["timekeeper"]["pid"]
-    assert off() and place.daemon is not None
+    assert off(served) and place.daemon is not None
     place.daemon.kill()
     if too:
         os.kill(keeper, signal.SIGKILL)
     else:
-        assert off(), "shims do not know yet"
-    until(lambda: not off())
+        assert off(served), "shims do not know yet"
+    until(lambda: not off(served))
     place.start(*place.words)
-    until(off)
+    until(lambda: off(served))
+
+
+def test_a_timekeeper_that_ends_is_started_again(
+    stopped: Callable[[], tuple[Worker, int]], place: Place, served: Served, launcher: str, driver: str
+) -> None:
+    """By its first process. It has only the rights that it needs."""
+    stopped()
+    keeper = ask(place)["timekeeper"]["pid"]
+    with open(f"/proc/{keeper}/status", encoding="ascii") as file:
+        status = dict(line.split(":\t", 1) for line in file)
+    held = LinuxKernel().capget()[1] & RIGHTS
+    assert int(status["CapEff"], 16) == int(status["CapBnd"], 16) == held and status["NoNewPrivs"] == "1\n"
+    os.kill(keeper, signal.SIGKILL)
+    eventually(place, lambda s: s["timekeeper"]["pid"] not in (None, keeper))
+    assert place.daemon is not None and "time: the timekeeper was started again" in place.daemon.said()
+    assert off(served)
+    subprocess.run(place.enter(launcher, f"--root={driver}", "vgpu", "resume", "one"), env=CLEAN_ENV, check=True)
+    until(lambda: not off(served))
