@@ -3,41 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
-from collections.abc import Iterator
-from typing import Any
 
-import pytest
 from support import until
 from support.cluster import Cluster
 from support.cluster.pods import WAIT, Space, pod, template, until_nothing_is_left
 from support.cluster.processes import end, members, started
 
-SLICES = "/apis/resource.k8s.io/v1/resourceslices"
-KUBELET = "system:node:node1"
-#: What keeps the kubelet of node1 from removing slices.
-POLICY = {
-    "apiVersion": "admissionregistration.k8s.io/v1",
-    "kind": "ValidatingAdmissionPolicy",
-    "metadata": {"name": "slices-stay"},
-    "spec": {
-        "matchConstraints": {
-            "resourceRules": [
-                {
-                    "apiGroups": ["resource.k8s.io"], "apiVersions": ["*"], "resources": ["resourceslices"],
-                    "operations": ["DELETE"],
-                }
-            ]
-        },
-        "validations": [{"expression": f"request.userInfo.username != '{KUBELET}'"}],
-    },
-}  # fmt: skip
-BINDING = {
-    **POLICY,
-    "kind": "ValidatingAdmissionPolicyBinding",
-    "spec": {"policyName": "slices-stay", "validationActions": ["Deny"]},
-}
 NODE = {"nodeSelector": {"kubernetes.io/hostname": "node1"}}
 #: What the command line of each program of the DaemonSet has.
 PROGRAMS = {"plugin": r'main\("nvc-kubelet-plugin"\)', "nvcd": r"^nvcd\b"}
@@ -66,19 +38,6 @@ def works(space: Space, name: str = "kept") -> None:
     assert "refused" in space.run(name, "nvc-spin -m 1GiB -s 1 && { nvc-spin -m 3GiB -s 1 || echo refused; }")
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_a_program_is_killed(nvc: Cluster, space: Space, program: str) -> None:
-    """The pod that runs goes on; another one starts; both go away."""
-    a_running_pod(space)
-    end(processes(nvc, program))
-    works(space)
-    space.apply(pod("new", "exec sleep infinity", {"gpu": "two"}, **NODE))
-    space.phase("new", "Running")
-    works(space, "new")
-    space.delete("kept", "new")
-    until_nothing_is_left(nvc)
-
-
 def test_a_pod_is_deleted_while_the_plugin_is_away(nvc: Cluster, space: Space) -> None:
     """Its claim is unprepared when the plugin is back."""
     a_running_pod(space)
@@ -97,58 +56,6 @@ def test_the_kubelet_starts_again(nvc: Cluster, space: Space) -> None:
     works(space)
     space.delete("kept")
     until_nothing_is_left(nvc)
-
-
-def slice_of(cluster: Cluster, name: str = "node1") -> dict[str, Any]:
-    """The metadata of a node's ResourceSlice; nothing where it has none."""
-    for each in cluster.get(SLICES)["items"]:
-        if each["spec"]["nodeName"] == name:
-            return dict(each["metadata"])
-    return {}
-
-
-def until_it_is_another(cluster: Cluster, before: dict[str, Any]) -> None:
-    """Wait until the node's slice was removed, and made again."""
-    until(lambda: slice_of(cluster).get("uid", before["uid"]) != before["uid"], lambda: slice_of(cluster))
-
-
-def test_a_slice_that_is_deleted_comes_back(nvc: Cluster, space: Space) -> None:
-    """And a changed one is set back. Nobody registers anything meanwhile, and the periodic look is far away."""
-    before = slice_of(nvc)
-    nvc.kubectl("delete", "resourceslice", before["name"])
-    until_it_is_another(nvc, before)
-    other: dict[str, Any] = {"spec": {"devices": []}}
-    nvc.kubectl("patch", "resourceslice", before["name"], "--type=merge", "-p", json.dumps(other))
-    until(lambda: slice_of(nvc).get("generation", 0) > 2, lambda: slice_of(nvc))
-    space.apply(template("two", {"memory": "2Gi", "cores": "10"}))
-    space.output(pod("new", "nvidia-smi", {"gpu": "two"}, **NODE))
-
-
-@pytest.fixture
-def slices_stay(nvc: Cluster) -> Iterator[None]:
-    """The kubelet of node1 may not remove slices, as while the API server does not answer it."""
-    both = json.dumps({"kind": "List", "apiVersion": "v1", "items": [POLICY, BINDING]})
-    nvc.kubectl("apply", "-f", "-", input=both)
-    try:
-        words = ("delete", "resourceslice", slice_of(nvc)["name"], "--dry-run=server")
-        account = (f"--as={KUBELET}", "--as-group=system:nodes")
-        until(lambda: "denied request" in nvc.kubectl(*words, *account, check=False).stderr)
-        yield
-    finally:
-        nvc.kubectl("delete", "--ignore-not-found", "-f", "-", input=both)
-
-
-def test_the_kubelet_removes_slices_late(nvc: Cluster, space: Space, slices_stay: None) -> None:
-    """It does that in the background after its start, perhaps only when it has registered the plugin."""
-    before = slice_of(nvc)
-    nvc.kill("node1-kubelet")
-    nvc.start_kubelet("node1")
-    space.apply(template("two", {"memory": "2Gi", "cores": "10"}))
-    space.output(pod("registered", "nvidia-smi", {"gpu": "two"}, **NODE))
-    assert slice_of(nvc)["uid"] == before["uid"]
-    nvc.kubectl("delete", "validatingadmissionpolicybinding", "slices-stay")
-    until_it_is_another(nvc, before)
-    space.output(pod("new", "nvidia-smi", {"gpu": "two"}, **NODE))
 
 
 def test_the_api_server_is_away(nvc: Cluster, space: Space) -> None:

@@ -7,21 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import subprocess
-import time
 from collections.abc import Iterator
 
 import pytest
 from support import GIB, until
 from support.adversary import Look, Taker
 from support.adversary_table import TAKERS, WAYS
-from support.adversary_time import Way
 from support.cluster import Cluster
 from support.cluster.images import BUSYBOX
 from support.cluster.pods import Space
-from support.cluster.tenants import NODE, SHARED, TOOLS, Tenant, equip, small, tenant
-from support.on_quota import DENIED, ON_QUOTA
+from support.cluster.tenants import SHARED, TOOLS, Tenant, equip, small, tenant
 from support.rootfs import LIBS
 
 CAP, SECONDS, POINTS = 10, 6, 0.005
@@ -69,89 +64,6 @@ def test_no_more_memory_than_the_claim(nvc: Cluster, shared: Tenant, taker: Take
     taker.program(shared, look)
     look()
     assert look.most > 0
-
-
-@pytest.mark.parametrize("shared", [(2 * GIB, CAP, True)], indirect=True, ids=[""])
-def test_each_works_in_both_containers(nvc: Cluster, shared: Tenant) -> None:
-    """At once, one after the other."""
-    for way in TIME:
-        assert share_of(shared, way) > 0, way.name
-
-
-def share_of(shared: Tenant, way: Way) -> float:
-    """The part of the GPU's time that a program has which runs in each container."""
-    words = (f"{TOOLS}/take_time", way.name, "1000", "1000")
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    environment = shared.space.cluster.state.environment
-    began, before = time.monotonic(), shared.busy()
-    running = [subprocess.Popen(shared.words(*words), env=environment, **quiet) for _ in BOTH]
-    until(lambda: shared.busy() > before, lambda: f"{way.name} never ran")
-    until(lambda: time.monotonic() - began >= SECONDS)
-    share = (shared.busy() - before) / (time.monotonic() - began)
-    shared.space.run(
-        shared.name, "killall -9 take_time || true"
-    )  # one of its children may have ended by itself
-    for process in running:
-        process.wait(60)
-    return share
-
-
-@pytest.mark.parametrize("shared", [(2 * GIB, 50, False)], indirect=True, ids=[""])
-def test_the_quota_stays_the_nodes(nvc: Cluster, shared: Tenant) -> None:
-    """Whatever root in the pod does to its file."""
-
-    def quotas() -> str:
-        return nvc.inside(NODE, "sh", "-c", "sha256sum /run/nvc/vgpu/*/quota").stdout
-
-    before = quotas()
-    for name, script in ON_QUOTA.items():
-        done = subprocess.run(
-            shared.words("sh", "-c", script),
-            env=nvc.state.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 1 and DENIED.search(done.stderr), (
-            f"{name}: {done.returncode} {done.stderr}"
-        )
-        assert quotas() == before, name
-    assert shared.start().code("alloc a 2g") == OUT_OF_MEMORY
-
-
-def warnings(cluster: Cluster, name: str) -> str:
-    """What nvcd of the node has said of a slice."""
-    words = (
-        "get",
-        "pods",
-        f"--field-selector=spec.nodeName={NODE}",
-        "-l=app.kubernetes.io/name=nvc",
-        "-o=name",
-    )
-    (daemon,) = cluster.kubectl("-n", "nvc", *words).stdout.split()
-    said = cluster.kubectl("-n", "nvc", "logs", daemon, "-c", "nvcd", "--tail=50").stdout
-    return "\n".join(line for line in said.splitlines() if name in line)
-
-
-def test_a_driver_in_the_image(nvc: Cluster, shared: Tenant) -> None:
-    """What a program takes by a copy of the driver's own library counts for the claim, and nvcd names the pod."""
-    space = shared.space
-    counted = shared.start()
-    free, _ = counted.info()
-    node = nvc.state.nodes[NODE]
-    copied = f"{TOOLS}/libcuda-of-the-image.so.1"
-    shutil.copy(f"{shared.driver}{LIBS}/libcuda.so.1", f"{node.directory}{copied}")
-    other = shared.process(copied).start()
-    assert other.code("alloc a 1g") == 0
-    until(lambda: counted.info()[0] <= free - GIB)
-    assert counted.code("alloc a 1500m") == OUT_OF_MEMORY
-    assert other.code("alloc b 2g") == 0  # beyond the limit: the claim is denied more
-    until(lambda: counted.code("alloc b 1m") == OUT_OF_MEMORY)
-    for kind in ("bypass", "excess"):
-        until(lambda kind=kind: kind in warnings(nvc, f"{space.name}/shared"), lambda: warnings(nvc, ""))  # type: ignore[misc]
-    other.kill()
-    until(lambda: counted.info()[0] == free)
-    assert counted.code("alloc c 1g") == 0
 
 
 def around(root: str, more: str = "") -> str:
