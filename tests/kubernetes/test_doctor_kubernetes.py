@@ -323,15 +323,3 @@ def test_a_slice_with_another_limit(plugin: Plugin, kubelet: Kubelet) -> None:
     assert named(plugin, "kubernetes.claims", "has 2048 MiB, it was allocated 4096 MiB")
     anew(plugin, kubelet)
     well(plugin, "--claim=ml/part")
-
-
-def test_options_that_do_not_fit(plugin: Plugin) -> None:
-    program = plugin.program.replace("nvc-kubelet-plugin", "nvc-cli")
-    for words, says in (
-        (("--claim=part",), "want NAMESPACE/NAME"),
-        (("kubernetes.cdi",), "name it: --kubernetes"),
-        (("--kubernetes", "claim.prepared"), "name it: --claim NAMESPACE/NAME"),
-        (("--kubeconfig=/x",), "--kubeconfig goes with --kubernetes"),
-    ):
-        done = run(program, "doctor", *words, check=False, env=CLEAN_ENV)
-        assert done.returncode and says in done.stderr, done.stderr

@@ -9,11 +9,8 @@ from collections.abc import Iterator
 import grpc
 import pytest
 from support.apiserver import ApiServer, claim, result
-from support.cdi import schema_problems
 from support.kubelet import NODE, Kubelet, Plugin, Resource, forget
 from support.vgpu import ensure_shim
-
-from nvc.frontends.cdi.store import read_spec
 
 SIZES = """
 [[nvc.vgpu]]
@@ -88,20 +85,6 @@ def test_sizes_share_the_memory_of_a_gpu(plugin: Plugin, kubelet: Kubelet, api: 
     assert large.until(1) == larges[:1] and small.until(3) == smalls[:3]
 
 
-def test_documents_of_what_is_offered(plugin: Plugin, kubelet: Kubelet) -> None:
-    plugin.start("--mode=device-plugin")
-    found = kubelet.resources(3)
-    assert plugin.files() == ["k8s.gpu.nvc.dev-gpu.json", "k8s.gpu.nvc.dev-vgpu.json"]
-    (uuid, *_) = healthy(found["nvidia.com/gpu"])
-    assert found["nvidia.com/gpu"].allocate(uuid) == [f"k8s.gpu.nvc.dev/gpu={uuid}"]
-    names = []
-    for name in plugin.files():
-        spec = read_spec(f"{plugin.cdi}/{name}")
-        assert spec.problems == () and schema_problems(spec.document) == []
-        names += spec.devices()
-    assert f"k8s.gpu.nvc.dev/gpu={uuid}" in names and f"k8s.gpu.nvc.dev/vgpu={uuid}:large" in names
-
-
 def test_preferred_ids(plugin: Plugin, kubelet: Kubelet) -> None:
     """Packed: the GPU that has least left. Several for one container: of different GPUs."""
     plugin.start("--mode=device-plugin")
@@ -143,14 +126,6 @@ def test_nothing_is_given_while_kubelet_does_not_say_who_has_what(plugin: Plugin
         small.allocate(ids[0])
     kubelet.silent = False
     assert small.allocate(ids[0])
-
-
-def test_nothing_is_given_where_kubelet_has_no_such_socket(plugin: Plugin, kubelet: Kubelet) -> None:
-    os.unlink(f"{kubelet.pod_resources}/kubelet.sock")
-    plugin.start("--mode=device-plugin")
-    small = kubelet.resources(3)["nvidia.com/vgpu-small"]
-    with pytest.raises(grpc.RpcError, match="ask kubelet who has devices: .*/pod-resources/kubelet.sock"):
-        small.allocate(healthy(small)[0])
 
 
 @pytest.mark.driver(gpus=1, mig=("7x1g.10gb",))

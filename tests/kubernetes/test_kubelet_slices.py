@@ -126,15 +126,6 @@ def test_isolation_by_the_kernel(plugin: Plugin, runc_bundle: Any, tool: str, la
         assert "limited by shim, kernel" in cli(launcher, "show", str(container.pid)).stdout
 
 
-def test_isolation_by_the_kernel_of_an_older_driver(plugin: Plugin, kubelet: Kubelet) -> None:
-    made = claim("old", [result("gpu", "gpu-0", "1Gi")])
-    made["status"]["allocation"]["devices"]["config"] = [parameters(isolation="kernel")]
-    add(plugin.api, made)
-    entry = kubelet.prepare(made)[made["metadata"]["uid"]]
-    assert "has no memory limits by cgroup: driver 615 is the first that has" in entry.error
-    assert not entry.devices and slices() == []
-
-
 def test_one_after_another_and_all_at_once(plugin: Plugin, runc_bundle: Any) -> None:
     """A container of all requests has one slice with all devices, and none beside who has one of them."""
     names = prepared(plugin, claim("two", [result("a", "gpu-0", "1Gi"), result("b", "gpu-1", "2Gi")]))
