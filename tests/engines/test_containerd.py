@@ -55,17 +55,6 @@ def test_the_configuration_that_containerd_reads(host: Host) -> None:
     assert host.read("/etc/containerd/config.toml") == before
 
 
-def test_containerd_starts_with_it(host: Host) -> None:
-    host.sh(f"{CONFIGURE}; systemctl start containerd; ctr plugins ls | grep cri; systemctl stop containerd")
-    host.sh(f"{CONFIGURE} --remove")
-
-
-def test_a_new_file(host: Host) -> None:
-    host.sh(f"{CONFIGURE} --config /run/new/config.toml")
-    assert "version = 2" in host.read("/run/new/config.toml")
-    host.sh(f"{CONFIGURE} --config /run/new/config.toml --remove; ! test -e /run/new")
-
-
 def test_an_old_file(host: Host) -> None:
     """Without `version` a file is of version 1, whose plugin has another name."""
     host.write("/run/old.toml", 'oom_score = -999\n\n[plugins.cri]\n  stream_server_port = "0"\n')

@@ -80,17 +80,6 @@ def test_docker(host: Host) -> None:
     host.sh("nvc-cli vgpu rm --gone")
 
 
-def test_docker_by_its_hook(host: Host) -> None:
-    """The slice notes the same of its container as by the runtime."""
-    id = docker(host, "web", "--gpus device=0")
-    try:
-        (found,) = slices(host)
-        assert found["name"] == "web"
-        assert (found["container"]["engine"], found["container"]["id"]) == ("docker", id)
-    finally:
-        host.sh("docker rm -f web; nvc-cli vgpu rm --gone")
-
-
 def podman(host: Host, options: str) -> str:
     """Run a container that stays; its id."""
     flags = f"--runtime /usr/local/bin/nvc-runtime --network host {VARIABLES} {options}"
@@ -135,37 +124,6 @@ def test_containerd(host: Host) -> None:
         for realm in ("default", "lab"):
             host.sh(f"ctr -n {realm} task delete -f c1; "
                     f"ctr -n {realm} c rm c1", check=False)  # fmt: skip
-        host.sh("nvc-cli vgpu rm --gone")
-
-
-def test_a_pod_of_containerd(host: Host) -> None:
-    """Annotations as its CRI plugin writes them; the plugin itself would want a network for pods."""
-    id = "5a" * 32
-    spec = json.loads(host.sh("cd /run; rm -f config.json; runc spec; cat config.json").stdout)
-    spec["root"] = {"path": "/run/rootfs"}
-    spec["process"]["args"] = ["sleep", "600"]
-    spec["process"]["terminal"] = False
-    spec["process"]["env"] += ASK
-    spec["linux"]["cgroupsPath"] = f"/kubepods/pod1/{id}"
-    spec["annotations"] = {
-        "io.kubernetes.cri.container-name": "trainer",
-        "io.kubernetes.cri.container-type": "container",
-        "io.kubernetes.cri.sandbox-name": "job-0",
-        "io.kubernetes.cri.sandbox-namespace": "ml",
-    }
-    host.write("/run/pod.json", json.dumps(spec))
-    host.sh(f"ctr -n k8s.io run -d --runc-binary /usr/local/bin/nvc-runtime --config /run/pod.json {id}")
-    try:
-        (one,) = slices(host)
-        assert one["name"] == "ml/job-0/trainer"
-        for name in ("trainer", "job-0", "job-0/trainer", "ml/job-0/trainer", id[:7], id):
-            assert shown(host, name)["key"] == one["key"]
-        assert examined(host, "trainer") == id
-        text = host.sh("nvc-cli vgpu show trainer").stdout
-        assert "containerd k8s.io" in text and "ml/job-0" in text
-    finally:
-        host.sh(f"ctr -n k8s.io task delete -f {id}; "
-                f"ctr -n k8s.io c rm {id}", check=False)  # fmt: skip
         host.sh("nvc-cli vgpu rm --gone")
 
 

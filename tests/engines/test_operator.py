@@ -18,13 +18,6 @@ pytestmark = pytest.mark.nightly
 #: As the operator has it; Debian's engines have no CDI themselves.
 CDI = {"CDI_ENABLED": "true", "NVIDIA_RUNTIME_SET_AS_DEFAULT": "false", "NVIDIA_CONTAINER_RUNTIME_MODE": "cdi",
        "CRIO_CONFIG_MODE": "config", "RUNTIME_ENABLE_CDI": "false"}  # fmt: skip
-ONE = """version = 2
-root = "/run/one/root"
-state = "/run/one/state"
-disabled_plugins = ["io.containerd.grpc.v1.cri"]
-[grpc]
-address = "/run/one.sock"
-"""
 FOREIGN = {"runtimes": {"nvidia": {"path": "/usr/bin/other-runtime"}}}
 
 
@@ -149,17 +142,6 @@ def test_containerd(node: Node) -> None:
     assert "nvidia" not in node.sh("ls -AR /etc/containerd").stdout.replace("conf.d", "")
 
 
-def test_containerd_is_told_by_its_socket(node: Node) -> None:
-    """SIGHUP ends containerd, and a node's systemd starts it again."""
-    node.write("/run/one.toml", ONE)
-    pid = node.sh("containerd --config /run/one.toml > /run/one.log 2>&1 & echo $!").stdout.strip()
-    until(lambda: node.sh("[ -S /run/one.sock ]", check=False).returncode == 0)
-    with node.toolkit(RUNTIME="containerd", RUNTIME_SOCKET="/host/run/one.sock") as toolkit:
-        toolkit.ready()
-        assert "nvc toolkit: containerd: files changed, restarted by: signal" in toolkit.said
-        until(lambda: "State:\tZ" in node.read(f"/proc/{pid}/status"))
-
-
 @pytest.mark.parametrize("way", ["config", "hook"])
 def test_crio(node: Node, way: str) -> None:
     hooks = "/usr/share/containers/oci/hooks.d"
@@ -240,16 +222,6 @@ def test_a_runtime_of_somebody_else(node: Node) -> None:
     node.write("/etc/docker/daemon.json", json.dumps(FOREIGN))
     refused(node, "nvidia already exists: /usr/bin/other-runtime")
     assert json.loads(node.read("/etc/docker/daemon.json")) == FOREIGN
-
-
-def test_a_file_that_cannot_be_read(node: Node) -> None:
-    node.write("/etc/docker/daemon.json", "{")
-    refused(node, "/etc/docker/daemon.json")
-    assert node.read("/etc/docker/daemon.json") == "{"
-
-
-def test_a_read_only_target(node: Node) -> None:
-    refused(node, "Read-only file system", read_only=ROOT)
 
 
 def test_without_the_host_s_processes(node: Node) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 import sys
@@ -10,8 +9,6 @@ from runpy import run_path
 
 import pytest
 from support import CLEAN_ENV, REPO, run
-from support.builds import make
-from support.packages import build_newer
 
 from nvc.base.value import Value
 from nvc.request.config import Config, load
@@ -19,8 +16,6 @@ from nvc.request.config import Config, load
 #: What is between `](` and `)` outside of code, without what is not a file.
 LINK = re.compile(r"\]\((?![a-z]+:)([^)\s]+)\)")
 CODE = re.compile(r"^```.*?^```$|^ {4}.*?$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
-#: A file that nvc's package brings, in text.
-NAMED = re.compile(r"/usr/((?:bin/nvc|lib/nvc/|share/nvc/|lib/systemd/system/nvc)[\w./-]*)(?![\w*{])")
 #: A word of a rule of udev: key, operator and value.
 RULE = re.compile(r'([A-Z]+(?:\{\w+\})?)(==|=|\+=)"([^"]*)"')
 #: Defaults that say "none" (0, not False), for which the file has an example.
@@ -50,16 +45,6 @@ def test_the_configuration(scratch: str) -> None:
     assert other and all(value in NONE and value is not False for value in other.values()), other
 
 
-def named_files() -> set[str]:
-    """The files of an installation that README and the pages name, below /usr."""
-    pages = [os.path.join(REPO, "README.md"), *glob.glob(os.path.join(REPO, "docs/*.md"))]
-    found: set[str] = set()
-    for page in pages:
-        with open(page, encoding="utf-8") as file:
-            found.update(NAMED.findall(file.read()))
-    return {name.rstrip(".") for name in found}
-
-
 def test_the_rule_of_udev_starts_a_unit_that_comes_with_it() -> None:
     """When the driver's module is loaded, under the name that Debian gives it too, and for no other module."""
     contents = run_path(os.path.join(REPO, "packaging/share.py"))["contents"]("/usr")
@@ -72,41 +57,6 @@ def test_the_rule_of_udev_starts_a_unit_that_comes_with_it() -> None:
     assert set(said["KERNEL"][1].split("|")) == {"nvidia", "nvidia_current"} and said["TAG"] == ("+=", "systemd")
     operator, unit = said["ENV{SYSTEMD_WANTS}"]
     assert operator == "+=" and f"lib/systemd/system/{unit}" in contents
-
-
-@pytest.mark.nightly
-def test_make_install_brings_units_and_completions(stage: str, scratch: str) -> None:
-    make("install", f"PREFIX={scratch}/prefix")
-    prefix = f"{scratch}/prefix"
-    for unit in os.listdir(os.path.join(REPO, "packaging/systemd")):
-        with open(f"{prefix}/lib/systemd/system/{unit}", encoding="utf-8") as file:
-            text = file.read()
-        assert "/usr/local" not in text
-        assert "ExecStart=" not in text or f"{prefix}/bin/nvc" in text
-    with open(f"{prefix}/share/nvc/hooks.d/nvc.json", encoding="utf-8") as file:
-        assert f'"{prefix}/bin/nvc-hook"' in file.read()
-    for path in (
-        "bash-completion/completions/nvc-cli", "zsh/site-functions/_nvc-cli",
-        "fish/vendor_completions.d/nvidia-ctk.fish", "man/man8/first-container.8.gz",
-    ):  # fmt: skip
-        assert os.path.getsize(f"{prefix}/share/{path}")
-    assert named_files(), "the pages name files"
-    assert [name for name in named_files() if not os.path.exists(f"{prefix}/{name}")] == []
-    driver = f"{scratch}/driver"
-    run(f"{prefix}/bin/nvc-cli", "sim", "create", driver, "--gpus", "2")
-    first = (f"{prefix}/share/nvc/first-container", "--root", driver, "--memory", "4GiB")
-    assert run(*first, "nvidia-smi", "-L").stdout.count("GPU-") == 2
-    assert os.listdir("/run/nvc/vgpu") == []  # its slice has gone with it
-
-
-@pytest.mark.nightly
-def test_the_same_again(newer: str, scratch: str) -> None:
-    """A second build of the same code is the same file: whoever doubts a package can make it."""
-    build_newer(scratch)
-    for name in os.listdir(newer):
-        if os.path.isfile(f"{newer}/{name}"):
-            with open(f"{newer}/{name}", "rb") as one, open(f"{scratch}/{name}", "rb") as other:
-                assert one.read() == other.read(), name
 
 
 def test_the_documentation_of_a_package_is_whole(scratch: str) -> None:

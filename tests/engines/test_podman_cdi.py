@@ -104,30 +104,6 @@ def test_mig(host: Host) -> None:
         host.sh("rm -r /var/run/cdi")
 
 
-def test_fewer_capabilities(host: Host) -> None:
-    host.sh(f"{CDI} generate --capabilities utility --output /etc/cdi/nvidia.json")
-    script = "nvidia-smi -L | wc -l; ls /dev | grep -c uvm; grep -c libcuda /proc/mounts"
-    assert podman(host, "nvidia.com/gpu=all", script).stdout.split() == ["2", "0", "0"]
-    host.sh("rm -r /etc/cdi")
-
-
-def test_a_read_only_container(refreshed: Host) -> None:
-    found = lines(
-        podman(refreshed, "nvidia.com/gpu=all", "nvidia-smi -L; touch /x || echo no", "--read-only")
-    )
-    assert [line[:6] for line in found] == ["GPU 0:", "GPU 1:", "no"]
-
-
-def test_a_container_that_starts_again(refreshed: Host) -> None:
-    flags = "--runtime runc --network host --ulimit nofile=1024:1024 --ulimit nproc=1024:1024"
-    create = f"podman {PODMAN} create --name again {DIRECT} {flags} --device nvidia.com/gpu=all"
-    refreshed.sh(f"{create} --rootfs /run/rootfs nvidia-smi -L")
-    for _ in range(2):
-        out = refreshed.sh(f"podman {PODMAN} start --attach again").stdout
-        assert out.count("GPU-") == 2
-    refreshed.sh(f"podman {PODMAN} rm again")
-
-
 def test_with_the_hook_registered_too_it_is_injected_once(refreshed: Host) -> None:
     """NVIDIA_VISIBLE_DEVICES=void of the specification keeps the other hook away."""
     refreshed.sh("nvc-cli runtime configure --engine podman")
@@ -138,21 +114,6 @@ def test_with_the_hook_registered_too_it_is_injected_once(refreshed: Host) -> No
         refreshed.sh("nvc-cli runtime configure --engine podman --remove")
     assert both == lines(podman(refreshed, "nvidia.com/gpu=0", script))
     assert both[0] == "1" and both[2] == "1"
-
-
-def test_another_vendor_and_root(host: Host) -> None:
-    """Transformed for a driver that has moved: the paths of the host are other ones, the container's are not."""
-    moved = "/run/elsewhere"
-    host.sh(f"mkdir {moved}; mount --bind {DRIVER} {moved}")
-    host.sh(
-        f"mkdir -p /etc/cdi; {CDI} generate --vendor example.org --class slice | "
-        f"{CDI} transform root --from {DRIVER} --to {moved} --output /etc/cdi/example.yaml"
-    )
-    try:
-        assert DRIVER not in host.read("/etc/cdi/example.yaml").replace(f",{DRIVER}", "")
-        assert lines(podman(host, "example.org/slice=1", "nvidia-smi -L | wc -l")) == ["1"]
-    finally:
-        host.sh(f"rm -r /etc/cdi; umount {moved}; rmdir {moved}")
 
 
 BROKEN: list[tuple[str, Any]] = [

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support import need, run
+from support import need
 from support.bundle import default_config
 from support.engines import CONFIG_TOML, Host
 
@@ -175,13 +174,6 @@ def test_a_container(host: Host, bundle: str) -> None:
     rules = config["linux"]["resources"]["devices"][-4:]
     assert {(rule["major"], rule["minor"]) for rule in rules} == set(nodes.values())
     assert {rule["access"] for rule in rules} == {"rw"}, "who may make nodes could make those of other GPUs"
-
-
-def test_a_second_run_adds_nothing(host: Host, bundle: str) -> None:
-    host.sh("nvc-runtime run --bundle /run/b c1", check=False)
-    once = listing(host)
-    host.sh("nvc-runtime run --bundle /run/b c1", check=False)
-    assert listing(host) == once
 
 
 def test_nothing_asked_for_nothing_touched(host: Host, bundle: str) -> None:
@@ -373,10 +365,3 @@ def test_other_verbs_cost_nothing(host: Host, stub: None) -> None:
     trace = host.sh("strace -f -e trace=%process -o /run/trace nvc-runtime state x; cat /run/trace").stdout
     before = trace[: trace.index(STUB)]
     assert before.count("execve(") == 2 and "fork(" not in before and "clone" not in before
-
-
-def test_the_program_is_static() -> None:
-    from support import STAGE
-
-    out = run("readelf", "-l", os.path.join(STAGE, "bin/nvc-runtime")).stdout
-    assert "INTERP" not in out

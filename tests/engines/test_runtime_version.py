@@ -35,9 +35,3 @@ def failing(host: Host) -> Iterator[str]:
 def test_of_a_runtime_that_fails(host: Host, failing: str) -> None:
     done = host.sh("nvc-runtime --version", check=False)
     assert (done.returncode, done.stdout, done.stderr) == (7, "", "broken\n")
-
-
-def test_it_edits_nothing(host: Host) -> None:
-    host.write("/run/v/config.json", "{}")
-    assert host.sh("nvc-runtime --version create --bundle /run/v x").stdout.endswith(LINE)
-    assert host.read("/run/v/config.json") == "{}"
