@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 
@@ -13,7 +12,6 @@ from support.device_cgroup import (
     DOCKER,
     GPU,
     NULL,
-    NVIDIA,
     OTHER,
     READ,
     SHAPES,
@@ -23,13 +21,10 @@ from support.device_cgroup import (
     Prober,
     assert_docker_and_gpus,
     find,
-    first_match,
     load,
     runc_shape,
 )
 
-from nvc.apply.cgroup.evaluate import answer_to
-from nvc.apply.cgroup.extend import readable
 from nvc.apply.cgroup.find import DeviceCgroup
 from nvc.base.errors import MountError
 from nvc.kernel import bpf
@@ -124,21 +119,6 @@ def test_each_of_several_programs_is_extended(group: Group) -> None:
         assert set(group.attached) == {direct, linked, harmless}
 
 
-def test_one_program_attached_by_a_link_and_directly(group: Group) -> None:
-    program = load(SHAPES["crun"](DOCKER))
-    group.attach(program, bpf.ALLOW_MULTI)
-    before = group.attach_link(program)
-    group.attach_link(program)
-    assert group.attached == (before,) * 3
-    with Prober(group) as inside:
-        change = group.prepare()
-        change.apply()
-        assert_docker_and_gpus(inside, True)
-        assert before not in group.attached and len(set(group.attached)) == 1
-        change.undo()
-        assert group.attached == (before,) * 3
-
-
 def test_failure_in_the_middle_takes_back_what_was_done(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,15 +171,6 @@ def test_engine_changes_the_program_before_apply(group: Group, kind: str) -> Non
         assert len(group.attached) == 1
         change.undo()
         assert group.attached == (bpf.identify_program(new).id,)
-
-
-def test_engine_adds_a_program_before_apply(group: Group) -> None:
-    group.attach(load(SHAPES["runc"](DOCKER)), bpf.ALLOW_MULTI)
-    change = group.prepare()
-    group.attach(load(SHAPES["systemd"](DOCKER)), bpf.ALLOW_MULTI)
-    with Prober(group) as inside:
-        change.apply()
-        assert_docker_and_gpus(inside, True)
 
 
 def test_undo_leaves_the_program_that_an_engine_attached_since(group: Group) -> None:
@@ -269,31 +240,3 @@ def test_no_descriptor_is_left_open(group: Group, kind: str) -> None:
     change.close()
     change.close()
     assert os.listdir("/proc/self/fd") == before
-
-
-def test_no_descriptor_is_left_open_after_a_failure(group: Group) -> None:
-    group.attach(load(SHAPES["systemd"](DOCKER)), bpf.ALLOW_MULTI)
-    container = group.child("container")
-    container.attach(load(SHAPES["runc"](DOCKER)), bpf.ALLOW_MULTI)
-    container.attach(load([(0x85, 0, 0, 0, 15), (0xB7, 0, 0, 0, 0), (0x95, 0, 0, 0, 0)]), bpf.ALLOW_MULTI)
-    before = os.listdir("/proc/self/fd")
-    for each in (group, container):
-        with contextlib.suppress(MountError):
-            each.prepare().close()
-    assert os.listdir("/proc/self/fd") == before
-
-
-def test_union_answers_like_both(group: Group) -> None:
-    """The kernel's own copy of the union, evaluated for every device near a rule."""
-    group.attach(load(SHAPES["systemd"](DOCKER)), bpf.ALLOW_MULTI)
-    group.prepare().apply()
-    program = bpf.open_program(group.attached[0])
-    code = readable(bpf.read_program(program))
-    os.close(program)
-    for major in (0, 1, 5, 10, 136, 195, 510, 511):
-        for minor in (0, 1, 2, 3, 5, 200, 254, 255, 256):
-            for kind in (1, 2):
-                for access in range(1, 8):
-                    ours = kind == CHAR and (major, minor) in NVIDIA and not access & 1
-                    expected = first_match(DOCKER, kind, access, major, minor) or int(ours)
-                    assert answer_to(code, access << 16 | kind, major, minor)[0] == expected

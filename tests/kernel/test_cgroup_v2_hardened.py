@@ -93,16 +93,6 @@ def test_blinded_program_is_extended(
         assert inside.opens(NULL) and not inside.opens(GPU)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_unblinded_dump_is_the_plain_one(setting: Callable[[str, int], None], shape: str) -> None:
-    plain = dump(load(SHAPES[shape](DOCKER)))
-    setting(HARDEN, 2)
-    blinded = dump(load(SHAPES[shape](DOCKER)))
-    assert plain is not None and blinded is not None
-    assert len(blinded) > len(plain)
-    assert without_zeros(unblind(decode(blinded))) == without_zeros(decode(plain))
-
-
 def test_every_blinded_form_is_known(setting: Callable[[str, int], None]) -> None:
     """One program with each instruction whose constant the kernel hides, and jumps both ways over them."""
     code = [(0xB7, 0, 0, 0, 0), (0x61, 2, 1, 4, 0), (0x61, 3, 1, 8, 0)]
@@ -126,16 +116,6 @@ def test_every_blinded_form_is_known(setting: Callable[[str, int], None]) -> Non
     assert plain is not None and blinded is not None
     assert len(plain) == len(code) * 8 and len(blinded) > 2 * len(plain)
     assert without_zeros(unblind(decode(blinded))) == without_zeros(decode(plain))
-
-
-def test_plain_program_is_extended_under_hardening(
-    group: Group, setting: Callable[[str, int], None]
-) -> None:
-    group.attach(load(runc_shape(DOCKER)), 0)
-    setting(HARDEN, 2)
-    with Prober(group) as inside:
-        group.prepare().apply()
-        assert inside.opens(GPU) and not inside.opens(OTHER)
 
 
 def test_withheld_program_is_refused_with_a_remedy(
