@@ -201,22 +201,6 @@ def test_two_threads_that_call_cuinit_at_once(place: Place, tenants: Tenants, sc
     assert one.do("launch")[0] != 0 and one.do("start")[0] == 0
 
 
-def test_a_fork_after_the_start(place: Place, tenants: Tenants) -> None:
-    """The child can do nothing with the driver, as ever; its parent goes on."""
-    place.start(f"--root={tenants.driver}")
-    one = tenants.start(*SLICE)
-    assert one.do("start")[0] == 0
-    assert one.do("fork")[0] not in (0, -signal.SIGSEGV) and one.do("launch")[0] == 0
-
-
-def test_one_client_too_many(place: Place, tenants: Tenants) -> None:
-    script = os.path.join(REPO, "tests/support/mps_control.py")
-    compile_control(f"{tenants.driver}/usr/bin/nvidia-cuda-mps-control", script, MPS_CLIENTS="2")
-    place.start(f"--root={tenants.driver}")
-    codes = [tenants.start(*SLICE).do("start")[0] for _ in range(3)]
-    assert codes == [0, 0, MAX_CLIENTS] and tenants.all[0].do("launch")[0] == 0
-
-
 def test_nvcd_ends_it_after_the_last_slice_and_finds_it_again_before(place: Place, tenants: Tenants) -> None:
     place.start(f"--root={tenants.driver}")
     one = tenants.start(*SLICE)
@@ -327,13 +311,6 @@ def test_a_foreign_control_daemon_on_the_usual_directory(place: Place, tenants: 
     one = tenants.start(*SLICE, CUDA_MPS_PIPE_DIRECTORY="/mnt/nvidia-mps")
     assert one.do("start")[0] == 0
     assert one.do("environment CUDA_MPS_PIPE_DIRECTORY")[1].endswith("/nvc/mps")
-
-
-def test_no_room(place: Place, tenants: Tenants) -> None:
-    place.start(f"--root={tenants.driver}")
-    run(*place.enter("mount", "-t", "tmpfs", "-o", "mode=711,nr_inodes=3", "none", "/run/nvc/mps"))
-    done = command(tenants, "run", *SLICE, "--", "true")
-    assert done.returncode == 1 and "no space left on device" in done.stderr.lower(), done.stderr
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import subprocess
@@ -17,7 +16,6 @@ from support.nvcd import GPU, Place, ask, eventually
 from support.rootfs import LIBS
 from support.simrm import Served
 
-from nvc.base.errors import DeviceError
 from nvc.daemon.io.identity import parent_of
 from nvc.daemon.io.loop import Loop
 from nvc.daemon.mps import records as mps_records
@@ -177,21 +175,6 @@ def test_no_server_runs_without_a_record(scratch: str, monkeypatch: pytest.Monke
     assert os.waitpid(started.pid, 0)[0] == started.pid and not os.path.exists(f"{scratch}/ran")
 
 
-def test_servers_that_cannot_be_listed(scratch: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    servers = Servers(Loop(), LinuxKernel(), said.append, str)
-    servers.binary = "/bin/true"
-
-    def failing(base: str) -> None:
-        raise OSError(errno.EIO, "input/output error", base)
-
-    monkeypatch.setattr(mps_records, "directories", failing)
-    servers.adopt(0)
-    with pytest.raises(DeviceError, match="of an nvcd before this one are not known: input/output error"):
-        servers.start("1-2-3-4", GPU.format(0), 25, 0, 0, 0)
-    assert "are not known" in said[0]
-
-
 def test_refused(place: Place) -> None:
     wanted: dict[str, Any] = {"key": "1-2-3-4", "uuid": started(place), "percent": 25, "memory": 0}
     for name, value, cause in (
@@ -205,21 +188,6 @@ def test_refused(place: Place) -> None:
         answer = ask(place, "mps-start", **wanted | {name: value})
         assert cause in f"{answer['error']}; {answer.get('hint')}"
     assert ask(place)["mps"] == []
-
-
-def test_a_driver_without_it(place: Place) -> None:
-    os.unlink(f"{place.driver}/usr/bin/nvidia-cuda-mps-control")  # type: ignore[attr-defined]
-    uuid = started(place, False)
-    assert "has no nvidia-cuda-mps-control" in mps_start(place, "1-2-3-4", uuid)["error"]
-
-
-def test_a_program_that_does_not_do_it(place: Place) -> None:
-    """The simulated driver's own stands for one that ends at once."""
-    uuid = started(place, False)
-    key = place.tenant().key
-    mps_start(place, key, uuid)
-    found = eventually(place, lambda s: s["mps"][0]["state"] == "failed")
-    assert found["mps"][0]["key"] == key
 
 
 def test_limits_that_were_not_taken(place: Place) -> None:
@@ -272,14 +240,6 @@ def test_a_container_sees_its_own_server(place: Place, launcher: str, runc_bundl
         assert ask(place, "mps-stop", key=one["key"]) == {"stopped": 1}
 
 
-def test_without_nvcd_there_is_no_such_fence(place: Place, launcher: str) -> None:
-    speaking(place.driver)  # type: ignore[attr-defined]
-    head = (launcher, f"--root={place.driver}", "vgpu", "run", "--isolation=mps")  # type: ignore[attr-defined]
-    done = run(*place.enter(*head, "--memory=4g", "--", "true"), check=False)
-    assert done.returncode == 1 and "nvcd does not answer" in done.stderr
-    assert os.listdir(f"{place.run}/vgpu") == []
-
-
 def test_only_the_server_itself_is_ended(scratch: str) -> None:
     """Not the process that was given its number."""
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
@@ -292,43 +252,6 @@ def test_only_the_server_itself_is_ended(scratch: str) -> None:
             assert process.poll() is None and servers.stop("1-2-3-4") == 1
         # 0: `stop` has reaped it already, and Popen cannot tell. Its input is open, so it does not end by itself.
         assert process.wait(timeout=PATIENCE) in (-signal.SIGTERM, 0)
-
-
-def test_what_a_container_left_behind(place: Place) -> None:
-    """Removing it may take long, and keeps nobody waiting: it is out of the way at once."""
-    uuid = started(place)
-    key = place.tenant().key
-    mps_start(place, key, uuid)
-    eventually(place, lambda s: s["mps"][0]["state"] == "ready")
-    base = f"{place.run}/mps"
-    os.makedirs(f"{base}/{key}/{uuid}/pipe/left/behind")
-    assert ask(place, "mps-stop", key=key) == {"stopped": 1}
-    assert not os.path.exists(f"{base}/{key}")
-    eventually(place, lambda _: not os.listdir(base))
-
-
-def test_servers_that_ended_are_no_zombies(place: Place) -> None:
-    uuid = started(place)
-    key = place.tenant().key
-    mps_start(place, key, uuid)
-    eventually(place, lambda s: s["mps"][0]["state"] == "ready")
-    ask(place, "mps-stop", key=key)
-    try:
-        eventually(place, lambda _: "Z" not in {state for _, state in children(place)})
-    finally:
-        print(children(place))
-
-
-def children(place: Place) -> list[tuple[str, str]]:
-    """Name and state of each process that nvcd has started."""
-    assert place.daemon is not None
-    found = []
-    with open(f"/proc/{place.daemon.pid}/task/{place.daemon.pid}/children", encoding="ascii") as pids:
-        for pid in pids.read().split():
-            with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
-                name, _, rest = stat.read().partition("(")[2].rpartition(")")
-                found.append((name, rest.split()[0]))
-    return found
 
 
 def test_no_room_for_another_server(place: Place) -> None:
@@ -386,12 +309,3 @@ def test_a_container_fills_no_more_than_the_file_system_of_such_servers(
         (one,) = ask(place)["mps"]
         assert place.daemon is not None and "file system of its own" not in place.daemon.said()
         assert ask(place, "mps-stop", key=one["key"]) == {"stopped": 1}
-
-
-def test_where_there_is_none_the_log_says_so(place: Place) -> None:
-    uuid = started(place)
-    for _ in range(2):
-        mps_start(place, place.tenant().key, uuid)
-    eventually(place, lambda s: [one["state"] for one in s["mps"]] == ["ready"] * 2)
-    assert place.daemon is not None
-    assert place.daemon.said().count("/run/nvc/mps has no file system of its own") == 1
