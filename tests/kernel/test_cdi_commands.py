@@ -70,11 +70,6 @@ def test_generate(cdi: Any) -> None:
     assert call.document("--vendor", "example.org", "--class=slice")["kind"] == "example.org/slice"
 
 
-def test_hooks_of_this_installation(cdi: Any, stage: str) -> None:
-    made = cdi(gpus=1).document()
-    assert made["containerEdits"]["hooks"][0]["path"] == os.path.join(stage, "bin/nvc-cdi-hook")
-
-
 def test_formats(cdi: Any, scratch: str) -> None:
     call = cdi(gpus=1)
     made = call.document()
@@ -117,24 +112,6 @@ def test_capabilities_and_requirements(cdi: Any) -> None:
 )
 def test_generate_refuses(cdi: Any, words: list[str], cause: str) -> None:
     assert cause in cdi(gpus=1).refusal("generate", *words)
-
-
-def test_a_library_directory_that_the_loader_does_not_know(cdi: Any) -> None:
-    call = cdi(gpus=1, libdir="/opt/driver/lib", cache="none")
-    made = call.document("--library-directory", "/opt/driver/lib", "--capabilities=utility")
-    libraries = [m["containerPath"] for m in made["containerEdits"]["mounts"] if ".so" in m["containerPath"]]
-    assert libraries and all(path.startswith("/opt/driver/lib/") for path in libraries)
-
-
-def test_without_a_driver_the_old_file_stays(begun: Begun, cdi: Any, scratch: str) -> None:
-    path = f"{scratch}/out.json"
-    cdi(gpus=1)("generate", "--output", path)
-    before = os.stat(path)
-    os.mkdir(f"{scratch}/empty")
-    error = Cdi(begun, f"{scratch}/empty").refusal("generate", "--output", path)
-    assert "initialization error" in error or "detection error" in error
-    assert "no device" in cdi(gpus=1, mig=("on",)).refusal("generate", "--output", path)
-    assert os.stat(path) == before
 
 
 def test_list(cdi: Any, scratch: str) -> None:
@@ -202,13 +179,6 @@ def test_a_stale_specification_is_said(begun: Begun, sim_root: Any, scratch: str
     assert "other devices or driver files" in call("validate", path).stderr
 
 
-def test_validate_without_a_driver(begun: Begun, cdi: Any, scratch: str) -> None:
-    cdi(gpus=1)("generate", "--output", f"{scratch}/a.json")
-    os.mkdir(f"{scratch}/empty")
-    done = Cdi(begun, f"{scratch}/empty")("validate", f"{scratch}/a.json")
-    assert "valid, 3 devices, version 0.5.0" in done.stdout and "cannot tell" in done.stderr
-
-
 def test_transform(cdi: Any, launcher: str, scratch: str) -> None:
     call = cdi(gpus=1)
     text = call("generate", "--format=yaml").stdout
@@ -219,16 +189,6 @@ def test_transform(cdi: Any, launcher: str, scratch: str) -> None:
     run(launcher, "cdi", *words, "--output", f"{scratch}/moved.yaml", stdin=None, input=text)
     with open(f"{scratch}/moved.yaml", encoding="utf-8") as file:
         assert yaml.safe_load(file) == moved
-
-
-@pytest.mark.parametrize("text", ["", '{"cdiVersion": "0.5.0"}'])
-def test_transform_of_a_malformed_file(cdi: Any, scratch: str, text: str) -> None:
-    with open(f"{scratch}/bad.yaml", "w", encoding="utf-8") as out:
-        out.write(text)
-    out_path = f"{scratch}/out.json"
-    words = ("--from=/", "--to=/host", f"--input={scratch}/bad.yaml", f"--output={out_path}")
-    error = cdi(gpus=1).refusal("transform", "root", *words)
-    assert "cdi error" in error and f"{scratch}/bad.yaml" in error and not os.path.exists(out_path)
 
 
 def test_refresh_writes_once(cdi: Any, scratch: str) -> None:

@@ -13,7 +13,6 @@ import pytest
 from support import need, run
 from support.bundle import Bundle
 from support.cdi import add_hook, mount
-from support.plans import snapshot
 from support.processes import in_child
 from support.rootfs import multiarch
 
@@ -146,26 +145,6 @@ def test_chmod(runc_bundle: Any, stage: str) -> None:
     assert not os.path.exists(f"{bundle.rootfs}/none")
 
 
-def test_chmod_of_the_hosts_dev(runc_bundle: Any, stage: str) -> None:
-    """As with `docker run --volume /dev:/dev`; what has the mode already is left alone."""
-    path = f"/dev/nvc-test-{os.getpid()}"
-    os.mknod(path, 0o20600, os.makedev(1, 3))
-    os.chmod(path, 0o640)
-    try:
-        for mode, code in (("640", 0), ("666", 1)):
-            bundle = runc_bundle()
-            entries = [entry for entry in bundle.config["mounts"] if not entry["destination"].startswith("/dev")]
-            dev = {"source": "/dev", "destination": "/dev", "type": "bind", "options": ["rbind", "rprivate"]}
-            bundle.config["mounts"] = [*entries, dev]
-            add_hook(bundle, stage, "chmod", f"--mode={mode}", f"--path={path}")
-            done = bundle.run("runc", "true", check=False)
-            assert bool(done.returncode) == bool(code), done.stderr
-            assert not code or "is a file of the host that was mounted" in done.stderr
-            assert os.stat(path).st_mode & 0o777 == 0o640
-    finally:
-        os.unlink(path)
-
-
 def test_chmod_reaches_dev_but_not_the_host(runc_bundle: Any, scratch: str, stage: str) -> None:
     """A link of the image leads to a writable volume: refused, and what was changed before is changed back."""
     bundle = runc_bundle()
@@ -239,14 +218,6 @@ def test_device_nodes_are_not_modified(
     assert ("Read-only file system" in done.stderr) is (modifies == "1"), done
 
 
-def test_without_a_driver_params_are_left_alone(runc_bundle: Any, stage: str) -> None:
-    bundle = runc_bundle()
-    add_hook(bundle, stage, "disable-device-node-modification")
-    before = snapshot(bundle.rootfs)
-    assert bundle.run("runc", "ls -d /proc/driver").stdout == "/proc/driver\n"
-    assert snapshot(bundle.rootfs) == before
-
-
 def test_a_simulated_driver_appears_with_the_given_entries_only(
     runc_bundle: Any, sim_root: Any, stage: str
 ) -> None:
@@ -261,22 +232,6 @@ def test_a_simulated_driver_appears_with_the_given_entries_only(
         "runc", "cd /proc/driver/nvidia; ls gpus; grep Modify params; ls sim"
     ).stdout.splitlines()
     assert lines == [*gpus[:2], "ModifyDeviceFiles: 0", "description", "rm", "state"]
-
-
-@pytest.mark.parametrize(
-    ("entry", "cause"),
-    [
-        ("/proc/driver/nvidia/../../etc", "want a path below"),
-        ("/proc/driver/nvidia/gpus/none", "no such file"),
-    ],
-)
-def test_entries_are_of_the_simulated_driver(
-    runc_bundle: Any, sim_root: Any, stage: str, entry: str, cause: str
-) -> None:
-    bundle = runc_bundle()
-    add_hook(bundle, stage, "simulate-proc", f"--driver-root={sim_root()}", f"--entry={entry}")
-    done = bundle.run("runc", "true", check=False)
-    assert done.returncode != 0 and cause in done.stderr
 
 
 @pytest.mark.parametrize("runtime", ["runc", "crun"])

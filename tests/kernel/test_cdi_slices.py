@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -167,35 +166,6 @@ def test_a_size_is_reserved_as_it_says(runc_bundle: Any, give: Any) -> None:
     second.run("runc", "true")
 
 
-def test_requests_by_variables_are_reserved(runc_bundle: Any, give: Any) -> None:
-    first, second = runc_bundle(), runc_bundle()
-    for bundle, devices in ((first, ("1",)), (second, ("0", "1"))):
-        give(bundle, *devices)
-        ask(bundle, NVIDIA_GPU_MEMORY_REQUEST="40960")
-    with first.created("runc") as container:
-        entry = entry_of(container.pid)
-        assert [device.reserved for device in entry.devices] == [40 * GIB]
-        done = second.run("runc", "echo started", check=False)
-        assert done.returncode != 0 and "started" not in done.stdout
-        assert "40 GiB cannot be reserved: 40599 MiB of 81559 MiB is free" in done.stderr
-    until(lambda: living(LinuxKernel(), (entry,)) == {})
-    with second.created("runc") as container:
-        assert [device.reserved for device in entry_of(container.pid).devices] == [40 * GIB] * 2
-
-
-def test_variables_make_a_slice_of_whole_devices(runc_bundle: Any, give: Any, tool: str) -> None:
-    bundle = runc_bundle()
-    give(bundle, "1", "0")
-    ask(bundle, NVC_VGPU_MEMORY="2g", NVC_VGPU_MEMORY_0="1g")
-    with bundle.created("runc") as container:
-        container.start()
-        assert [device.index for device in entry_of(container.pid).devices] == ["1", "0"]
-        assert limits_of(container.pid) == [GIB, 2 * GIB]
-        inside = Inside(container, tool, "CUDA_VISIBLE_DEVICES=1").start()
-        assert inside.code("alloc a 2g") == OUT_OF_MEMORY
-        inside.end()
-
-
 @pytest.mark.parametrize("how", ["link", "directory"])
 def test_a_node_that_is_mounted_is_refused(
     runc_bundle: Any, give: Any, sim_root: Callable[..., str], scratch: str, how: str
@@ -280,35 +250,3 @@ def test_a_user_namespace_of_nobody_who_is_logged_in(runc_bundle: Any, rootfs: A
         f"read policies: {place}/nvc/vgpu-policy: cannot be made; {place} must be a directory" in done.stderr
     )
     assert "nvc-cli doctor host]" in done.stderr
-
-
-def test_a_device_that_is_gone_is_named(runc_bundle: Any, give: Any) -> None:
-    bundle = runc_bundle()
-    give(bundle, "0:small")
-    for hook in bundle.config["hooks"]["createContainer"]:
-        hook["args"] = [word.replace("--slice=GPU-", "--slice=GPU-f") for word in hook["args"]]
-    done = bundle.run("runc", "echo started", check=False)
-    assert done.returncode != 0 and "no such device any more; run `nvc-cli cdi refresh`" in done.stderr
-
-
-def test_forward_compatibility(runc_bundle: Any, give: Any, tool: str) -> None:
-    """A slice of the image's newer libcuda, which a program finds under either name."""
-    bundle = runc_bundle()
-    give(bundle, "0:small")
-    mounted = next(
-        mount for mount in bundle.config["mounts"] if mount["destination"].endswith("/real-libcuda.so.1")
-    )
-    compat = f"{bundle.rootfs}/usr/local/cuda/compat"
-    os.makedirs(compat)
-    shutil.copy(mounted["source"], f"{compat}/libcuda.so.999.1")
-    os.symlink("libcuda.so.999.1", f"{compat}/libcuda.so.1")
-    before = os.stat(f"{compat}/libcuda.so.999.1").st_ino
-    with bundle.created("runc") as container:
-        container.start()
-        for variable in ("A=b", "LD_LIBRARY_PATH=/usr/local/cuda/compat"):
-            inside = Inside(container, tool, variable).start()
-            maps = container.exec("cat /proc/[0-9]*/maps").stdout
-            (inode,) = {line.split()[4] for line in maps.splitlines() if line.endswith("/real-libcuda.so.1")}
-            assert int(inode) == before
-            assert inside.code("alloc a 4g") == OUT_OF_MEMORY and inside.code("alloc a 2g") == 0
-            inside.end()

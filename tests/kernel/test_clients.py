@@ -181,23 +181,6 @@ def document(launcher: str, driver: str, *words: str) -> dict[str, Any]:
     return json.loads(run(launcher, f"--root={driver}", "cdi", "generate", *words).stdout)
 
 
-def test_a_consumer_of_cdi_that_runs_no_hooks(standalone: Standalone, launcher: str, driver: str) -> None:
-    """Apptainer makes nodes and mounts alone. Programs find libraries by their SONAMEs there, too."""
-    edits = document(launcher, driver, "--disable-hook=all")["containerEdits"]
-    assert "hooks" not in edits
-    mounts = [(mount["hostPath"], mount["containerPath"]) for mount in edits["mounts"]]
-    assert len({place for _, place in mounts}) == len(mounts)
-    script = [f'mount -t tmpfs none "$1/dev" && mount --rbind "{driver}/dev" "$1/dev"',
-              f'mkdir -p "$1/proc/driver" && mount --bind "{driver}/proc/driver" "$1/proc/driver"']  # fmt: skip
-    for source, place in mounts:
-        if not place.startswith(("/dev", "/proc", "/run", "/tmp")):
-            script += [f'mkdir -p "$1{os.path.dirname(place)}" && : >>"$1{place}"',
-                       f'mount --bind "{source}" "$1{place}"']  # fmt: skip
-    script.append('exec chroot "$1" nvidia-smi -L')
-    words = ("sh", "-e", "-c", "\n".join(script), "sh", standalone.rootfs)
-    assert run("unshare", "--mount", *words).stdout.count("GPU ") == 2
-
-
 @pytest.mark.parametrize("words", [(), ("--disable-hook=create-symlinks",)])
 def test_names_of_libraries_are_there_once(
     runc_bundle: Callable[..., Bundle], debian: str, launcher: str, driver: str, words: tuple[str, ...]
