@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from support import run
 from support.bundle import RUNTIMES, Bundle
-from support.configure import BASIC, Configure, as_hook
-from support.hook import Hook, ask
+from support.configure import BASIC, Configure
 from support.plans import LIBS, apply, mount_at, mounts, on_host, plan_of
 from support.prestart import at_prestart
 
@@ -88,25 +87,6 @@ def test_a_loader_cache_is_not_mounted_there(runc_bundle: Any, scratch: str, sha
         with pytest.raises(NvcError, match=f"/etc/ld.so.cache: {REASON}"):
             apply(plan, container.pid, bundle.rootfs)
         assert (on_host(shared), mounts(container.pid)) == before
-
-
-@pytest.mark.parametrize("way", ["configure", "hook"])
-def test_a_start_is_refused(
-    runc_bundle: Any, debian: str, sim_root: Any, stage: str, scratch: str, launcher: str, shared: str,
-    give: Any, way: str,
-) -> None:  # fmt: skip
-    """Before the container has pivoted, as its hooks run."""
-    bundle = runc_bundle(debian)
-    give(bundle, LIBS)
-    if way == "configure":
-        as_hook(bundle, Configure(launcher, sim_root(gpus=1)))
-    else:
-        ask(bundle, NVIDIA_VISIBLE_DEVICES="all")
-        Hook(stage, scratch, sim_root(gpus=1)).add(bundle)
-    before = on_host(shared)
-    done = bundle.run("runc", "true", check=False)
-    assert done.returncode != 0 and REASON in done.stderr, done.stderr
-    assert on_host(shared) == before
 
 
 @pytest.mark.parametrize(("runtime", "propagation"), [("runc", "rprivate"), ("crun", "rslave")])

@@ -33,25 +33,6 @@ def test_a_container_gets_its_gpus(
     assert lines[7:] == [f"libcuda.so.{VERSION}", "libcuda.so.1"]
 
 
-def test_one_gpu_of_two(runc_bundle: Any, debian: str, sim_root: Any, launcher: str) -> None:
-    bundle = runc_bundle(debian)
-    as_hook(bundle, Configure(launcher, sim_root(gpus=2)), ("--device=1", "--utility"))
-    done = bundle.run("runc", "nvidia-smi -L; ls /proc/driver/nvidia/gpus; ls /dev | grep nvidia")
-    lines = done.stdout.splitlines()
-    assert lines[0].startswith("GPU 0:") and lines[1:] == ["0000:43:00.0", "nvidia1", "nvidiactl"]
-
-
-def test_no_device_gives_the_driver_alone(
-    runc_bundle: Any, debian: str, sim_root: Any, launcher: str
-) -> None:
-    bundle = runc_bundle(debian)
-    as_hook(bundle, Configure(launcher, sim_root(gpus=1)), ("--compute", "--utility"))
-    script = f"ls /dev | grep nvidia; ls /proc/driver/nvidia; ls {LIBS}/libcuda.so.1"
-    lines = bundle.run("runc", script).stdout.splitlines()
-    assert "nvidia0" not in lines and "nvidiactl" in lines and f"{LIBS}/libcuda.so.1" in lines
-    assert "gpus" in lines and "version" in lines
-
-
 def test_devices_can_be_opened_and_others_cannot(
     runc_bundle: Any, debian: str, sim_root: Any, launcher: str
 ) -> None:
@@ -108,35 +89,6 @@ def test_musl_gets_a_warning_and_everything_else(
         done = Configure(launcher, sim_root(gpus=1))(held.pid, path)
         assert "musl" in done.stderr
         assert held.release().stdout.split() == ["/dev/nvidia0", "/usr/lib64/libcuda.so.1"]
-
-
-def test_a_large_loader_cache(runc_bundle: Any, debian: str, sim_root: Any, launcher: str) -> None:
-    """2 MiB, which ldconfig under its file-size limit cannot write."""
-    cache = f"{debian}/etc/ld.so.cache"
-    pad_cache(cache)
-    bundle = runc_bundle(debian)
-    as_hook(bundle, Configure(launcher, sim_root(gpus=1)))
-    assert "GPU 0" in bundle.run("runc", "nvidia-smi -L").stdout
-    assert os.path.getsize(cache) > 2 << 20
-    assert "libcuda.so.1" in run("/sbin/ldconfig", "-p", "-C", cache).stdout
-
-
-def pad_cache(path: str) -> None:
-    """Enlarge a cache to 2 MiB with real entries, as an image with very many libraries has."""
-    from nvc.kernel import ffi, lib
-
-    with open(path, "rb") as old:
-        data = old.read()
-    keep, entries = [], ffi.new("struct nvc_ldcache_entry[25000]")
-    for number in range(25000):
-        soname = ffi.new("char[]", b"libpadding-%05d.so.1" % number)
-        name = ffi.new("char[]", b"/opt/padding/of/a/very/large/image/libpadding-%05d.so.1" % number)
-        keep += [soname, name]
-        entries[number].soname, entries[number].path, entries[number].arch_flags = soname, name, 0x0303
-    out, size = ffi.new("uint8_t **"), ffi.new("size_t *")
-    assert lib.nvc_ldcache_merge(data, len(data), entries, 25000, out, size) == 0
-    with open(path, "wb") as new:
-        new.write(bytes(ffi.buffer(out[0], size[0])))
 
 
 def test_mig_config_and_imex(runc_bundle: Any, debian: str, sim_root: Any, launcher: str) -> None:

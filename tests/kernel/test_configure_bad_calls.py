@@ -8,9 +8,7 @@ import sys
 import sysconfig
 from typing import Any
 
-import pytest
-from support import CLEAN_ENV, need, run
-from support.configure import Configure, as_hook
+from support.configure import Configure
 from support.plans import mounts, snapshot
 from support.prestart import at_prestart
 
@@ -50,14 +48,6 @@ def test_bad_containers(runc_bundle: Any, rootfs: Any, sim_root: Any, launcher: 
     assert "invalid rootfs" in configure.refusal(os.getpid(), "/")
     with at_prestart(bundle, "runc", "true") as held:
         assert "same container" in configure.refusal(held.pid, rootfs())
-
-
-def test_a_driver_root_that_is_none(runc_bundle: Any, scratch: str, launcher: str) -> None:
-    bundle = runc_bundle()
-    os.mkdir(f"{scratch}/empty")
-    with at_prestart(bundle, "runc", "true") as held:
-        for root in (f"{scratch}/empty", f"{scratch}/missing"):
-            assert "initialization error" in Configure(launcher, root).refusal(held.pid, bundle.rootfs)
 
 
 def test_a_node_that_is_not_the_drivers(runc_bundle: Any, sim_root: Any, launcher: str) -> None:
@@ -127,25 +117,3 @@ def test_a_slow_applier_is_stopped(runc_bundle: Any, sim_root: Any, launcher: st
             assert "lock container" in refusal
         Configure(launcher, root)(held.pid, bundle.rootfs)
         assert not os.path.exists(lock)
-
-
-def test_unified_cgroups(
-    runc_bundle: Any, sim_root: Any, launcher: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On cgroup v2 the runtime's device program is replaced by its union with our rules."""
-    bundle = runc_bundle()
-    shell = 'mount -t cgroup2 none /sys/fs/cgroup && exec "$@"'
-    inside = [need("unshare"), "--mount", "--propagation", "slave", "/bin/sh", "-c", shell, "sh"]
-    command = [*inside, need("runc"), "--root", f"{bundle.directory}/state"]
-    monkeypatch.setattr(bundle, "command", lambda _: command)
-    as_hook(bundle, Configure(launcher, sim_root(gpus=2)), ("--device=0", "--utility"))
-    bundle.config["linux"]["cgroupsPath"] = f"/nvc-test-{os.getpid()}"
-    bundle.config["process"]["capabilities"] = {
-        kind: ["CAP_MKNOD"] for kind in ("bounding", "effective", "permitted")
-    }
-    script = "busybox mknod /tmp/n c 195 1; for n in /dev/nvidia0 /tmp/n; do cat $n; done; true"
-    bundle.write(script)
-    done = run(*command, "run", "--bundle", bundle.directory, f"nvc-v2-{os.getpid()}", env=CLEAN_ENV)
-    errors = [line for line in done.stderr.splitlines() if "nvidia0" in line or "/tmp/n" in line]
-    assert "No such device or address" in errors[0], done.stderr
-    assert "Operation not permitted" in errors[1], done.stderr

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from support import CLEAN_ENV, need, run
@@ -209,18 +208,3 @@ def test_an_undo_that_is_killed(cli: Cli, tree: Tree, call: str, when: int) -> N
     assert glob.glob("/var/lib/nvc/containers/*-host")
     cli("--undo", tree.path)
     assert tree.is_as_before() and not glob.glob("/var/lib/nvc/containers/*-host")
-
-
-def test_a_container_of_the_same_rootfs(
-    cli: Cli, tree: Tree, configure: Any, runc_bundle: Callable[..., Any]
-) -> None:
-    """It is another target: what was done on the host stays, and can be undone."""
-    from support.prestart import at_prestart
-
-    cli("--host", *WORDS, tree.path)
-    on_host = mounted(tree.path)
-    with at_prestart(runc_bundle(tree.path), "runc", "true") as held:
-        configure(held.pid, held.rootfs)
-        assert mounted(tree.path)[: len(on_host)] == on_host
-    cli("--undo", tree.path)
-    assert not mounted(tree.path)

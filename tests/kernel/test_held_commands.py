@@ -11,12 +11,9 @@ from support.configure import Configure
 from support.device_cgroup import Group
 from support.held import APART, Hold
 
-from nvc.discovery.containers.running import mount_namespace, resolve
 from nvc.doctor.host.nvcd import unreached
 from nvc.doctor.host.system import scopes
 from nvc.kernel import LinuxKernel, processes
-from nvc.slices.admin import check, coverage
-from nvc.slices.store.status import SliceStatus
 
 
 @pytest.fixture(autouse=True)
@@ -31,30 +28,11 @@ def test_check(scratch: str, hold: Hold, launcher: str) -> None:
     assert done.returncode == 1 and f"not covered  /proc/{one.pid}/maps: no answer" in done.stdout, done.stderr
 
 
-def test_others_of_its_slice_are_checked(scratch: str, hold: Hold, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The files of a slice are looked for by one who answers."""
-    one = hold(f"{scratch}/file", *APART)
-    monkeypatch.setattr(coverage, "check_files", lambda *_: ("/copy",))
-    tenant = SliceStatus.__new__(SliceStatus)
-    entry = type("Entry", (), {"libs_dir": "/libs"})()
-    for field, value in {"name": "one", "entry": entry, "pids": (one.pid, os.getpid())}.items():
-        object.__setattr__(tenant, field, value)
-    survey = coverage.survey(LinuxKernel(), (tenant,), ())
-    assert survey.files == ("one: /copy",)
-    assert [report.status for report in survey.reports] == [check.AROUND_IT, check.IDLE]
-
-
 def test_doctor_of_its_container(scratch: str, hold: Hold, launcher: str) -> None:
     one = hold(f"{scratch}/file", *APART)
     words = ("doctor", "--container", str(one.pid))
     done = run(launcher, *words, env=CLEAN_ENV, check=False, timeout=PATIENCE)
     assert f"pid {one.pid}: no answer: a file system holds its execve(2)" in done.stdout, done.stderr
-
-
-def test_its_container_is_found(scratch: str, hold: Hold) -> None:
-    one = hold(f"{scratch}/file", *APART)
-    assert resolve(str(one.pid)).pid == one.pid
-    assert mount_namespace(one.pid) not in (0, mount_namespace(os.getpid()))
 
 
 def test_one_that_is_called_nvcd(scratch: str, hold: Hold) -> None:

@@ -11,9 +11,8 @@ import pytest
 from support import run
 from support.bundle import RUNTIMES, Bundle
 from support.device_cgroup import Group
-from support.hook import Hook, ask, mounted
+from support.hook import ask, mounted
 from support.plans import snapshot
-from support.prestart import at_prestart
 from support.rootfs import LIBS
 
 KINDS = ("prestart", "createRuntime", "createContainer")
@@ -211,61 +210,6 @@ def test_failure_is_one_line(hook: Any, bundle: Bundle, runtime: str) -> None:
     assert snapshot(bundle.rootfs) == before
 
 
-def test_foreign_values(hook: Any, bundle: Bundle) -> None:
-    """What NVIDIA's tools accept is accepted; a value that the hook uses and does not understand stops it."""
-    compat = "[nvidia-container-runtime.modes.legacy]\ncuda-compat-mode = "
-    made = hook(f'{compat}""\n[nvidia-container-runtime]\nlog-level = 7')
-    made.add(bundle)
-    assert "libcuda.so.1" in names(bundle)
-    assert "log-level: want a text; what uses it does not start" in made.logged()
-    made = hook(f'{compat}"magic"')
-    bundle.config["hooks"] = {}
-    made.add(bundle)
-    failed = bundle.run("runc", "true", check=False)
-    assert (
-        failed.returncode
-        and "cuda-compat-mode: want one of ldconfig, mount, hook, disabled" in failed.stderr
-    )
-
-
-def test_an_image_that_already_has_links_and_nodes(hook: Any, bundle: Bundle) -> None:
-    """As `docker commit` of a GPU container leaves them, some pointing elsewhere."""
-    root = bundle.rootfs
-    os.symlink("libcuda.so.1", f"{root}{LIBS}/libcuda.so")
-    os.symlink("libcuda.so.470.57.02", f"{root}{LIBS}/libcuda.so.1")
-    with open(f"{root}{LIBS}/libcuda.so.580.159.04", "wb"):
-        pass
-    os.symlink("libnvidia-ml.so.1", f"{root}{LIBS}/libnvidia-ml.so.580.159.04")
-    with open(f"{root}/usr/bin/nvidia-smi", "wb"):
-        pass
-    os.mknod(f"{root}/dev/nvidia0", 0o20600, os.makedev(1, 3))
-    # The nodes of the image itself, without a tmpfs on /dev.
-    bundle.config["mounts"] = [
-        mount for mount in bundle.config["mounts"] if mount["destination"][:4] != "/dev"
-    ]
-    hook().add(bundle)
-    done = bundle.run("runc", f"{LOOK}; readlink {LIBS}/libcuda.so.1", check=False)
-    lines = done.stdout.split()
-    assert lines[0] == "2" and lines[-1] == "libcuda.so.580.159.04", done.stderr
-    assert "No such device or address" in done.stderr
-
-
-def test_called_twice_injects_once(hook: Any, bundle: Bundle) -> None:
-    """Registered with the engine and in hooks.d: the second one finds everything in place."""
-    made = hook()
-    for kind in ("prestart", "prestart", "createRuntime", "createContainer"):
-        made.add(bundle, kind)
-    done = bundle.run("runc", "nvidia-smi -L | wc -l; grep -c libcuda.so /proc/self/mounts")
-    once = Hook.__new__(Hook)
-    once.__dict__.update(made.__dict__)
-    bundle.config["hooks"] = {}
-    once.add(bundle)
-    assert (
-        bundle.run("runc", "nvidia-smi -L | wc -l; grep -c libcuda.so /proc/self/mounts").stdout
-        == done.stdout
-    )
-
-
 @pytest.mark.parametrize(("runtime", "kind"), (("runc", "prestart"), ("crun", "createRuntime")))
 def test_createcontainer_command_in_the_runtime_s_namespace(
     hook: Any, bundle: Bundle, runtime: str, kind: str
@@ -294,13 +238,3 @@ def test_prestart_command_in_the_container_s_namespace(hook: Any, bundle: Bundle
 def test_later_hooks_do_nothing(hook: Any, command: str) -> None:
     done = hook().call(b"not even JSON", command)
     assert (done.stdout, done.stderr) == ("", "")
-
-
-def test_a_pid_that_is_no_container(hook: Any, bundle: Bundle) -> None:
-    bundle.write("true")
-    made = hook()
-    state = {"bundle": bundle.directory, "pid": os.getpid()}
-    assert "container error: open container" in made.refusal(state)
-    with at_prestart(bundle, "runc", "true") as held:
-        bundle.write("true")
-        made.call({"bundle": bundle.directory, "pid": held.pid})

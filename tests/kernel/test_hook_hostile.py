@@ -169,19 +169,6 @@ def test_links_of_the_image_stay_in_the_image(
         assert "mount error: " in hook.logged()
 
 
-def test_a_loader_cache_of_rubbish(hook: Hook, image: Image) -> None:
-    for rubbish in (
-        b"",
-        b"glibc-ld.so.cache1.1" + b"\xff" * 28,
-        os.urandom(65536),
-        b"ld.so-1.7.0\0" + b"\xff" * 100,
-    ):
-        image.put("etc/ld.so.cache", rubbish)
-        image.bundle.config["hooks"] = {}
-        hook.add(image.bundle)
-        assert "nvidia0" in image.bundle.run("runc", "/bin/ls /dev").stdout
-
-
 @pytest.mark.parametrize(
     "variables",
     [

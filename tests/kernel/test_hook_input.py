@@ -110,24 +110,12 @@ def test_wrong_calls(hook: Hook, words: tuple[str, ...], code: int, said: str) -
     assert said in done.stderr and done.stderr.startswith("nvc-hook: ")
 
 
-def test_version_and_help(hook: Hook) -> None:
-    for words in (["-version"], ["--version"], ["-version=true"]):
-        assert run(hook.program, *words).stdout.startswith("nvc-hook version ")
-    for words in (["-h"], ["--help"], ["-debug", "-help"]):
-        assert run(hook.program, *words).stdout.startswith("Usage: nvc-hook [-debug]")
-
-
 def test_debug_logs_to_standard_error(hook: Hook, bundle: Bundle) -> None:
     state = json.dumps({"bundle": bundle.directory, "pid": 2})
     command = [hook.program, "--debug", f"--config={hook.config}", "prestart"]
     done = run(*command, stdin=None, input=state)
     assert f"] bundle {bundle.directory}, pid 2\n" in done.stderr
     assert hook.logged() == ""
-
-
-def test_an_error_is_logged_too(hook: Hook) -> None:
-    said = hook.refusal(b"")
-    assert hook.logged().rstrip().endswith(said.removeprefix("nvc-hook: ").partition(" [NVC-")[0])
 
 
 def test_configuration_that_does_not_parse(hook: Hook, bundle: Bundle) -> None:
@@ -182,15 +170,6 @@ def test_a_log_that_is_not_ours_is_refused(hook: Hook, bundle: Bundle, scratch: 
     fresh()
     os.mkfifo(hook.log)
     assert hook.call(state).stderr == ""  # nobody reads: no log, and no waiting
-
-
-def test_a_log_that_cannot_be_opened_is_none(hook: Hook, bundle: Bundle) -> None:
-    os.symlink("/dev/null", hook.log + "2")
-    with open(hook.config, encoding="utf-8") as old:
-        text = old.read()
-    with open(hook.config, "w", encoding="utf-8") as out:
-        out.write(text.replace(hook.log, "/no/such/directory/log"))
-    assert hook.call({"bundle": bundle.directory, "pid": 2}).stderr == ""
 
 
 @pytest.mark.parametrize(
