@@ -12,8 +12,8 @@ from support import REPO, need, run
 from support.drivertree import DriverTree
 
 from nvc.discovery.devices import kmods
-from nvc.discovery.devices.devfiles import missing_nodes, wanted_nodes
-from nvc.discovery.devices.kmods import load_kmods, missing_modules
+from nvc.discovery.devices.devfiles import wanted_nodes
+from nvc.discovery.devices.kmods import load_kmods
 from nvc.discovery.host import Host
 from nvc.model.request import DriverOptions
 
@@ -240,24 +240,6 @@ def test_imex_channels_that_were_asked_for(tree: DriverTree, load: Load) -> None
     assert load(imex_channels=(0, 7)) == ()
     assert node(tree, "/dev/nvidia-caps-imex-channels/channel7") == (234, 7, 0o666, 0, 0)
     assert os.readlink(tree.full("/dev/char/234:7")) == "../nvidia-caps-imex-channels/channel7"
-
-
-def test_a_simulated_driver_gets_its_nodes_and_no_modules(tree: DriverTree) -> None:
-    tree.simulated()
-    tree.kernel_side()
-    tree.file("/sys/module/nvidia_uvm/initstate", "live\n")
-    with tree.host() as host:
-        assert missing_modules(host) == ()
-        options = DriverOptions(root=tree.path, load_kmods=True)
-        assert {item.path for item in missing_nodes(host, wanted_nodes(host, options))} == {
-            "/dev/nvidiactl",
-            "/dev/nvidia3",
-            "/dev/nvidia-uvm",
-            "/dev/nvidia-uvm-tools",
-        }
-        assert load_kmods(host, options) == ()
-        assert missing_nodes(host, wanted_nodes(host, options)) == ()
-    assert log(tree) == []
 
 
 def waits_for_a_lock(pid: int) -> bool:

@@ -11,7 +11,7 @@ import time
 import pytest
 from support.drivertree import ARCH, LIBS, DriverTree
 from support.nvml import NvmlTree, built, nvml_tree
-from support.processes import become, children, enter_user_namespace, in_child
+from support.processes import children, enter_user_namespace, in_child
 
 from nvc.base.errors import InitializationError, NvcError
 from nvc.base.files import closing
@@ -19,7 +19,7 @@ from nvc.discovery.driver.places import DIRECTORIES
 from nvc.discovery.nvml.questions import described
 from nvc.discovery.nvml.wire import ProbeReply, parse_reply
 from nvc.kernel import probe as probe_module
-from nvc.kernel.probe import ANSWER_LIMIT, IDS_CHANGE, IDS_KEEP, IDS_TRY, Probe, start_probe
+from nvc.kernel.probe import ANSWER_LIMIT, IDS_CHANGE, IDS_TRY, Probe, start_probe
 
 __all__ = ["built", "nvml_tree"]
 
@@ -70,11 +70,6 @@ def test_a_sound_library_is_asked_everything(nvml_tree: NvmlTree) -> None:
     assert gpu.uuid == "GPU-00000000-1111-2222-3333-000000000000"
     assert (gpu.minor, gpu.address, gpu.name) == (0, (0, 0x1B, 0), "Test GPU")
     assert (gpu.brand, gpu.architecture, gpu.mig_capable) == ("Nvidia", "9.0", False)
-
-
-def test_a_library_without_optional_functions_is_enough(nvml_tree: NvmlTree) -> None:
-    (gpu,) = ask(nvml_tree("NONE", "BARE")).gpus
-    assert (gpu.minor, gpu.name, gpu.brand, gpu.architecture) == (-1, "Unknown", "Unknown", "0.0")
 
 
 def test_the_probe_has_no_rights_left(nvml_tree: NvmlTree) -> None:
@@ -130,10 +125,6 @@ def test_no_process_can_be_started_in_the_probe(nvml_tree: NvmlTree) -> None:
     assert len(ask(nvml_tree("SPAWN")).gpus) == 1
 
 
-def test_threads_can_be_started(nvml_tree: NvmlTree) -> None:
-    assert len(ask(nvml_tree("THREAD")).gpus) == 1
-
-
 def test_a_lost_gpu_does_not_hide_the_others(nvml_tree: NvmlTree) -> None:
     reply = ask(nvml_tree("LOST"))
     assert [gpu.index for gpu in reply.gpus] == [0, 2]
@@ -144,11 +135,6 @@ def test_mig_devices_are_found_beyond_gaps(nvml_tree: NvmlTree) -> None:
     (gpu,) = ask(nvml_tree("GAPS")).gpus
     assert gpu.mig_enabled
     assert [(mig.index, mig.gpu_instance) for mig in gpu.mig] == [(1, 8), (3, 10), (5, 12)]
-
-
-def test_a_library_outside_the_loaders_places_is_found_by_name(nvml_tree: NvmlTree) -> None:
-    directory = "/usr/local/nvidia/lib64"
-    assert ask(nvml_tree(directory=directory)).library == f"{directory}/libnvidia-ml.so.1"
 
 
 def test_no_library_at_all(scratch: str) -> None:
@@ -244,31 +230,6 @@ def test_a_signal_interrupts_the_wait_and_the_probe_is_reaped(nvml_tree: NvmlTre
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-
-
-def test_an_ordinary_user_gets_an_answer(nvml_tree: NvmlTree) -> None:
-    """Without the right to chroot, a user namespace lends it; the ids stay."""
-    tree = nvml_tree("TELL")
-
-    def as_user() -> str:
-        become(1234)
-        return ask(tree).gpus[0].name
-
-    text = in_child(as_user)
-    assert text.startswith("bounding=0 caps=0 fds=0 env=0 privs=0 core=0 groups=0 fork=0 ids="), text
-
-
-@pytest.mark.parametrize(("ids", "expected"), [(IDS_TRY, "ids=0:0"), (IDS_KEEP, "ids=0:0")])
-def test_root_of_a_user_namespace_keeps_its_ids(nvml_tree: NvmlTree, ids: int, expected: str) -> None:
-    tree = nvml_tree("TELL")
-
-    def inside() -> str:
-        enter_user_namespace(setgroups=False)
-        return ask(tree, ids=ids).gpus[0].name
-
-    text = in_child(inside)
-    assert "bounding=0 caps=0 " in text
-    assert expected in text
 
 
 def test_ids_that_were_asked_for_and_cannot_be_had_are_an_error(nvml_tree: NvmlTree) -> None:

@@ -102,15 +102,6 @@ def small_driver(tree: DriverTree) -> DriverTree:
     return tree
 
 
-def test_discovery_refuses_a_gpu_node_of_another_device(nvml_tree: NvmlTree) -> None:
-    tree = small_driver(nvml_tree("NONE", 'NAME="Test GPU (simulated)"'))
-    tree.node("/dev/nvidia0", 1, 5)
-    with pytest.raises(
-        DetectionError, match="invalid device node: /dev/nvidia0: is 1:5, the driver's is 195:0"
-    ):
-        discover(LinuxKernel(), DriverOptions(root=tree.path, inventory=False))
-
-
 def test_discovery_warns_of_a_missing_gpu_node(nvml_tree: NvmlTree) -> None:
     tree = small_driver(nvml_tree("NONE", 'NAME="Test GPU (simulated)"'))
     facts = discover(LinuxKernel(), DriverOptions(root=tree.path, inventory=False))
