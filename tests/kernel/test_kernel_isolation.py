@@ -175,15 +175,6 @@ def grouped(pid: int) -> Iterator[Group]:
                 procs.write(str(pid))
 
 
-def test_a_container_that_the_operator_isolates(hook: Any, bundle: Bundle, tool: str) -> None:
-    ask(bundle, NVIDIA_VISIBLE_DEVICES="all")
-    made = hook(**DRIVER)
-    made.add_settings('vgpu-memory = "1GiB"\nvgpu-isolation = "kernel"')
-    made.add(bundle)
-    with unified(bundle, "runc") as container:
-        assert taken(container, tool) == ["0", "0", str(OUT_OF_MEMORY), "0"]
-
-
 @pytest.fixture
 def give(stage: str, shim: str, driver: str) -> Callable[..., None]:
     """Applies the edits of CDI devices to a bundle: `0:held`, of 1 GiB with isolation, and `1:open`, without."""
@@ -221,26 +212,6 @@ def test_cdi_devices_are_all_isolated_or_none(bundle: Bundle, give: Callable[...
     bundle.config["linux"]["cgroupsPath"] = f"/nvc-held-{os.getpid()}-{next(_serial)}"
     done = bundle.run("runc", "echo started", check=False)
     assert "sizes with isolation by the kernel, and without" in done.stderr and "started" not in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("pid", "steps", "cause"),
-    [
-        (1, (), "read container state: pid: 1 is no container's"),
-        (2, ("update-ldcache", "--folder=/usr/lib"), "limit-memory: not together with other hooks"),
-        (4194303, (), "isolate by the kernel: pid 4194303: no such process; start it again if it has ended"),
-    ],
-)
-def test_calls_of_the_cdi_hook_that_are_refused(
-    stage: str, driver: str, uuids: list[str], scratch: str, pid: int, steps: tuple[str, ...], cause: str
-) -> None:
-    state = os.path.join(scratch, "state.json")
-    with open(state, "w", encoding="ascii") as out:
-        json.dump({"ociVersion": "1.0.2", "id": "x", "pid": pid, "bundle": scratch}, out)
-    words = ("limit-memory", f"--driver-root={driver}", f"--slice={uuids[0]}={GIB},0,1,5,kernel", *steps)
-    with open(state, "rb") as stdin:
-        done = run(f"{stage}/bin/nvc-cdi-hook", *words, stdin=stdin, check=False)
-    assert done.returncode == 1 and cause in done.stderr
 
 
 def test_configure_again_and_what_it_says(

@@ -14,7 +14,6 @@ from support.bundle import Container
 from support.configure import BASIC, Configure
 from support.device_cgroup import Group
 from support.memorylimits import get_limits
-from support.rootfs import LIBS
 from support.vgpu import limits_of
 
 from nvc.apply.cgroup.leaf import directory_of
@@ -26,8 +25,7 @@ from nvc.model.request import DriverOptions, Request, SliceRequest
 from nvc.model.selection import select
 from nvc.model.slices.sizes import parse_size
 from nvc.model.slices.slice import HeldCgroup, resolve
-from nvc.slices.make import kernel_limits
-from nvc.slices.make.kernel_limits import cgroup_with_id, library_of, put_back, set_limits, with_limits
+from nvc.slices.make.kernel_limits import cgroup_with_id, library_of, set_limits, with_limits
 from nvc.slices.make.run import _own_leaf
 from nvc.testing.sim.report import report
 
@@ -102,16 +100,6 @@ def test_one_of_several_cgroups_that_is_refused(nvml: Nvml, groups: tuple[Group,
     assert f"and the cgroup {first.path} did not get its limits of before back (GPU-a unlimited): " in text
 
 
-def test_all_are_as_before_where_a_later_one_is_refused(nvml: Nvml, groups: tuple[Group, Group]) -> None:
-    first, second = groups
-    with_limits((nvml.held(first),), TIMEOUT, lambda: None)
-    gone = nvml.held(second).replace(inode=1)
-    doubled = nvml.held(first).replace(limits=(MemoryLimit("GPU-a", 0, 2 * GIB),))
-    with pytest.raises(ContainerError, match="another cgroup is there now") as caught:
-        with_limits((doubled, gone), TIMEOUT, not_reached)
-    assert nvml.in_force() == {(first.path, "GPU-a"): GIB} and "before back" not in str(caught.value)
-
-
 @pytest.mark.parametrize("error", [MountError("mount", "/x", "busy"), KeyboardInterrupt()])
 def test_what_fails_later_tells_of_the_limit_that_stays(
     nvml: Nvml, groups: tuple[Group, Group], error: BaseException
@@ -143,22 +131,6 @@ def test_a_driver_that_does_not_answer_may_have_set_them(nvml: Nvml, groups: tup
     assert f"{groups[0].path} may have the limits that were asked for: GPU-a 1 GiB" in str(caught.value)
 
 
-def test_another_cgroup_in_its_place_may_have_them(nvml: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NVML takes a path: which of the two it has found cannot be told."""
-    real = kernel_limits.parse_limits
-
-    def replaced(data: bytes, uuids: tuple[str, ...]) -> object:
-        os.rmdir(group.path)
-        os.mkdir(group.path)
-        return real(data, uuids)
-
-    monkeypatch.setattr(kernel_limits, "parse_limits", replaced)
-    with Group.make(2) as group, pytest.raises(ContainerError) as caught:
-        set_limits(nvml.held(group), TIMEOUT)
-    said = "another cgroup is there now, and the cgroup there may have the limits that were asked for: GPU-a 1 GiB"
-    assert f"{group.path}: {said}" in str(caught.value)
-
-
 @pytest.mark.driver(**DRIVER)
 @pytest.mark.parametrize(
     ("place", "change"),
@@ -180,13 +152,6 @@ def test_a_library_that_others_can_change_is_not_loaded(
     with pytest.raises(DeviceError) as caught:
         library_of(facts)
     assert f"{changed}: not root alone can change it" in str(caught.value)
-
-
-def test_a_cgroup_that_is_gone_has_no_limits(nvml: Nvml) -> None:
-    with Group.make(2) as group:
-        before = set_limits(nvml.held(group), TIMEOUT)
-        assert before.limits[0].hard == UNLIMITED
-    assert put_back(before, TIMEOUT) == ""
 
 
 @pytest.mark.usefixtures("shim")
@@ -260,14 +225,3 @@ def test_the_cgroup_of_a_container_that_has_moved_inside(name: str) -> None:
         finally:
             process.communicate()
             os.rmdir(inside)
-
-
-@pytest.mark.driver(**DRIVER)
-def test_one_of_several_limits_that_fails_leaves_none(driver: str) -> None:
-    uuids = [gpu.uuid for gpu in report(driver).gpus]
-    with Group.make(2) as group:
-        wanted = (MemoryLimit(uuids[0], 0, GIB), MemoryLimit("GPU-gone", 0, GIB))
-        library = f"{driver}{LIBS}/libnvidia-ml.so.1"
-        with pytest.raises(ContainerError, match="GPU-gone"):
-            set_limits(HeldCgroup(group.path, os.stat(group.path).st_ino, library, wanted), 10.0)
-        assert get_limits(driver, uuids[0], group.path)[:2] == (0, UNLIMITED)
