@@ -13,7 +13,7 @@ import pytest
 from support import CLEAN_ENV, PATIENCE, run, until
 from support.configure import BASIC, Configure
 from support.programs import Programs
-from support.vgpu import cli, entry_of, shares_of
+from support.vgpu import cli, shares_of
 
 from nvc.base.files import closing
 from nvc.kernel import LinuxKernel
@@ -189,26 +189,6 @@ def test_a_slice_gets_no_device_that_it_did_not_ask_for(
     assert shares_of(pid) == before and shown(policy, "1")["instances"] == 0
 
 
-def test_an_entry_that_cannot_be_read_can_be_removed(tenants: Programs, launcher: str) -> None:
-    entry = entry_of(tenants.start("--memory=1g"))
-    with open(f"{entry.directory}/about", "a", encoding="ascii") as about:
-        about.write("device\n")
-    assert f"`nvc-cli vgpu rm {entry.key}`" in cli(launcher, "ls").stderr
-    done = cli(launcher, "rm", entry.key, check=False)  # its quota is bound
-    assert done.returncode == 1 and f"runs: process {entry.pid}; end it first: `kill {entry.pid}`" in done.stderr
-    tenants.end()
-    cli(launcher, "rm", entry.key)
-    assert cli(launcher, "ls").stderr == "" and not os.path.exists(entry.directory)
-    entry = entry_of(tenants.start("--memory=1g"))
-    os.truncate(entry.quota, 10)
-    assert "10 bytes" in cli(launcher, "ls").stderr
-    done = cli(launcher, "rm", entry.key, check=False)  # whose processes are known all the same
-    assert done.returncode == 1 and f"{entry.key}: runs: process {entry.pid}; end it first:" in done.stderr
-    tenants.end()
-    cli(launcher, "rm", entry.key)
-    assert not os.path.exists(entry.directory)
-
-
 def test_caps_where_the_policy_is_that_of_caps(policy: Any, tenants: Programs, launcher: str) -> None:
     pid = tenants.start("--memory=1g")
     done = policy("0", "fixed", check=False)
@@ -262,20 +242,6 @@ def test_a_gpu_in_mig_mode_is_governed_by_its_parts(launcher: str, sim_root: Cal
     assert [device["uuid"] for device in json.loads(shown)["devices"]] == parts[1:]
 
 
-def test_a_spoilt_file_is_an_error_and_never_no_policy(policy: Any, tenants: Programs, driver: str) -> None:
-    path = f"{policies.directory()}/{uuids(driver)[0]}"
-    for content, cause in (
-        ("policy fiar\n", "fiar: no such policy"),
-        ("total weight 4\n", "no such setting; known are"),
-    ):
-        with open(path, "w", encoding="ascii") as out:
-            out.write(content)
-        assert cause in tenants.refused("--memory=1g")
-    os.chmod(path, 0o666)
-    assert "not a file of root's alone" in tenants.refused("--memory=1g")
-    os.unlink(path)
-
-
 def test_what_is_spoilt_is_removed_as_its_error_says(policy: Any, driver: str) -> None:
     path = f"{policies.directory()}/{uuids(driver)[0]}"
     with open(path, "w", encoding="ascii") as out:
@@ -301,34 +267,3 @@ def test_what_has_no_effect_is_said(policy: Any, tenants: Programs, launcher: st
     assert "fixed, at most" not in shown and ", weight 4, asks for fair" in shown, shown
     assert "the weight; fixed is in force, its own" in cli(launcher, "set", one, "--weight=2").stderr
     assert "weight is in force now, fixed before" in cli(launcher, "set", one, "--cores=100").stderr
-
-
-def test_doctor_knows_a_program(policy: Any, tenants: Programs, launcher: str, driver: str) -> None:
-    """It did not ask by a variable."""
-    pid = tenants.start("--memory=1g")
-    words = ("doctor", f"--container={pid}", "--all", "container.request")
-    found = run(launcher, f"--root={driver}", *words, check=False).stdout
-    assert "it is a program of `vgpu run`, slice sh" in found
-
-
-def test_remedies_fit(policy: Any, tenants: Programs, launcher: str, driver: str) -> None:
-    """They name the slice, and nothing that cannot help."""
-    pid = str(tenants.start("--memory=1g"))
-    for words, text in (
-        (("set", pid, "--device=7", "--cores=5"), "not a device of this slice; `nvc-cli vgpu show sh` lists them"),
-        (("set", pid, "--memory=0"), "for a slice that runs: `nvc-cli vgpu set SLICE --unlimited`"),
-        (("set", pid, "--memory=1g", "--unlimited"), "want either --memory or --unlimited"),
-        (("check", "4194305"), "no such slice or container, nor a process in one"),
-        (("suspend", pid), "nvcd is not running; start nvcd: `systemctl start nvcd`"),
-        (("report", "--seconds=1", "--output=/nowhere/x.svg"), "name a file that can be written"),
-        (("run", "--cores=25", "--", "/etc/passwd"), "permission denied; make it executable: `chmod +x`"),
-        (("ls", "--root=/x"), "global options come first: `nvc-cli --root PATH vgpu ls`"),
-    ):
-        done = run(launcher, f"--root={driver}", "vgpu", *words, check=False)
-        assert done.returncode in (1, 126) and text in done.stderr, (words, done.stderr)
-    for words, text in (
-        (("doctor", "--container=4194305"), "no process has this number, and no running container has this name"),
-        (("configure", "--host", "--utility", "/nowhere"), "name a directory that is there"),
-        (("cdi", "generate", "--output=/nowhere/x.json"), "make it: `mkdir -p /nowhere`"),
-    ):
-        assert text in run(launcher, f"--root={driver}", *words, check=False).stderr, words

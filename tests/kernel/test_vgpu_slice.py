@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -238,17 +236,6 @@ def test_a_failed_change_takes_back_the_limits(runc_bundle: Any, debian: str, co
         assert limits_of(container.pid) == [10 * GIB, 10 * GIB]
 
 
-def test_mig_devices(runc_bundle: Any, debian: str, launcher: str, sim_root: Callable[..., str]) -> None:
-    configure = Configure(launcher, sim_root(gpus=1, mig=("7x1g.10gb",)))
-    with runc_bundle(debian).created("runc") as container:
-        container.start()
-        configure(container.pid, debian, ("--device=0:1,0:3", *BASIC[1:], "--vgpu-memory=1g,50%"))
-        assert limits_of(container.pid) == [GIB, 10176 // 2 << 20]
-        entry = entry_of(container.pid)
-        assert [device.index for device in entry.devices] == ["0:1", "0:3"]
-        assert all(device.uuid.startswith("MIG-") for device in entry.devices)
-
-
 def test_an_upgrade_leaves_running_containers_alone(runc_bundle: Any, debian: str, scratch: str) -> None:
     base, target = f"{scratch}/vgpu", f"{LIBS}/libcuda.so.{VERSION}"
     first = install_shim(build_pass_through(f"{scratch}/first", "first"), base)
@@ -276,21 +263,6 @@ def test_the_label_of_a_ledger_is_a_mount_option(runc_bundle: Any, debian: str) 
             with pytest.raises(MountError, match="ledger: invalid argument"):
                 apply(Plan("/", "/", "/", "test", (), (ledger,)), container.pid, debian)
         assert mounts(container.pid) == before
-
-
-def test_dry_run_as_json(runc_bundle: Any, debian: str, configure: Configure) -> None:
-    with runc_bundle(debian).created("runc") as container:
-        words = (*BASIC, "--vgpu-memory=10GiB,25%", "--dry-run", "--format=json")
-        shown = json.loads(configure(container.pid, debian, words).stdout)
-        assert entry_of(container.pid) is None
-    assert [device["limit"] for device in shown["slice"]["devices"]] == [10 * GIB, 81559 // 4 << 20]
-    kinds = {op["operation"]: op for op in shown["operations"]}
-    assert kinds["ledger"]["size"] == layout.LEDGER_SIZE
-    assert any(
-        op["target"].endswith("/nvc/quota")
-        for op in shown["operations"]
-        if op["operation"] == "bindHostFile"
-    )
 
 
 #: What is refused, and what is said.

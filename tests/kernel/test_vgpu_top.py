@@ -6,8 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from xml.etree import ElementTree
 
@@ -16,7 +14,6 @@ from support import CLEAN_ENV
 from support.completion import offers
 from support.nvcd import CLI
 from support.programs import Programs
-from support.terminal import PROMPT, Terminal
 from support.vgpu import cli, entry_of, listed
 from support.virtual import World
 
@@ -64,28 +61,6 @@ def beside(world: World, pid: int, *words: str) -> str:
         return str(out.read())
 
 
-class Busy:
-    """Writes it in real time."""
-
-    def __init__(self, pid: int) -> None:
-        self.budget = Budget(pid)
-        self.over = threading.Event()
-        self.thread = threading.Thread(target=self.write)
-
-    def write(self) -> None:
-        begin = time.monotonic_ns()
-        while not self.over.wait(0.002):
-            self.budget.after(time.monotonic_ns() - begin)
-
-    def __enter__(self) -> Busy:
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.over.set()
-        self.thread.join()
-
-
 def test_what_a_slice_received(launcher: str, tenant: int, world: World) -> None:
     shown = beside(world, tenant, "top", "--once")
     name = listed(launcher, tenant)["name"]
@@ -131,23 +106,6 @@ def test_nothing_was_measured_so_nothing_is_drawn(launcher: str, tenant: int, sc
     with open(old, encoding="ascii") as file:
         assert file.read() == "kept"
     assert os.listdir(scratch).count("new.svg") == 0
-
-
-def test_progress_of_a_long_report(launcher: str, tenant: int, scratch: str) -> None:
-    """On a terminal, in its width, and away when it is done; none where it takes no longer than two seconds."""
-    command = f"'{launcher}' vgpu report {tenant} --interval 0.1"
-    with Busy(tenant), Terminal(scratch, 60, 24) as terminal:
-        terminal.type(f"{command} --seconds 600")
-        lines = terminal.wait_for(" of 600 s, 1 slice measured")
-        assert lines[-1].startswith("[.") and len(lines[-1]) == 57 and " of 600 s" not in lines[-2]
-        terminal.press("C-c")
-        lines = terminal.wait_until(lambda lines: lines[-1:] == [PROMPT] and "SLICE" in "\n".join(lines))
-        assert " of 600 s" not in "\n".join(lines)
-        terminal.type(f"{command} --seconds 2 | cat; clear; {command} --seconds 2.1 2>&1 | cat")
-        shown = terminal.wait_until(
-            lambda lines: "".join(lines[:1]).startswith("SLICE") and lines[-1:] == [PROMPT]
-        )
-        assert " of 2" not in "\n".join(shown)
 
 
 @pytest.mark.parametrize("command", ["set", "report"])
