@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
 
 import pytest
-from support import PATIENCE, REPO, run
-from support.nvcd import Place, ask, eventually
+from support import REPO, run
+from support.nvcd import Place, eventually
 
 
 @pytest.fixture(autouse=True)
@@ -42,20 +41,6 @@ def test_a_link_in_the_place_of_a_socket_is_refused(place: Place) -> None:
         os.rename(f"{path}.elsewhere", path)
 
 
-def test_a_socket_from_systemd(place: Place) -> None:
-    """Its own program for that: nvcd is started by the first connection, and finds it waiting."""
-    os.makedirs(f"{place.run}/nvcd", mode=0o700)
-    words = ["--fdname=control", "-l", "/run/nvc/nvcd/nvcd.sock", f"{place.stage}/bin/nvcd"]
-    process = subprocess.Popen(
-        place.enter("systemd-socket-activate", *words), stderr=subprocess.PIPE, text=True
-    )
-    assert process.stderr is not None and "Listening" in process.stderr.readline()
-    assert ask(place, "alive")["version"]
-    process.terminate()
-    assert process.wait(timeout=PATIENCE) == 0
-    process.stderr.close()
-
-
 def test_what_is_in_force_is_told(place: Place) -> None:
     """Who shares a device, by which policy, what each is entitled to, and who keeps time; and what changes."""
     place.start()
@@ -77,19 +62,6 @@ def test_what_is_in_force_is_told(place: Place) -> None:
         return found == {one.key: 1.0, other.key: 0.0}
 
     eventually(place, changed)
-
-
-def test_the_units_are_sound(scratch: str) -> None:
-    """By systemd's own judgement; the program is another one, which is there."""
-    paths = []
-    for name in ("nvcd.service", "nvcd.socket", "run-nvc-mps.mount", "run-nvc-bpf.mount"):
-        with open(os.path.join(REPO, "packaging/systemd", name), encoding="ascii") as unit:
-            text = unit.read().replace("/usr/local/bin/nvcd", "/bin/true")
-        paths.append(os.path.join(scratch, name))
-        with open(paths[-1], "w", encoding="ascii") as out:
-            out.write(text)
-    done = run("systemd-analyze", "verify", "--man=no", *paths)
-    assert done.stderr == ""
 
 
 def test_the_unit_takes_no_call_away() -> None:

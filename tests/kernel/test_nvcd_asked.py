@@ -13,8 +13,8 @@ from support import run
 from support.nvcd import Place, ask
 
 from nvc.base import rundir
-from nvc.base.errors import DeviceError, InitializationError
-from nvc.slices.client import mps, nvcd
+from nvc.base.errors import InitializationError
+from nvc.slices.client import nvcd
 
 Talk = Callable[[socket.socket, bytes], None]
 
@@ -99,15 +99,6 @@ def test_an_answer_that_takes_its_time(here: str, talks: Callable[[str, Talk], N
     talks(here, trickle)
     with pytest.raises(InitializationError, match="timed out"):
         nvcd.ask("state", 0.3)
-
-
-def test_a_fence_does_not_wait_for_it_either(
-    here: str, talks: Callable[[str, Talk], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    talks(here, trickle)
-    monkeypatch.setattr(nvcd, "ANSWER_TIME", 0.3)
-    with pytest.raises(DeviceError, match="nvcd does not answer at .*: timed out"):
-        mps.share("GPU-1", 1.0)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import time
 from typing import Any
 
 import pytest
@@ -132,20 +131,6 @@ def test_one_that_is_held_up_ends_by_the_signal_of_its_unit(
     daemon.process.send_signal(signal.Signals[settings["WatchdogSignal"]])
     assert daemon.process.wait(timeout=PATIENCE) == -signal.SIGKILL
     daemon.end()
-
-
-@pytest.mark.nightly
-def test_an_exit_is_noticed_at_once(place: Place, driver: str) -> None:
-    """Long before the next look at who still lives, every five seconds."""
-    started(place, driver)
-    tenant = place.tenant()
-    first = eventually(place, lambda s: s["slices"] and s["slices"][0]["running"])["now"]
-    eventually(place, lambda s: s["now"] - first > 1.2e9)  # the helper is told whom to watch each second
-    tenant.kill()
-    place.tenants.remove(tenant)
-    ended = time.monotonic()
-    eventually(place, lambda s: not s["slices"][0]["running"])
-    assert time.monotonic() - ended < 0.7
 
 
 def test_nvml_that_dies_is_asked_again_later(place: Place, driver: str, sliced: Any) -> None:

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support import MIB, PATIENCE, run, until
+from support import MIB, PATIENCE, until
 from support.nvcd import SECOND, Place, ask
-from support.page import Crowd, Shown, free_port, wanted
+from support.page import Crowd, Shown, wanted
 
 
 @pytest.fixture
@@ -180,23 +180,6 @@ def test_nobody_who_looks_costs_nothing(place: Place, driver: str, crowd: Any) -
         return switches() == before
 
     until(at_rest)
-
-
-def test_where_it_is(place: Place) -> None:
-    """An address that it cannot have is an error; the configuration names one, too."""
-    done = run(*place.enter(*place.program, "--web=nowhere"), check=False)
-    assert done.returncode == 1 and "want address:port" in done.stderr
-    done = run(*place.enter(*place.program, "--web=192.0.2.1:9395"), check=False)
-    assert done.returncode == 1 and "see --web, or [nvcd] web in config.toml [NVC-1201]" in done.stderr
-    port = free_port()
-    path = os.path.join(place.scratch, "config.toml")
-    with open(path, "w", encoding="ascii") as out:
-        out.write(f'[nvcd]\nweb = "[::1]:{port}"\n')
-    daemon = place.start(f"--config={path}")
-    assert ask(place)["page"]["address"] == f"http://[::1]:{port}/"
-    daemon.end()
-    place.start()
-    assert ask(place)["page"] is None  # off by default
 
 
 def test_whoever_takes_its_ports_does_not_keep_it_from_running(place: Place) -> None:

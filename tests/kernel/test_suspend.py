@@ -96,15 +96,6 @@ def test_a_full_gpu_takes_nobody_back(place: Place, launcher: str, holder: Start
     assert one.tells()
 
 
-def test_nvcd_does_not_run(place: Place, launcher: str, holder: Start) -> None:
-    one = holder()
-    assert place.daemon is not None
-    place.daemon.end()
-    done = cli(place, launcher, "suspend", str(one.tenant), check=False)
-    place.daemon = None
-    assert done.returncode == 1 and "nvcd does not answer" in done.stderr and "start nvcd" in done.stderr
-
-
 @pytest.mark.parametrize(("who", "step"), few(product(WHO, STEPS), 3))
 def test_killed_at_a_step(place: Place, driver: str, launcher: str, holder: Start, step: str, who: str) -> None:
     """The slice runs in the end, or is gone with its process."""

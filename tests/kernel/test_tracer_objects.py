@@ -158,13 +158,6 @@ def test_a_client_lives_on_with_who_was_given_it(tracer: Tracer, served: Served)
         assert tracer.object(client, client) is None and tracer.object(client, group) is None
 
 
-def test_objects_of_who_ends_are_forgotten_with_the_news(tracer: Tracer, served: Served) -> None:
-    with Caller(build_calls("64"), served.path) as caller:
-        client = tree(caller)[0]
-    wait_for(tracer, EXITED, caller.pid)
-    assert tracer.object(client, client) is None
-
-
 def test_a_client_from_before_the_tracer_is_made_good(bpffs: str, served: Served) -> None:
     with Caller(build_calls("64"), served.path) as caller:
         client = make(caller, "plain", 0, 0, 0, CLIENT)
