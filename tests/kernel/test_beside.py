@@ -65,11 +65,6 @@ def test_a_specification_of_a_kind(ctk: Ctk, nodes: str, kind: str) -> None:
     assert all({"ro", "nosuid", "nodev", "noexec"} <= set(mount["options"]) for mount in mounts.values())
 
 
-def test_vendor_and_class_as_they_are_named(ctk: Ctk, nodes: str) -> None:
-    found = spec(ctk, nodes, "--mode=gdrcopy", "--vendor=example.com", "--class=copy")
-    assert found["kind"] == "example.com/copy"
-
-
 def test_files_that_others_can_change_are_left_out(ctk: Ctk, nodes: str) -> None:
     os.chown(f"{nodes}/etc/cufile.json", 1001, 1001)
     os.chmod(f"{nodes}/run/udev", 0o777)
@@ -178,11 +173,6 @@ def test_the_operator_switches_kinds_on(edited: Any, nodes: str, mode: str) -> N
 def test_an_image_alone_gets_none(edited: Any, nodes: str, mode: str) -> None:
     document, _ = edited(nodes, *VARIABLES, mode=mode)
     assert not given(document) & {path for kind in NODES.values() for path in kind}
-
-
-def test_another_word_asks_for_nothing(edited: Any, nodes: str) -> None:
-    document, log = edited(nodes, "NVIDIA_GDRCOPY=disabled", "NVIDIA_GDS=1", kinds=("gdrcopy", "gds"))
-    assert "/dev/gdrdrv" not in given(document) and not [line for line in log if "ignored" in line]
 
 
 def test_a_container_starts_without_what_the_host_has_not(edited: Any, driver: str) -> None:

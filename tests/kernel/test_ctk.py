@@ -33,24 +33,6 @@ def nodes(document: dict[str, Any]) -> list[str]:
 # What people type
 
 
-def test_version(ctk: Ctk) -> None:
-    first, second = ctk("--version").stdout.splitlines()
-    assert first.startswith("NVIDIA Container Toolkit CLI version ") and second.startswith("commit: ")
-    assert ctk("-v").stdout == ctk("--version").stdout
-
-
-def test_generate_to_a_file(ctk: Ctk, driver: str, scratch: str) -> None:
-    done = ctk("cdi", "generate", f"--output={scratch}/nvidia.yaml", NVIDIA_CTK_DRIVER_ROOT=driver)
-    assert done.stdout == "" and "nvidia.yaml" in done.stderr
-    names = {device["name"] for device in spec(f"{scratch}/nvidia.yaml")["devices"]}
-    assert {"0", "1", "all"} <= names and any(name.startswith("GPU-") for name in names)
-
-
-def test_generate_to_standard_output_is_yaml(ctk: Ctk, driver: str) -> None:
-    assert ctk("cdi", "generate", "--driver-root", driver).stdout.startswith("---\ncdiVersion: ")
-    assert json.loads(ctk("cdi", "generate", "--driver-root", driver, "--format=JSON").stdout)
-
-
 def test_list(ctk: Ctk, driver: str, scratch: str) -> None:
     ctk("cdi", "generate", "--driver-root", driver, f"--output={scratch}/nvidia.json")
     for call in (ctk("cdi", "list", "--spec-dir", scratch), ctk("cdi", "list", NVIDIA_CTK_CDI_SPEC_DIRS=scratch)):
@@ -132,10 +114,6 @@ def test_what_makes_no_sense_is_refused(ctk: Ctk, driver: str, words: list[str],
     refused(ctk("cdi", "generate", f"--driver-root={driver}", *words, check=False), why)
 
 
-def test_a_refused_option_by_its_variable(ctk: Ctk) -> None:
-    refused(ctk("cdi", "generate", check=False, NVIDIA_CTK_CDI_GENERATE_CSV_FILES="/etc/x.csv"), "Tegra")
-
-
 def test_transform(ctk: Ctk, driver: str, scratch: str) -> None:
     ctk("cdi", "generate", "--driver-root", driver, f"--output={scratch}/in.yaml")
     ctk("cdi", "transform", "root", f"--from={driver}", "--to=/host", f"--input={scratch}/in.yaml",
@@ -192,26 +170,6 @@ def test_print_ldcache(ctk: Ctk, driver: str) -> None:
 
 
 # The program itself
-
-
-def test_unknown_commands_end_with_3_as_there(ctk: Ctk) -> None:
-    for words in (("smi",), ("cdi", "smi")):
-        refused(ctk(*words, check=False), "unknown command", code=3)
-
-
-def test_debug(ctk: Ctk, driver: str) -> None:
-    words = ("cdi", "generate", f"--driver-root={driver}", "--format=json")
-    assert f"driver root {driver}" in ctk("--debug", *words).stderr
-    assert ctk("--quiet", "--debug", *words).stderr == "" == ctk(*words, NVIDIA_CTK_QUIET="true").stderr
-    assert "driver root" in ctk("-d", *words, NVIDIA_CTK_DEBUG="0").stderr
-
-
-def test_hooks_that_are_not_known_let_containers_start(nvidia_ctk: str) -> None:
-    for words in (("hook", "later"), ("--quiet", "hook", "later", "--folder", "/x")):
-        assert run(nvidia_ctk, *words).returncode == 0
-    said = run(nvidia_ctk, "hook", "later").stderr
-    assert said == "nvc-cdi-hook: warning: hook later is not known and left out\n"
-    assert run(nvidia_ctk, "hook", "--help").stdout.startswith("Usage: nvc-cdi-hook ")
 
 
 def test_completion(nvidia_ctk: str) -> None:
