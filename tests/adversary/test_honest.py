@@ -5,18 +5,15 @@ In virtual time: where the host lets no program run, slices are late, and nvcd s
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 
 import pytest
 from support import CLEAN_ENV
-from support.honest import Honest, options, side_by_side, unverified, wrong
+from support.honest import Honest, options, side_by_side
 from support.nvcd import Place
 from support.rootfs import LIBS
 from support.vgpu import ensure_shim
 from support.virtual import World
-
-FINE = {"found": {"bypass": 0, "stranger": 3}, "denied": [], "broken": []}
 
 
 @pytest.fixture
@@ -43,35 +40,3 @@ def test_nothing_is_found_of_them(tenants: tuple[Place, list[Honest]]) -> None:
     place, running = tenants
     said = side_by_side(place, running, 3)
     assert [name for name, words in said.items() if int(words.split()[0]) > 0] == ["first", "second", "both"]
-
-
-@pytest.mark.nightly  # of a harness, which a run on a real GPU needs
-def test_one_that_ends_is_named(tenants: tuple[Place, list[Honest]]) -> None:
-    place, running = tenants
-    place.time.kill(running[1].process)
-    with pytest.raises(AssertionError, match="second ended"):
-        side_by_side(place, running, 60)
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({}, []),
-        ({"found": {"excess": 1, "stranger": 0}}, ["excess: 1"]),
-        ({"denied": ["one"]}, ["denied: one"]),
-        ({"broken": ["a quota"]}, ["a quota"]),
-    ],
-)
-def test_what_is_found_is_said(change: dict[str, object], said: list[str]) -> None:
-    assert wrong({**FINE, **change}) == said
-
-
-@pytest.mark.parametrize(
-    ("truth", "slices", "said"),
-    [(5, ["a"], []), (None, ["a"], ["a"]), (5, ["a", "b"], ["b"]), (5, [], ["0 slices of 1"])],
-)
-def test_slices_that_nothing_could_be_found_of(
-    truth: int | None, slices: list[str], said: list[str]
-) -> None:
-    state = {"memory": [{"key": "a", "truth": truth}], "slices": [{"key": key} for key in slices]}
-    assert unverified(json.loads(json.dumps(state)), ["one"]) == said
