@@ -89,9 +89,10 @@ signal.signal(signal.SIGUSR1, lambda *_: write("USR1"))
 
 #: What comes before it to have two of them, of which the second is not heard, and is nobody's to wait for.
 TWICE = """
-import os, signal
+import ctypes, os, signal
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 if os.fork() == 0:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it ends with the first
     os.dup2(os.open("/dev/null", os.O_WRONLY), 1)
     keep, end = os.pipe()
     os.dup2(keep, 0)
