@@ -9,7 +9,7 @@ import pytest
 from support.drivertree import ARCH, LIBS, OTHER_ARCH, OTHER_LIBS, VERSION, DriverTree
 
 from nvc.discovery.driver.libraries import FoundLibraries, find_libraries, read_cache
-from nvc.discovery.driver.library_table import ROWS, TABLE, DriverLibrary
+from nvc.discovery.driver.library_table import TABLE, DriverLibrary
 from nvc.plan.build import LIBRARY_KINDS
 from nvc.testing.sim.elffile import shared_object
 from nvc.testing.sim.loadercache import write
@@ -29,23 +29,6 @@ def find(tree: DriverTree, arch: str = ARCH, hints: tuple[str, ...] = ()) -> Fou
 
 def paths(found: FoundLibraries) -> list[str]:
     return [library.path for library in found.libraries]
-
-
-def test_takes_what_the_cache_lists_in_the_order_of_the_table(tree: DriverTree) -> None:
-    names = ["libnvcuvid", "libcuda", "libnvidia-ml", "libGLX_nvidia", "libnvidia-ngx"]
-    listed = [tree.library(name) for name in names]
-    tree.library("libz", version="1.3.1")
-    tree.cache()
-    found = find(tree)
-    order = sorted(listed, key=lambda path: list(ROWS).index(os.path.basename(path).partition(".so")[0]))
-    assert paths(found) == order
-    assert [library.kind for library in found.libraries] == ["utility", "compute", "ngx", "video", "glvnd"]
-    assert {library.arch for library in found.libraries} == {ARCH}
-    status = os.stat(tree.full(listed[0]))
-    (cuvid,) = (library for library in found.libraries if library.path == listed[0])
-    assert tuple(cuvid.identity) == (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-    assert found.directory == LIBS
-    assert found.warnings == ()
 
 
 def test_a_driver_in_several_directories(tree: DriverTree) -> None:
@@ -144,28 +127,6 @@ def test_a_file_that_is_no_library_is_a_warning(tree: DriverTree) -> None:
     assert found.warnings[1] == f"library {LIBS}/libnvidia-cfg.so.1 is left out: not a sound ELF file"
 
 
-def test_a_pipe_in_a_librarys_place_does_not_block(tree: DriverTree) -> None:
-    path = tree.library("libcuda")
-    os.unlink(tree.full(path))
-    os.mkfifo(tree.full(path))
-    tree.cache()
-    found = find(tree)
-    assert found.libraries == ()
-    assert "not a regular file" in found.warnings[0]
-
-
-def test_links_into_a_store_are_followed_inside_the_root(tree: DriverTree) -> None:
-    store = "/nix/store/abc-nvidia-x11/lib"
-    for name in ("libcuda", "libnvidia-ml"):
-        tree.library(name, directory=store)
-        tree.link(f"{store}/{name}.so.{VERSION}", f"/run/opengl-driver/lib/{name}.so.1")
-    tree.library("libnvidia-ptxjitcompiler", directory=store)
-    found = find(tree)
-    assert found.directory == store
-    assert f"{store}/libnvidia-ptxjitcompiler.so.{VERSION}" in paths(found)
-    assert len(found.libraries) == 3
-
-
 def test_the_other_architecture_is_kept_apart(tree: DriverTree) -> None:
     tree.library("libcuda", directory=OTHER_LIBS, arch=OTHER_ARCH)
     tree.library("libcuda")
@@ -243,12 +204,3 @@ def test_a_soname_that_is_a_path_is_refused(tree: DriverTree) -> None:
     found = find(tree)
     assert found.libraries == ()
     assert "its SONAME is not a file name" in found.warnings[0]
-
-
-def test_warnings_are_bounded(tree: DriverTree) -> None:
-    tree.library("libcuda")
-    tree.listed += [("libcuda.so.1", f"/gone/{n}/libcuda.so.1", ARCH) for n in range(1000)]
-    tree.cache()
-    found = find(tree)
-    assert len(found.libraries) == 1
-    assert len(found.warnings) == 32

@@ -78,19 +78,6 @@ def test_agrees_with_pyelftools_on_this_machines_files() -> None:
         compare(path)
 
 
-@pytest.mark.parametrize("arch", [ARCH, OTHER_ARCH, "arm", "aarch64"])
-@pytest.mark.parametrize("abi_note", [False, True])
-def test_agrees_with_pyelftools_on_driver_stubs(scratch: str, arch: str, abi_note: bool) -> None:
-    path = f"{scratch}/lib.so"
-    with open(path, "wb") as file:
-        file.write(shared_object("libnvidia-tls.so.1", arch, abi_note))
-    compare(path)
-    with opened(path) as fd:
-        elf = read_elf(fd, path)
-    assert elf.soname == "libnvidia-tls.so.1"
-    assert elf.linux_abi == ((2, 3, 99) if abi_note else (0, 0, 0))
-
-
 def test_refuses_what_is_not_elf() -> None:
     good = shared_object("libx.so.1", ARCH)
     for data in (

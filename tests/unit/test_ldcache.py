@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import struct
 
 import pytest
@@ -10,7 +9,6 @@ from support import need, run
 
 from nvc.base.errors import DetectionError
 from nvc.discovery.driver.ldcache import CACHE_LIMIT, parse_cache
-from nvc.testing.sim.elffile import shared_object
 from nvc.testing.sim.loadercache import write
 
 NEW_MAGIC, OLD_MAGIC = b"glibc-ld.so.cache1.1", b"ld.so-1.7.0"
@@ -39,24 +37,6 @@ def printed(path: str) -> list[tuple[str, str]]:
     lines = run(need("ldconfig"), "-p", "-C", path).stdout.splitlines()
     split = [line.strip().partition(" (") for line in lines if " => " in line]
     return [(name, rest.partition(" => ")[2]) for name, _, rest in split]
-
-
-def test_reads_what_ldconfig_writes(scratch: str) -> None:
-    for arch in ("x86_64", "i386"):
-        for name in ("libcuda", "libnvidia-ml", "libodd_name-2.x"):
-            path = f"{scratch}/{arch}/{name}.so.1.2"
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            with open(path, "wb") as file:
-                file.write(shared_object(f"{name}.so.1", arch))
-    with open(f"{scratch}/conf", "w", encoding="utf-8") as file:
-        file.write(f"{scratch}/x86_64\n{scratch}/i386\n")
-    run(need("ldconfig"), "-C", f"{scratch}/cache", "-f", f"{scratch}/conf", "-c", "new")
-    with open(f"{scratch}/cache", "rb") as cache:
-        found = parse_cache(cache.read())
-    assert [(name, path) for _, name, path in found] == printed(f"{scratch}/cache")
-    flags = {path: entry_flags for entry_flags, _, path in found}
-    assert flags[f"{scratch}/x86_64/libcuda.so.1"] == 0x0303
-    assert flags[f"{scratch}/i386/libcuda.so.1"] == 0x0003
 
 
 @pytest.mark.parametrize("data", [write(ENTRIES), write(ENTRIES, True), old_cache(ENTRIES)])
