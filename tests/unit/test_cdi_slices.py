@@ -82,17 +82,6 @@ def test_isolation_by_the_kernel_is_a_hook_outside_of_the_container() -> None:
         document(size("held", "5GiB", "1:0", isolation="kernel"), of=new)
 
 
-def test_steps_of_two_devices_do_not_mix() -> None:
-    request = Request(devices=("all",), capabilities=("compute",))
-    how = DocumentOptions("/usr/bin/nvc-cdi-hook", driver_arguments=("--driver-root=/sim",))
-    made = facts(simulated=True, driver_root="/sim", gpus=host().gpus)
-    built = build_document(made, select(made, request), request, how, {}, Slicing((size("a", "1g"),), SHIMS))
-    (hook,) = device(built, "all:a")["hooks"]
-    entries, _, slices = " ".join(hook["args"]).partition(" slice-memory ")
-    assert entries.count("--entry=") == 6 and entries.count("--driver-root=/sim") == 1
-    assert slices.count("--slice=") == 3 and slices.count("--driver-root=/sim") == 1
-
-
 @pytest.mark.parametrize("uncounted", [False, True])
 def test_the_shim_is_mounted_and_what_it_stands_for_beside_it(uncounted: bool) -> None:
     made = document(size("small", "5GiB"), uncounted=uncounted)

@@ -176,17 +176,6 @@ def test_transform_gives_nodes_a_source_and_raises_the_version() -> None:
     assert "hostPath" not in back["devices"][0]["containerEdits"]["deviceNodes"][0]
 
 
-def test_transform_container_paths() -> None:
-    made = transform_root(MOVED, "/usr/lib", "/opt/lib", "container")
-    args = made["containerEdits"]["hooks"][0]["args"]
-    assert "--folder=/opt/lib/x86_64-linux-gnu" in args
-    assert "--link=libcuda.so.1::/opt/lib/x86_64-linux-gnu/libcuda.so" in args
-    assert made["containerEdits"]["hooks"][0]["path"] == "/run/driver/usr/bin/nvc-cdi-hook"
-    before = [mount["hostPath"] for mount in MOVED["containerEdits"]["mounts"]]
-    assert [mount["hostPath"] for mount in made["containerEdits"]["mounts"]] == before
-    assert any(m["containerPath"].startswith("/opt/lib/") for m in made["containerEdits"]["mounts"])
-
-
 def test_transform_arguments_as_other_tools_write_them() -> None:
     hook = {
         "hookName": "createContainer",

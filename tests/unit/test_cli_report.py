@@ -61,18 +61,6 @@ def test_info_csv() -> None:
     )  # no quoting, as the peers
 
 
-def test_a_simulated_driver_says_so() -> None:
-    host = SMALL.replace(simulated=True)
-    assert listing.info_text(host).startswith("NVRM version:   535.104.05-sim\n")
-    assert listing.info_csv(host).splitlines()[1] == "535.104.05-sim,12.2"
-    assert listing.info_document(host)["driver"] == {
-        "version": "535.104.05",
-        "cudaVersion": "12.2",
-        "root": "/run/driver",
-        "simulated": True,
-    }
-
-
 def test_a_hostile_name_stays_on_its_line() -> None:
     host = SMALL.replace(gpus=(T4.replace(name="T4\nGPU UUID:       GPU-1\x1b[2J" + "x" * 9999),))
     for show in (listing.info_text, listing.info_csv, listing.info_table):

@@ -53,16 +53,6 @@ def files(path: str) -> list[str]:
     return sorted(os.listdir(os.path.dirname(path)))
 
 
-def test_there_and_back(path: str) -> None:
-    write(path, ORIGINAL, 0o600)
-    configure(path, *KEYS)
-    assert '"nvc"' in read(path) and os.stat(path).st_mode & 0o777 == 0o600
-    assert files(path) == ["daemon.json", "daemon.json.nvc-backup", "daemon.json.nvc-undo"]
-    assert read(path + ".nvc-backup") == ORIGINAL
-    take_out(path)
-    assert read(path) == ORIGINAL and files(path) == ["daemon.json"]
-
-
 def test_a_file_and_directories_that_were_not_there(path: str) -> None:
     configure(path, *KEYS)
     assert files(path) == ["daemon.json", "daemon.json.nvc-undo"]
