@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import re
 
-import pytest
 from support import REPO
-from support.adversary_table import END, PAGE, TAKERS, cells_of, chosen, page, pivot
+from support.adversary_table import END, PAGE, TAKERS, page
 from support.adversary_time import WAYS
 
 
@@ -39,33 +38,3 @@ def test_ways_are_those_of_the_program() -> None:
             found |= {part.split('"')[1] for part in ways.split("{") if part.startswith('"')}
     others = {"calibrate", "lengths"}
     assert found - others == {way.name for way in WAYS}
-
-
-def test_reports_of_shards_complete_each_other() -> None:
-    beside = {"beside, 10 %": "9.9", "the tenant beside, 10 %": "89.0"}
-    first = {"queue": beside, "killed": {"memory": "5 of 6 MiB"}}
-    other = {"queue": {"beside, 50 %": "49.9"}}
-    merged = cells_of([*pivot(first), "", "| test | outcome |", "| queue | 1 |", "", *pivot(other)])
-    assert merged == {"queue": {**first["queue"], **other["queue"]}, "killed": first["killed"]}
-
-
-@pytest.mark.parametrize(
-    ("words", "found"),
-    [
-        ("", [("honest", 10), ("exec", 10), ("honest", 50), ("exec", 50)]),
-        ("exec:50 honest", [("exec", 50), ("honest", 10), ("honest", 50)]),
-        ("exec:50 *:50", [("exec", 50), ("honest", 50)]),
-    ],
-)
-def test_some_of_them_are_tried_in_the_order_that_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch, words: str, found: list[tuple[str, int]]
-) -> None:
-    monkeypatch.setenv("NVC_ADVERSARY_PROGRAMS", words)
-    assert chosen(["honest", "exec"]) == found
-
-
-@pytest.mark.parametrize("words", ["exe", "exec:20"])
-def test_what_is_not_in_it_is_refused(monkeypatch: pytest.MonkeyPatch, words: str) -> None:
-    monkeypatch.setenv("NVC_ADVERSARY_PROGRAMS", words)
-    with pytest.raises(AssertionError, match=words):
-        chosen(["honest", "exec"])
