@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from support import CLEAN_ENV, run
 from support.simdriver import WARN
-from support.vgpucap import NATIVE, Capped, Worker, end_workers
+from support.vgpucap import Capped, end_workers
 from support.virtual import Stuck, World, device_time
 
 PIPE = subprocess.PIPE
@@ -69,15 +69,6 @@ def said(world: World, words: Sequence[str]) -> list[int]:
         return [int(line) for line in out.read().split()]
 
 
-def test_time_stands_still_while_the_test_runs(world: World, program: str) -> None:
-    before = world.now_ns
-    process = world.start([program], CLEAN_ENV)
-    assert world.now_ns == before
-    world.run(400 * 86400)
-    assert world.now_ns == before + 400 * 86400 * 10**9
-    assert process.wait() == 0
-
-
 def test_threads_that_end_leave_the_same_memory_each_time(world: World, program: str) -> None:
     """However late the host lets them go: where something lies decides what a table of it is read for first."""
     first = said(world, [program])
@@ -101,23 +92,6 @@ def test_a_program_that_dies_while_it_has_the_turn(world: World, program: str) -
     process = world.start(["/bin/sh", "-c", "kill -9 $$"], CLEAN_ENV)
     world.run(1)
     assert world.finish(process) == -9
-
-
-@pytest.mark.parametrize("ns", [1_000_000, 20_000_000])
-def test_changes_take_their_part_of_each_time_slice(
-    world: World, capped: Callable[..., Capped], ns: int
-) -> None:
-    """Of 0.15 ms in each 2 ms, however long kernels are."""
-    slice_ = capped()
-    slice_.cap(0, NATIVE)
-    variables = slice_.environment(NVC_SIM_SWITCH_NS="150000")
-    slice_.workers += [
-        Worker(slice_.tool, variables, time=world, ns=ns, batch=0, seconds=600, warm=0) for _ in range(2)
-    ]
-    world.run(0.5)
-    before = device_time(slice_.root).total
-    world.run(4)
-    assert (device_time(slice_.root).total - before) / 4 == pytest.approx(2 / 2.15, abs=0.005)
 
 
 def test_processes_take_the_same_course_each_time(
