@@ -29,9 +29,3 @@ def longer_by(slice_: Capped, kept_until: int = 0, **words: object) -> float:
 def test_while_time_is_kept_from_outside(capped: Callable[..., Capped], kind: str) -> None:
     """A look at a coarse clock, and no call of the driver: 0.1 us at most."""
     assert longer_by(capped(), 1 << 62, kind=kind) < 2 * LOOK
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_where_the_shim_keeps_it(capped: Callable[..., Capped], kind: str) -> None:
-    """Some calls, of which those between launch and wait are for free while the kernel runs."""
-    assert 1 * CALL < longer_by(capped(), kind=kind, aside=50, rest=50) < 24 * CALL

@@ -118,15 +118,6 @@ def test_threads_and_streams_share_it_too(world: World, capped: Callable[..., Ca
     assert worker.started().result().longest < 200
 
 
-@pytest.mark.parametrize("ns", [100_000, 4_096_000])
-def test_kernels_that_become_longer(world: World, capped: Callable[..., Capped], ns: int) -> None:
-    """And are waited for, one by one: what they took before, in the same shape, says nothing of them."""
-    slice_ = capped()
-    slice_.cap(20)
-    slice_.worker(ns=ns, short=600, batch=1, **LONG)
-    assert Shares(world, slice_).total == approx(0.2, abs=POINTS)
-
-
 @pytest.mark.parametrize("batch", [0, 1, 3])
 def test_kernels_of_two_lengths(world: World, capped: Callable[..., Capped], batch: int) -> None:
     """Of one shape, in turn: as where matrices of the same shape have another depth."""
@@ -203,21 +194,6 @@ def test_a_cap_is_changed_while_it_runs(world: World, capped: Callable[..., Capp
     assert Shares(world, slice_, 5, 0.1).total > 0.98
 
 
-def test_pause_and_resume(world: World, capped: Callable[..., Capped]) -> None:
-    slice_ = capped()
-    slice_.cap(0, NATIVE)
-    worker = slice_.worker(ns=1_000_000, batch=1, **LONG)
-    world.run(1)
-    slice_.cap(0, NATIVE, flags=1)
-    world.run(0.03)  # the quota is looked at each 20 ms, by a coarse clock
-    assert Shares(world, slice_, 60, 0).total == 0
-    slice_.cap(50)
-    assert Shares(world, slice_, 1, 0.03).total == approx(0.5, abs=PERIOD)
-    slice_.cap(50, flags=1)
-    world.run(0.03)
-    worker.kill()  # while it waits
-
-
 def test_a_killed_process_leaves_the_budget_in_order(world: World, capped: Callable[..., Capped]) -> None:
     slice_ = capped()
     slice_.cap(30)
@@ -246,20 +222,6 @@ def test_nonsense_in_the_budget(world: World, capped: Callable[..., Capped]) -> 
     assert worker.started().result().longest < 1000
 
 
-@pytest.mark.parametrize("count", [3, 12])
-def test_processes_between_which_the_device_changes(
-    world: World, capped: Callable[..., Capped], count: int
-) -> None:
-    """At 0.1 ms each time, as on a GPU: never more than the cap, and not much less."""
-    slice_ = capped()
-    slice_.cap(25)
-    variables = slice_.environment(NVC_SIM_SWITCH_NS="100000")
-    slice_.workers += [
-        Worker(slice_.tool, variables, time=world, ns=1_000_000, batch=0, **LONG) for _ in range(count)
-    ]
-    assert 0.15 < Shares(world, slice_, 3).total < 0.28
-
-
 def test_kernels_of_5_us(world: World, capped: Callable[..., Capped]) -> None:
     """The event behind each takes 2 us of the device, which the slice pays for."""
     slice_ = capped()
@@ -268,16 +230,6 @@ def test_kernels_of_5_us(world: World, capped: Callable[..., Capped]) -> None:
     got = Shares(world, slice_, 1, 0.2)
     assert got.charged == approx(0.1, abs=0.01)
     assert 0.65 * got.charged < got.total < got.charged
-
-
-def test_a_process_that_was_killed_is_no_burden(world: World, capped: Callable[..., Capped]) -> None:
-    slice_ = capped()
-    slice_.cap(50)
-    slice_.worker(ns=1_000_000, batch=1, **LONG)
-    victim = slice_.worker(ns=20_000_000, batch=0, **LONG)
-    world.run(0.2)
-    victim.kill()
-    assert Shares(world, slice_, 10).total == approx(0.5, abs=0.02)
 
 
 def test_without_a_cap_nothing_is_measured(capped: Callable[..., Capped]) -> None:
