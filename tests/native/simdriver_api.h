@@ -17,7 +17,6 @@
 CUresult cuDriverGetVersion(int *);
 CUresult cuGetErrorName(CUresult, const char **);
 CUresult cuGetErrorString(CUresult, const char **);
-CUresult cuGetExportTable(const void **, const CUuuid *);
 
 CUresult cuDeviceGet(CUdevice *, int);
 CUresult cuDeviceGetName(char *, int, CUdevice);
@@ -29,37 +28,17 @@ CUresult cuCtxSetCurrent(CUcontext);
 CUresult cuCtxEnablePeerAccess(CUcontext, unsigned int);
 CUresult cuCtxDisablePeerAccess(CUcontext);
 
-CUresult cuMemHostAlloc(void **, size_t, unsigned int);
-CUresult cuMemFreeHost(void *);
-CUresult cuMemHostRegister_v2(void *, size_t, unsigned int);
-CUresult cuMemHostUnregister(void *);
-
-CUresult cuMemAddressReserve(CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long);
-CUresult cuMemAddressFree(CUdeviceptr, size_t);
-CUresult cuMemSetAccess(CUdeviceptr, size_t, const CUmemAccessDesc *, size_t);
-
 CUresult cuMemcpyHtoD_v2(CUdeviceptr, const void *, size_t);
 CUresult cuMemcpyDtoH_v2(void *, CUdeviceptr, size_t);
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr, const void *, size_t, CUstream);
 CUresult cuMemcpyDtoHAsync_v2(void *, CUdeviceptr, size_t, CUstream);
-CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *);
 CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *);
 CUresult cuMemsetD8_v2(CUdeviceptr, unsigned char, size_t);
 CUresult cuMemsetD16_v2(CUdeviceptr, unsigned short, size_t);
 CUresult cuMemsetD32_v2(CUdeviceptr, unsigned int, size_t);
 CUresult cuMemsetD32Async(CUdeviceptr, unsigned int, size_t, CUstream);
-CUresult cuMemsetD2D8_v2(CUdeviceptr, size_t, unsigned char, size_t, size_t);
 CUresult cuMemcpyHtoA_v2(CUarray, size_t, const void *, size_t);
 CUresult cuMemcpyAtoH_v2(void *, CUarray, size_t, size_t);
-
-CUresult cuMemcpyBatchAsync(const CUdeviceptr *, const CUdeviceptr *, const size_t *, size_t, const void *,
-                            const size_t *, size_t, size_t *, CUstream);
-CUresult cuMemcpyBatchAsync_v2(const CUdeviceptr *, const CUdeviceptr *, const size_t *, size_t,
-                               const void *, const size_t *, size_t, CUstream);
-CUresult cuTexObjectCreate(unsigned long long *, const void *, const void *, const void *);
-CUresult cuTexObjectGetResourceDesc(void *, unsigned long long);
-CUresult cuTexObjectDestroy(unsigned long long);
-CUresult cuSurfObjectDestroy(unsigned long long);
 
 CUresult cuStreamCreate(CUstream *, unsigned int);
 CUresult cuStreamWaitEvent(CUstream, CUevent, unsigned int);
@@ -77,14 +56,9 @@ CUresult cuLinkDestroy(CUlinkState);
 CUresult cuGraphCreate(CUgraph *, unsigned int);
 CUresult cuGraphAddMemsetNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t,
                               const CUDA_MEMSET_NODE_PARAMS *, CUcontext);
-CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle *, CUgraph, CUcontext, unsigned int,
-                                        unsigned int);
 CUresult cuGraphAddEmptyNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t);
 CUresult cuGraphAddDependencies(CUgraph, const CUgraphNode *, const CUgraphNode *, size_t);
-CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode, CUDA_KERNEL_NODE_PARAMS *);
 CUresult cuGraphGetEdges(CUgraph, CUgraphNode *, CUgraphNode *, size_t *);
-CUresult cuGraphClone(CUgraph *, CUgraph);
-CUresult cuGraphExecUpdate_v2(CUgraphExec, CUgraph, CUgraphExecUpdateResultInfo *);
 CUresult cuGraphNodeSetEnabled(CUgraphExec, CUgraphNode, unsigned int);
 CUresult cuStreamBeginCapture_v2(CUstream, int);
 CUresult cuStreamEndCapture(CUstream, CUgraph *);

@@ -85,24 +85,6 @@ static void contexts_stack(void)
     EXPECT(CUDA_ERROR_INVALID_CONTEXT, cuCtxDestroy_v2(other));
 }
 
-static void functions_that_are_not_there(void)
-{
-    void *address = &address;
-    const void *table = &table;
-    int status = 77;
-    CUuuid id = {{0}};
-    OK(cuInit(0));
-    OK(cuGetProcAddress_v2("cuNoSuchThing", &address, 12000, 0, &status));
-    CHECK(!address && status == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
-    OK(cuGetProcAddress_v2("cuMemPoolCreate", &address, 11000, 0, &status));
-    CHECK(!address && status == CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
-    EXPECT(CUDA_ERROR_NOT_FOUND, cuGetProcAddress("cuNoSuchThing", &address, 12000, 0));
-    EXPECT(CUDA_ERROR_INVALID_VALUE, cuGetProcAddress_v2("cuMemAlloc", &address, 99000, 0, &status));
-    EXPECT(CUDA_ERROR_INVALID_VALUE, cuGetProcAddress("cuMemAlloc", NULL, 12000, 0));
-    EXPECT(CUDA_ERROR_NOT_FOUND, cuGetExportTable(&table, &id));
-    CHECK(!table);
-}
-
 /* Each entry of the table is an entry point of the library, and is found under its name and version, unless that is a
  * later driver's. */
 static void every_entry_point_is_found(void)
@@ -132,7 +114,6 @@ const struct test device_tests[] = {
     {"nothing_works_before_init", nothing_works_before_init},
     {"devices_are_described", devices_are_described},
     {"contexts_stack", contexts_stack},
-    {"functions_that_are_not_there", functions_that_are_not_there},
     {"every_entry_point_is_found", every_entry_point_is_found},
     {NULL, NULL},
 };

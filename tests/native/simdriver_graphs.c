@@ -47,118 +47,6 @@ static void nodes_run_in_the_order_of_their_needs(void)
     EXPECT(CUDA_ERROR_INVALID_HANDLE, cuGraphLaunch(exec, NULL));
 }
 
-static CUDA_KERNEL_NODE_PARAMS one_thread(const char *name, void **arguments)
-{
-    return (CUDA_KERNEL_NODE_PARAMS){.func = kernel(name),
-                                     .gridDimX = 1,
-                                     .gridDimY = 1,
-                                     .gridDimZ = 1,
-                                     .blockDimX = 1,
-                                     .blockDimY = 1,
-                                     .blockDimZ = 1,
-                                     .kernelParams = arguments};
-}
-
-static void kernels_of_graphs_can_change(void)
-{
-    CUgraph graph, clone;
-    CUgraphExec exec;
-    CUgraphNode node;
-    CUdeviceptr word;
-    uint32_t value = 5;
-    uint64_t count = 1;
-    CUgraphExecUpdateResultInfo info;
-    use_device();
-    OK(cuMemAlloc_v2(&word, 4));
-    CUDA_KERNEL_NODE_PARAMS params = one_thread("fill_u32", (void *[]){&word, &value, &count});
-    OK(cuGraphCreate(&graph, 0));
-    OK(cuGraphAddKernelNode_v2(&node, graph, NULL, 0, &params));
-    value = 6; /* arguments were copied */
-    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
-    for (int i = 0; i < 10; i++)
-        OK(cuGraphLaunch(exec, NULL));
-    CHECK(read_word(word) == 5);
-    OK(cuGraphExecKernelNodeSetParams_v2(exec, node, &params));
-    OK(cuGraphLaunch(exec, NULL));
-    CHECK(read_word(word) == 6);
-    CUDA_KERNEL_NODE_PARAMS got;
-    OK(cuGraphKernelNodeGetParams_v2(node, &got));
-    CHECK(got.func == params.func && *(uint32_t *)got.kernelParams[1] == 5);
-    OK(cuGraphClone(&clone, graph));
-    OK(cuGraphExecUpdate_v2(exec, clone, &info));
-    CHECK(info.result == 0);
-    OK(cuGraphLaunch(exec, NULL));
-    CHECK(read_word(word) == 5);
-    OK(cuGraphAddEmptyNode(&node, clone, NULL, 0));
-    EXPECT(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, cuGraphExecUpdate_v2(exec, clone, &info));
-}
-
-static CUgraphNode conditional(CUgraph graph, CUgraphConditionalHandle handle, int type, unsigned int size,
-                               CUgraph *bodies)
-{
-    CUgraphNode node;
-    int seen;
-    CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_CONDITIONAL,
-                                .conditional = {.handle = handle, .type = type, .size = size}};
-    OK(cuGraphAddNode(&node, graph, NULL, 0, &params));
-    OK(cuGraphNodeGetType(node, &seen));
-    CHECK(seen == CU_GRAPH_NODE_TYPE_CONDITIONAL);
-    for (unsigned int i = 0; i < size; i++)
-        bodies[i] = params.conditional.phGraph_out[i];
-    return node;
-}
-
-static void graphs_choose(void)
-{
-    CUgraph graph, bodies[3];
-    CUgraphExec exec;
-    CUgraphNode node;
-    CUgraphConditionalHandle handle, other;
-    CUdeviceptr word, chosen;
-    use_device();
-    OK(cuMemAlloc_v2(&word, 4));
-    OK(cuMemAlloc_v2(&chosen, 4));
-    OK(cuGraphCreate(&graph, 0));
-    OK(cuGraphConditionalHandleCreate(&handle, graph, NULL, 0, 0));
-    OK(cuGraphConditionalHandleCreate(&other, graph, NULL, 2, CU_GRAPH_COND_ASSIGN_DEFAULT));
-    conditional(graph, handle, CU_GRAPH_COND_TYPE_IF, 2, bodies);
-    CUDA_MEMSET_NODE_PARAMS yes = setting(word, 1), no = setting(word, 2), three = setting(chosen, 3);
-    OK(cuGraphAddMemsetNode(&node, bodies[0], NULL, 0, &yes, NULL));
-    OK(cuGraphAddMemsetNode(&node, bodies[1], NULL, 0, &no, NULL));
-    conditional(graph, other, CU_GRAPH_COND_TYPE_SWITCH, 3, bodies);
-    OK(cuGraphAddMemsetNode(&node, bodies[2], NULL, 0, &three, NULL));
-    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
-    for (uint32_t value = 0; value < 2; value++) {
-        launch_small(kernel("sim_set_condition"), NULL, (void *[]){&handle, &value});
-        OK(cuMemsetD32Async(chosen, 0, 1, NULL));
-        OK(cuGraphLaunch(exec, NULL));
-        CHECK(read_word(word) == (value ? 1 : 2) && read_word(chosen) == 3);
-    }
-    CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_CONDITIONAL,
-                                .conditional = {.handle = handle, .type = CU_GRAPH_COND_TYPE_IF, .size = 3}};
-    EXPECT(CUDA_ERROR_INVALID_VALUE, cuGraphAddNode(&node, graph, NULL, 0, &params));
-    params.conditional.size = 1;
-    params.conditional.handle = 12345;
-    EXPECT(CUDA_ERROR_INVALID_VALUE, cuGraphAddNode(&node, graph, NULL, 0, &params));
-}
-
-/* Nothing but the end of the context ends it. */
-static void loops_without_an_end_end_with_their_context(void)
-{
-    CUcontext context;
-    CUgraph graph, body;
-    CUgraphExec exec;
-    CUgraphConditionalHandle handle;
-    OK(cuInit(0));
-    OK(cuCtxCreate_v2(&context, 0, 0));
-    OK(cuGraphCreate(&graph, 0));
-    OK(cuGraphConditionalHandleCreate(&handle, graph, context, 1, CU_GRAPH_COND_ASSIGN_DEFAULT));
-    conditional(graph, handle, CU_GRAPH_COND_TYPE_WHILE, 1, &body);
-    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
-    OK(cuGraphLaunch(exec, NULL));
-    OK(cuCtxDestroy_v2(context));
-}
-
 /* A fork and a join by events end up in one graph. */
 static void streams_are_captured(void)
 {
@@ -235,9 +123,6 @@ static void captures_are_protected(void)
 
 const struct test graph_tests[] = {
     {"nodes_run_in_the_order_of_their_needs", nodes_run_in_the_order_of_their_needs},
-    {"kernels_of_graphs_can_change", kernels_of_graphs_can_change},
-    {"graphs_choose", graphs_choose},
-    {"loops_without_an_end_end_with_their_context", loops_without_an_end_end_with_their_context},
     {"streams_are_captured", streams_are_captured},
     {"captures_are_protected", captures_are_protected},
     {NULL, NULL},

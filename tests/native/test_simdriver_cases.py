@@ -41,7 +41,7 @@ def sanitized_cases(simdriver_sanitized: str) -> str:
 
 def test_every_case_is_collected(cases: str, simdriver: str) -> None:
     listed = run(cases, env={"LD_LIBRARY_PATH": simdriver_links(cases, simdriver)}).stdout.split()
-    assert listed == names() and len(listed) > 20
+    assert listed == names() and len(listed) > 15
 
 
 def simdriver_links(program: str, driver: str) -> str:
