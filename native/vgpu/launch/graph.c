@@ -11,10 +11,13 @@
 /* `count` of an instance is 1 from its launch until the store is trimmed, and `small` from then on in any case. `mark` of
  * the store is what instances that are gone may have left in it. Handles are addresses of structures: next to that of an
  * instance are keys for its parts on other devices. */
-enum { PARTS = 16, STEP_US = 1000, PATIENCE_NS = 1000000000, TRIM_PATIENCE_NS = 100000000 };
+enum { PARTS = 16, STEP_US = 1000, PATIENCE_NS = 1000000000 };
 
 /* While a graph is instantiated and looked into, none goes: its handle could be the next one's. */
 #define TURN offsetof(struct process, graph_turn)
+
+/* While a launch counts on what the store has, nobody takes that. */
+#define STORE offsetof(struct process, graph_store)
 
 static uint64_t gauge_key(CUdevice ordinal)
 {
@@ -113,7 +116,7 @@ static uint64_t missing(const struct item *exec)
 {
     struct item *store = item_find(ITEM_GRAPHS, gauge_key(exec->ordinal));
     uint64_t ever = 0;
-    if (!exec->count || !store || process()->graph_trims[exec->position])
+    if (!exec->count || !store)
         return exec->other;
     EACH_ITEM (other)
         if (other->kind == ITEM_EXEC && other->position == exec->position && other->small)
@@ -124,7 +127,6 @@ static uint64_t missing(const struct item *exec)
 struct part {
     struct item item;
     uint64_t reserved;
-    bool holds; /* what it needs is in the store, and nobody takes it from there until it is launched */
 };
 
 static void look_into_store(struct part *part)
@@ -133,9 +135,29 @@ static void look_into_store(struct part *part)
     const struct item *now = item_find(ITEM_EXEC, part->item.key);
     part->item.count = now ? now->count : 0;
     part->reserved = missing(&part->item);
-    part->holds = !part->reserved;
-    process()->graph_holds[part->item.position] += part->holds;
     items_unlock();
+}
+
+/* Graphs that ran have to take their memory again, the next time. Where none was given back, they still have it. */
+static CUresult trim(CUdevice device, int position)
+{
+    uint64_t before = 0, after = 0;
+    bool known = ask_store(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &before);
+    CUresult result = REAL(cuDeviceGraphMemTrim)(device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (known && ask_store(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &after) && after >= before)
+        return result;
+    gauge_read(ITEM_GRAPHS, gauge_key(device));
+    items_lock();
+    EACH_ITEM (item)
+        if (item->kind == ITEM_EXEC && item->position == position)
+            item->count = 0;
+    struct item *store = item_find(ITEM_GRAPHS, gauge_key(device));
+    if (store)
+        store->mark = least(store->mark, store->bytes); /* all that is left is in use */
+    items_unlock();
+    return result;
 }
 
 /* A graph that runs has its memory until it has ended. */
@@ -160,7 +182,7 @@ static bool reserve(struct part *part, CUstream stream)
         return true;
     part->reserved = item->other; /* once it is trimmed, the store has nothing for it */
     do {
-        if (cuDeviceGraphMemTrim(item->ordinal) == CUDA_SUCCESS &&
+        if (trim(item->ordinal, item->position) == CUDA_SUCCESS &&
             charge_quietly(item->position, part->reserved))
             return true;
     } while (wait_a_little(stream, since));
@@ -178,19 +200,14 @@ static void settle_part(const struct part *part, bool launched)
     struct item *now = launched ? item_find(ITEM_EXEC, part->item.key) : NULL;
     if (now)
         now->count = now->small = 1;
-    if (part->holds)
-        process()->graph_holds[part->item.position]--;
     items_unlock();
 }
 
-static CUresult launch(CUgraphExec handle, CUstream stream, type_cuGraphLaunch call)
+static CUresult launch_parts(CUgraphExec handle, CUstream stream, type_cuGraphLaunch call)
 {
-    struct process *in = process();
     struct part parts[PARTS] = {0};
     int count = 0;
     bool fits = true;
-    if (!in || !atomic_load_explicit(&in->graphs, memory_order_relaxed))
-        return call(handle, stream);
     while (fits && count < PARTS &&
            item_get(ITEM_EXEC, KEY(handle) + (unsigned int)count, &parts[count].item))
         fits = reserve(&parts[count++], stream);
@@ -198,6 +215,13 @@ static CUresult launch(CUgraphExec handle, CUstream stream, type_cuGraphLaunch c
     for (int i = 0; i < count; i++)
         settle_part(&parts[i], result == CUDA_SUCCESS);
     return result;
+}
+
+static CUresult launch(CUgraphExec handle, CUstream stream, type_cuGraphLaunch call)
+{
+    struct process *in = process();
+    bool none = !in || !atomic_load_explicit(&in->graphs, memory_order_relaxed);
+    return none ? call(handle, stream) : IN_TURN(STORE, launch_parts(handle, stream, call));
 }
 
 /* What a graph works for on other devices than its stream's is not measured. */
@@ -280,56 +304,10 @@ CU_API CUresult cuGraphDestroy(CUgraph graph)
     return result;
 }
 
-/* Launches reserve all they need from here on. False: one is under way for longer that counts on what the store has. */
-static bool begin_trim(int position)
-{
-    uint64_t since = now_ns(CLOCK_MONOTONIC);
-    for (uint32_t more = 1, holds;; more = 0) {
-        items_lock();
-        process()->graph_trims[position] += more;
-        holds = process()->graph_holds[position];
-        items_unlock();
-        if (!holds || now_ns(CLOCK_MONOTONIC) - since > TRIM_PATIENCE_NS)
-            return !holds;
-        sleep_us(STEP_US);
-    }
-}
-
-static CUresult end_trim(int position, CUresult result)
-{
-    items_lock();
-    process()->graph_trims[position]--;
-    items_unlock();
-    return result;
-}
-
-/* Graphs that ran have to take their memory again, the next time. Where none was given back, they still have it. */
-static CUresult trim(CUdevice device, const struct target *to)
-{
-    uint64_t before = 0, after = 0;
-    bool known = ask_store(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &before);
-    CUresult result = REAL(cuDeviceGraphMemTrim)(device);
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (known && ask_store(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &after) && after >= before)
-        return result;
-    gauge_read(ITEM_GRAPHS, gauge_key(device));
-    items_lock();
-    EACH_ITEM (item)
-        if (item->kind == ITEM_EXEC && item->position == to->position)
-            item->count = 0;
-    struct item *store = item_find(ITEM_GRAPHS, gauge_key(device));
-    if (store)
-        store->mark = least(store->mark, store->bytes); /* all that is left is in use */
-    items_unlock();
-    return result;
-}
-
-/* The driver may keep what it likes: a trim that comes while launches are under way does nothing. */
 CU_API CUresult cuDeviceGraphMemTrim(CUdevice device)
 {
     struct target to;
     if (!process() || !target_device(device, &to) || to.position == NO_POSITION)
         return REAL(cuDeviceGraphMemTrim)(device);
-    return end_trim(to.position, begin_trim(to.position) ? trim(device, &to) : CUDA_SUCCESS);
+    return IN_TURN(STORE, trim(device, to.position));
 }

@@ -51,8 +51,7 @@ struct process {
     _Atomic uint32_t contexts;                 /* in the books */
     _Atomic uint32_t bound;                    /* pieces of memory of sparse arrays */
     _Atomic uint32_t graphs;                   /* instances of graphs with memory of their own */
-    uint32_t graph_holds[VGPU_DEVICES];        /* launches that count on the store of graphs: see graph.c */
-    uint32_t graph_trims[VGPU_DEVICES];        /* calls that take from that store; both under `table` */
+    _Atomic uint32_t graph_store;              /* who launches a graph with memory, or trims: see graph.c */
     _Atomic uint32_t windows[VGPU_DEVICES];    /* see window.c */
     _Atomic uint32_t primaries[ORDINALS];      /* who makes or ends the primary context: see context.c */
     _Atomic uint32_t handles;                  /* who changes handles or mappings of memory: see vmm.h */
