@@ -8,39 +8,28 @@
 #define COUNT(...) NTH(__VA_ARGS__, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0)
 #define JOIN(one, other) one##other
 #define WITH(name, count) JOIN(name, count)
-#define NAMED(...) WITH(NAMED_, COUNT(__VA_ARGS__))(__VA_ARGS__)
-#define NAMES(...) WITH(NAMES_, COUNT(__VA_ARGS__))
-#define NAMED_1(A) A a
-#define NAMED_2(A, ...) A b, NAMED_1(__VA_ARGS__)
-#define NAMED_3(A, ...) A c, NAMED_2(__VA_ARGS__)
-#define NAMED_4(A, ...) A d, NAMED_3(__VA_ARGS__)
-#define NAMED_5(A, ...) A e, NAMED_4(__VA_ARGS__)
-#define NAMED_6(A, ...) A f, NAMED_5(__VA_ARGS__)
-#define NAMED_7(A, ...) A g, NAMED_6(__VA_ARGS__)
-#define NAMED_8(A, ...) A h, NAMED_7(__VA_ARGS__)
-#define NAMED_9(A, ...) A i, NAMED_8(__VA_ARGS__)
-#define NAMES_1 a
-#define NAMES_2 b, NAMES_1
-#define NAMES_3 c, NAMES_2
-#define NAMES_4 d, NAMES_3
-#define NAMES_5 e, NAMES_4
-#define NAMES_6 f, NAMES_5
-#define NAMES_7 g, NAMES_6
-#define NAMES_8 h, NAMES_7
-#define NAMES_9 i, NAMES_8
+#define DECLARED(A, a) A a
+#define NAME(A, a) a
+#define NAMED(...) WITH(EACH_, COUNT(__VA_ARGS__))(DECLARED, __VA_ARGS__)
+#define NAMES(...) WITH(EACH_, COUNT(__VA_ARGS__))(NAME, __VA_ARGS__)
+#define EACH_1(F, A) F(A, a)
+#define EACH_2(F, A, ...) F(A, b), EACH_1(F, __VA_ARGS__)
+#define EACH_3(F, A, ...) F(A, c), EACH_2(F, __VA_ARGS__)
+#define EACH_4(F, A, ...) F(A, d), EACH_3(F, __VA_ARGS__)
+#define EACH_5(F, A, ...) F(A, e), EACH_4(F, __VA_ARGS__)
+#define EACH_6(F, A, ...) F(A, f), EACH_5(F, __VA_ARGS__)
+#define EACH_7(F, A, ...) F(A, g), EACH_6(F, __VA_ARGS__)
+#define EACH_8(F, A, ...) F(A, h), EACH_7(F, __VA_ARGS__)
+#define EACH_9(F, A, ...) F(A, i), EACH_8(F, __VA_ARGS__)
 
-#define ENTRY(class, symbol, name, since, ...) class##_ROW(symbol, __VA_ARGS__)
-#undef ACCOUNT_ROW
-#undef PASS_ROW
-#undef GATE_ROW
-#undef VIEW_ROW
-#undef HOLD_ROW
-#define ACCOUNT_ROW(...)
-#define PASS_ROW(...)
-#define GATE_ROW(...)
-#define VIEW_ROW(...)
-#define CALL_ROW(...)
-#define HOLD_ROW(symbol, memory, types)                                                                     \
+#undef ENTRY
+#define ENTRY(class, symbol, name, since, ...) IF_##class(symbol, __VA_ARGS__)
+#define IF_ACCOUNT(...)
+#define IF_PASS(...)
+#define IF_GATE(...)
+#define IF_VIEW(...)
+#define IF_CALL(...)
+#define IF_HOLD(symbol, memory, types)                                                                      \
     CU_API CUresult symbol(NAMED types)                                                                     \
     {                                                                                                       \
         return HELD(REAL(symbol)(NAMES types));                                                             \
