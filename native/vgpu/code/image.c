@@ -47,17 +47,14 @@ static bool is_word(const char *at, size_t length, const char *word)
 /* Bytes of a type such as .u64, .b8 or .f16x2; 0: not a type. */
 static uint64_t type_bytes(const char *word, size_t length)
 {
-    static const struct {
-        const char *name;
-        uint64_t bytes;
-    } types[] = {{".b8", 1},    {".u8", 1},    {".s8", 1},   {".b16", 2},   {".u16", 2},
-                 {".s16", 2},   {".f16", 2},   {".b32", 4},  {".u32", 4},   {".s32", 4},
-                 {".f32", 4},   {".b64", 8},   {".u64", 8},  {".s64", 8},   {".f64", 8},
-                 {".f16x2", 4}, {".b128", 16}, {".bf16", 2}, {".bf16x2", 4}};
-    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++)
-        if (is_word(word, length, types[i].name))
-            return types[i].bytes;
-    return 0;
+    char *end;
+    size_t letters = *word == '.' ? strspn(word + 1, "bfsu") : 0;
+    if (!letters || !isdigit((unsigned char)word[1 + letters]))
+        return 0;
+    uint64_t bits = strtoull(word + 1 + letters, &end, 10), lanes = 1;
+    if (*end == 'x')
+        lanes = strtoull(end + 1, &end, 10);
+    return end == word + length ? bits / 8 * lanes : 0;
 }
 
 static bool is_part(char c)
