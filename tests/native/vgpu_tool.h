@@ -8,6 +8,7 @@ typedef CUresult (*type_cuMemcpyDtoDAsync_v2)(CUdeviceptr, CUdeviceptr, size_t, 
 typedef CUresult (*type_cuMemsetD32Async)(CUdeviceptr, unsigned int, size_t, CUstream);
 typedef CUresult (*type_cuStreamDestroy_v2)(CUstream);
 typedef CUresult (*type_cuStreamWaitValue32_v2)(CUstream, CUdeviceptr, uint32_t, unsigned int);
+typedef CUresult (*type_cuCtxFromGreenCtx)(CUcontext *, CUgreenCtx);
 typedef CUresult (*type_cuCtxSetCurrent)(CUcontext);
 typedef CUresult (*type_cuDevResourceGenerateDesc)(void **, void *, unsigned int);
 typedef CUresult (*type_cuDeviceGetDevResource)(CUdevice, void *, int);

@@ -44,13 +44,14 @@ static bool target_of(CUcontext context, struct target *out)
 {
     CUdevice ordinal;
     struct process *in = process();
-    struct item view;
+    struct item item;
     if (REAL(cuCtxGetDevice)(&ordinal) != CUDA_SUCCESS || !target_device(ordinal, out))
         return false;
     out->context = KEY(context);
-    if (in && atomic_load_explicit(&in->views, memory_order_relaxed) &&
-        item_get(ITEM_VIEW, out->context, &view))
-        out->context = view.other; /* what is made in a green context lives as long as the primary one */
+    /* What is made in a green context lives as long as the primary one. */
+    if (in && atomic_load_explicit(&in->greens, memory_order_relaxed) &&
+        !item_get(ITEM_CONTEXT, out->context, &item) && item_get(ITEM_PRIMARY, (uint64_t)ordinal + 1, &item))
+        out->context = item.context;
     return true;
 }
 

@@ -20,8 +20,7 @@ enum kind {
     ITEM_SMALL,   /* key: position + 1; `other` bytes of arrays that share chunks */
     ITEM_CONTEXT, /* key: context */
     ITEM_PRIMARY, /* key: ordinal + 1; `context` */
-    ITEM_GREEN,   /* key: green context; `other` ordinal, `bytes` the context that was made of it */
-    ITEM_VIEW,    /* key: context that was made of a green one; `other` the primary context */
+    ITEM_GREEN,   /* key: green context; `other` ordinal */
     ITEM_LOCAL,   /* key: context; `other` bytes a thread */
     ITEM_HEAP,    /* key: context */
     ITEM_PRINTF,  /* key: context */

@@ -225,6 +225,7 @@ static CUresult create_green(CUgreenCtx *out, void *resources, CUdevice device, 
     if (result == CUDA_SUCCESS) {
         item = (struct item){.kind = ITEM_GREEN, .key = KEY(made), .other = (uint64_t)device};
         item_put(&item);
+        atomic_store(&process()->greens, true);
         *out = made;
     }
     return result;
@@ -232,24 +233,6 @@ static CUresult create_green(CUgreenCtx *out, void *resources, CUdevice device, 
 
 WRAP(cuGreenCtxCreate, (CUgreenCtx * out, void *resources, CUdevice device, unsigned int flags),
      IN_TURN(turn_of(device), create_green(out, resources, device, flags)))
-
-CU_API CUresult cuCtxFromGreenCtx(CUcontext *out, CUgreenCtx green)
-{
-    struct item item, primary;
-    CUcontext made = NULL; /* another thread may change what the program has */
-    CUresult result = REAL(cuCtxFromGreenCtx)(out ? &made : NULL, green);
-    if (result != CUDA_SUCCESS)
-        return result;
-    *out = made;
-    if (!item_get(ITEM_GREEN, KEY(green), &item) || !item_get(ITEM_PRIMARY, item.other + 1, &primary))
-        return result;
-    struct item view = {.kind = ITEM_VIEW, .key = KEY(made), .other = primary.context};
-    item.bytes = view.key;
-    item_put(&item);
-    if (item_put(&view))
-        atomic_store(&process()->views, 1);
-    return result;
-}
 
 static CUresult destroy_green(CUgreenCtx context, CUdevice device)
 {
@@ -270,9 +253,6 @@ CU_API CUresult cuGreenCtxDestroy(CUgreenCtx context)
         return REAL(cuGreenCtxDestroy)(context);
     CUdevice device = (CUdevice)item.other;
     CUresult result = HELD(IN_TURN(turn_of(device), destroy_green(context, device)));
-    struct item view;
-    if (result == CUDA_SUCCESS && item.bytes)
-        item_take(ITEM_VIEW, item.bytes, &view);
     if (result != CUDA_SUCCESS)
         item_put(&item);
     return result;

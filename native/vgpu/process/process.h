@@ -47,7 +47,7 @@ struct process {
     _Atomic uint32_t gauges;                   /* pools and stores of graphs in the books */
     _Atomic int probe;                         /* see descriptor.c; a descriptor, + 1 */
     _Atomic uint32_t pointers;                 /* of pools, that are exported */
-    _Atomic uint32_t views;                    /* contexts that were made of green ones */
+    _Atomic bool greens;                       /* there was a green context */
     _Atomic uint32_t contexts;                 /* in the books */
     _Atomic uint32_t bound;                    /* pieces of memory of sparse arrays */
     _Atomic uint32_t graphs;                   /* instances of graphs with memory of their own */
