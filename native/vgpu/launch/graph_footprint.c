@@ -3,65 +3,53 @@
 
 #include <stdlib.h>
 
-/* One place more in a list. */
-static bool make_room(void **list, size_t size, size_t count, size_t *room)
-{
-    size_t more = *room ? *room * 2 : 64;
-    if (count < *room)
-        return true;
-    void *longer = realloc(*list, more * size);
-    if (!longer)
-        return false;
-    *list = longer;
-    *room = more;
-    return true;
-}
-
-static CUresult add_graph(struct footprint *in, CUgraph graph)
-{
-    if (!make_room((void **)&in->graphs, sizeof(CUgraph), in->graph_count, &in->graph_room))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    in->graphs[in->graph_count++] = graph;
-    return CUDA_SUCCESS;
-}
+enum { DEEPEST = 512, FIRST_ROOM = 64 };
 
 static CUresult add_allocation(struct footprint *in, CUgraphNode node)
 {
     CUDA_MEM_ALLOC_NODE_PARAMS allocation;
     CUresult result = REAL(cuGraphMemAllocNodeGetParams)(node, &allocation);
-    if (result == CUDA_SUCCESS &&
-        !make_room((void **)&in->pieces, sizeof(struct piece), in->count, &in->room))
-        result = CUDA_ERROR_OUT_OF_MEMORY;
-    if (result == CUDA_SUCCESS)
-        in->pieces[in->count++] = (struct piece){allocation.dptr / PAGE * PAGE,
-                                                 round_capped(allocation.dptr + allocation.bytesize, PAGE),
-                                                 allocation.poolProps.location.id};
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (in->count == in->room) {
+        in->room = in->room ? in->room * 2 : FIRST_ROOM;
+        void *longer = realloc(in->pieces, in->room * sizeof(struct piece));
+        if (!longer)
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        in->pieces = longer;
+    }
+    in->pieces[in->count++] = (struct piece){allocation.dptr / PAGE * PAGE,
+                                             round_capped(allocation.dptr + allocation.bytesize, PAGE),
+                                             allocation.poolProps.location.id};
     return result;
 }
 
-static CUresult add_node(struct footprint *in, CUgraphNode node)
+static CUresult add_graph(struct footprint *in, CUgraph graph, int depth);
+
+static CUresult add_node(struct footprint *in, CUgraphNode node, int depth)
 {
     CUgraph child;
     int type = -1;
     CUresult result = REAL(cuGraphNodeGetType)(node, &type);
     if (result == CUDA_SUCCESS && type == CU_GRAPH_NODE_TYPE_GRAPH) {
         result = REAL(cuGraphChildGraphNodeGetGraph)(node, &child);
-        return result == CUDA_SUCCESS ? add_graph(in, child) : result;
+        return result == CUDA_SUCCESS ? add_graph(in, child, depth + 1) : result;
     }
     return result == CUDA_SUCCESS && type == CU_GRAPH_NODE_TYPE_MEM_ALLOC ? add_allocation(in, node)
                                                                           : result;
 }
 
-static CUresult add_nodes(struct footprint *in, CUgraph graph)
+static CUresult add_graph(struct footprint *in, CUgraph graph, int depth)
 {
     size_t count = 0;
-    CUresult result = REAL(cuGraphGetNodes)(graph, NULL, &count);
+    CUresult result =
+        depth < DEEPEST ? REAL(cuGraphGetNodes)(graph, NULL, &count) : CUDA_ERROR_NOT_SUPPORTED;
     if (result != CUDA_SUCCESS || !count)
         return result;
     CUgraphNode *nodes = calloc(count, sizeof(CUgraphNode));
     result = nodes ? REAL(cuGraphGetNodes)(graph, nodes, &count) : CUDA_ERROR_OUT_OF_MEMORY;
     for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
-        result = add_node(in, nodes[i]);
+        result = add_node(in, nodes[i], depth);
     free(nodes);
     return result;
 }
@@ -79,10 +67,7 @@ CUresult footprint_measure(struct footprint *in, CUgraph graph)
     *in = (struct footprint){0};
     if (!process())
         return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = add_graph(in, graph);
-    while (result == CUDA_SUCCESS && in->graph_count)
-        result = add_nodes(in, in->graphs[--in->graph_count]);
-    free(in->graphs);
+    CUresult result = add_graph(in, graph, 0);
     if (in->count)
         qsort(in->pieces, in->count, sizeof(*in->pieces), compare);
     return result;

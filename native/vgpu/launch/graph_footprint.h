@@ -10,10 +10,8 @@ struct piece {
 struct footprint {
     struct piece *pieces;
     size_t count, room;
-    CUgraph *graphs; /* that are still to be looked into */
-    size_t graph_count, graph_room;
 };
 
-/* What the memory nodes of a graph need, whatever its size and depth, in the order of devices and addresses. What cannot be
- * found out is an error, and the graph is not instantiated. The caller frees `pieces` in any case. */
+/* What the memory nodes of a graph need, and of those in it, in the order of devices and addresses. What cannot be found
+ * out is an error, and the graph is not instantiated. The caller frees `pieces` in any case. */
 CUresult footprint_measure(struct footprint *in, CUgraph graph);
