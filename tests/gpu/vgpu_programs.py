@@ -212,20 +212,6 @@ def run_managed() -> dict[str, Any]:
     return out
 
 
-def run_host() -> dict[str, Any]:
-    """Memory of the host, by all three ways: none of it is the device's."""
-    cuda = driver()
-    before, after, total = ctypes.c_size_t(), ctypes.c_size_t(), ctypes.c_size_t()
-    cuda.cuMemGetInfo_v2(ctypes.byref(before), ctypes.byref(total))
-    at, size = ctypes.c_void_p(), ctypes.c_size_t(2 * GIB)
-    codes = [cuda.cuMemAllocHost_v2(ctypes.byref(at), size)]
-    codes.append(cuda.cuMemHostAlloc(ctypes.byref(at), size, 2))
-    own = (ctypes.c_char * (64 * MIB))()
-    codes.append(cuda.cuMemHostRegister_v2(ctypes.byref(own), ctypes.c_size_t(64 * MIB), 2))
-    cuda.cuMemGetInfo_v2(ctypes.byref(after), ctypes.byref(total))
-    return {"codes": codes, "taken": (before.value - after.value) // MIB}
-
-
 def run_nvml() -> dict[str, Any]:
     """Every question that monitoring tools ask, through NVIDIA's own bindings."""
     import pynvml
