@@ -3,8 +3,8 @@
  *   ns=N         GPU time of one kernel                    kind=plain|default|ptsz|ex|coop|multi|graph|spin|memset|copy
  *   batch=N      launches before each synchronisation, 0: none before the end   nodes=N of a graph, grid=N blocks of a kernel
  *   threads=N streams=N   each thread has its own streams  seconds=S    warm=S before that
- *   idle=MS      after so long nothing more is launched      short=N   so many kernels first take a 4096th of it
- *   trace=MS     a line each: milliseconds, kernels so far   rest=US, aside=US   after each synchronisation, before it
+ *   idle=MS      after so long nothing more is launched
+ *   trace=MS     a line each: milliseconds, kernels so far
  *   rounds=N     of a kernel's loop, as printed before
  *
  * `spin` is a kernel that waits for the next one, in another stream. `churn=1` replaces streams all the time, `captures=1`
@@ -48,7 +48,7 @@ static _Atomic uint64_t done, longest;
 static _Atomic bool counting, ending;
 static const char *kind = "plain";
 static uint64_t work = 1000000, batch = 1, threads = 1, streams = 1, nodes = 1, trace, blocks = 1;
-static uint64_t captures, captured, churn, idle, short_ones, mixed, rounds, rest, aside;
+static uint64_t captures, captured, churn, idle, mixed, rounds;
 static double seconds = 1, warm = 0.2;
 
 void *entry(const char *name)
@@ -80,8 +80,8 @@ static CUresult launch(CUstream stream)
 {
     static type_cuLaunchKernel plain;
     static _Atomic uint64_t launched;
-    uint64_t nth = short_ones || mixed ? atomic_fetch_add(&launched, 1) : 0;
-    uint64_t own = nth < short_ones ? rounds / 4096 : mixed && nth % 2 ? mixed * rounds : rounds;
+    uint64_t nth = mixed ? atomic_fetch_add(&launched, 1) : 0;
+    uint64_t own = nth % 2 ? mixed * rounds : rounds;
     void *values[] = {&own};
     if (strcmp(kind, "graph") == 0)
         return CU(cuGraphLaunch)(graph, stream);
@@ -195,9 +195,7 @@ static void *work_on(void *argument)
         atomic_fetch_add(&done, strcmp(kind, "graph") == 0 ? nodes : 1);
         if (!batch || i % batch != batch - 1)
             continue;
-        aside ? usleep((useconds_t)aside) : 0;
         must(strcmp(kind, "ptsz") == 0 ? CU(cuStreamSynchronize_ptsz)(NULL) : synchronize(stream), "wait");
-        rest ? usleep((useconds_t)rest) : 0;
     }
     return NULL;
 }
@@ -243,8 +241,7 @@ static void read_arguments(char **words)
         } numbers[] = {{"ns", &work},         {"batch", &batch},   {"threads", &threads},
                        {"streams", &streams}, {"nodes", &nodes},   {"trace", &trace},
                        {"grid", &blocks},     {"rounds", &rounds}, {"captures", &captures},
-                       {"churn", &churn},     {"idle", &idle},     {"short", &short_ones},
-                       {"mixed", &mixed},     {"rest", &rest},     {"aside", &aside}};
+                       {"churn", &churn},     {"idle", &idle},     {"mixed", &mixed}};
         for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
             if (strcmp(*words, numbers[i].name) == 0)
                 *numbers[i].to = number(value);

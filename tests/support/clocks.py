@@ -1,4 +1,4 @@
-"""Clocks that are wrong, for programs of tests: tests/native/jumping_clock.c; and time namespaces."""
+"""Clocks that are wrong, for programs of tests: tests/native/fast_clock.c; and time namespaces."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from . import need, run
 from .simdriver import SOURCES, WARN
 
 
-def jumping(directory: str, how: str) -> dict[str, str]:
-    """The variables with which a program's clocks jump: `wall`, `forward`, `back` or `fast`."""
-    library = os.path.join(directory, "jumping_clock.so")
-    if not os.path.exists(library):
-        source = os.path.join(SOURCES, "jumping_clock.c")
-        run(need("gcc"), *WARN, "-O2", "-shared", "-fPIC", "-o", library, source, "-ldl")
-    return {"LD_PRELOAD": library, "JUMP": how}
+def fast(directory: str) -> dict[str, str]:
+    """The variables with which the shim's clock runs too fast."""
+    library = os.path.join(directory, "fast_clock.so")
+    run(need("gcc"), *WARN, "-O2", "-shared", "-fPIC", "-o", library, os.path.join(SOURCES, "fast_clock.c"), "-ldl")
+    return {"LD_PRELOAD": library}
 
 
 #: Seconds for which every machine has run that tests run on: no clock can have begun before the machine's.
