@@ -22,8 +22,6 @@ LAUNCHER += $(filter-out %/private.c,$(wildcard native/core/apply/*.c)) $(wildca
 LAUNCHER_FLAGS = -Inative/launcher $(addprefix -Inative/core/,apply bpf files ldcache steps) -DNVC_VERSION='$(shell sed -n 's/^__version__ = //p' nvc/__init__.py)'
 STATIC := -static
 SPIN := $(addprefix native/spin/,spin.c driver.c options.c) native/simdriver/tools/start.c
-# What an installation is made of.
-PARTS  = --launcher $(BUILD)/launcher --spin $(BUILD)/nvc-spin --simdriver $(BUILD)/simdriver
 HARDEN := -fstack-protector-strong -D_FORTIFY_SOURCE=2 -Wl,-z,noexecstack
 
 .DEFAULT_GOAL := help
@@ -96,10 +94,10 @@ stage: native tracer stubs $(STAGE)/lib/nvc/launch.conf simdriver shim
 	@$(RUN) -m compileall -q nvc cli hooks
 
 $(STAGE)/lib/nvc/launch.conf: $(BUILD)/launcher $(BUILD)/nvc-spin packaging/tree.py $(VENV)/.ready
-	$(RUN) packaging/tree.py "$(CURDIR)/$(STAGE)" --links $(PARTS)
+	$(RUN) packaging/tree.py "$(CURDIR)/$(STAGE)" --links --build $(BUILD)
 
 install: stage man ## copy it all to $(DESTDIR)$(PREFIX), compiled, owned by root
-	$(RUN) packaging/tree.py "$(PREFIX)" --destdir "$(DESTDIR)" $(PARTS) --shim $(BUILD)/vgpu
+	$(RUN) packaging/tree.py "$(PREFIX)" --destdir "$(DESTDIR)" --build $(BUILD)
 
 uninstall: ## remove what `make install` with the same PREFIX and DESTDIR put there; FORCE=1: below running containers too
 	@$(PYTHON) packaging/uninstall.py "$(PREFIX)" --destdir "$(DESTDIR)" $(if $(FORCE),--force)
@@ -166,7 +164,7 @@ bench: stage ## time `configure`, the hook, `docker run`, and tenants side by si
 	$(RUN) tests/bench/together.py $(if $(PEER_SHIM),--peer-shim $(PEER_SHIM)) $(TOGETHER)
 
 bundle: stage ## build/bundle: all that a host without a network needs
-	$(RUN) packaging/bundle.py $(BUILD)/bundle $(PARTS) --shim $(BUILD)/vgpu
+	$(RUN) packaging/bundle.py $(BUILD)/bundle
 
 packages: stage man ## build/packages: deb and rpm for this machine; ARCH=all: for aarch64 too, in build/packages/aarch64
 	$(RUN) packaging/package.py $(BUILD)/packages $(if $(VERSION),--version "$(VERSION)") $(if $(ARCH),--arch "$(ARCH)")

@@ -17,6 +17,7 @@ import shutil
 import tempfile
 
 import notice
+import share
 import tree
 import wheels
 
@@ -105,18 +106,13 @@ def size(directory: str) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Makes the bundle for hosts without a network.")
     parser.add_argument("bundle")
-    parser.add_argument("--launcher", required=True)
-    parser.add_argument("--spin", required=True)
-    parser.add_argument("--simdriver", required=True)
-    parser.add_argument("--shim", required=True)
     options = parser.parse_args()
-
     bundle = os.path.abspath(options.bundle)
     cache = os.path.join(os.path.dirname(bundle), "wheels")
     with tempfile.TemporaryDirectory(dir=os.path.dirname(bundle)) as made:
         library = os.path.join(made, "tree/lib/nvc")
-        tree.copy_tree(os.path.join(made, "tree"), options.simdriver, native=False, shims=options.shim)
-        tree.install_programs(options.launcher, options.spin, os.path.join(made, "tree/bin"))
+        tree.copy_tree(os.path.join(made, "tree"), share.BUILD, native=False)
+        tree.install_programs(share.BUILD, os.path.join(made, "tree/bin"))
         native_packages(library, cache, os.path.join(made, "sources"))
         tools(made)
         tests(made)

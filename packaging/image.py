@@ -128,7 +128,7 @@ def digest(root: str) -> str:
     return found.hexdigest()[:8]
 
 
-def lay_out(root: str, parts: package.Parts, version: str) -> str:
+def lay_out(root: str, version: str) -> str:
     """Fill `root`; the directory name below PLACE is returned."""
     tree.remove(root)
     for name in PLACES:
@@ -137,13 +137,10 @@ def lay_out(root: str, parts: package.Parts, version: str) -> str:
         os.symlink(target, os.path.join(root, name))
     made = os.path.join(root, "made")
     library = os.path.join(made, "lib/nvc")
-    tree.copy_tree(made, "", native=False)
+    tree.copy_tree(made, share.BUILD, native=False, simulated=False, version=version)
     for name in PACKAGES:
         tree.copy_distribution(name, os.path.join(library, "site"))
-    shim.install(parts.shim, os.path.join(library, "vgpu"), version)
-    shutil.copy(parts.core, os.path.join(library, "python/nvc/_syscalls.abi3.so"))
-    package.set_version(library, version)
-    tree.install_programs(parts.launcher, parts.spin, os.path.join(made, "bin"), symbolic=True)
+    tree.install_programs(share.BUILD, os.path.join(made, "bin"), symbolic=True)
     for link, program in NVIDIAS.items():
         os.symlink(program, os.path.join(made, "bin", link))
     scripts = {}
@@ -198,9 +195,8 @@ def main() -> None:
     os.environ["SOURCE_DATE_EPOCH"] = str(package.source_date())
     version = options.version or shim.own_version()
     root = options.archive + ".root"
-    parts = package.Parts(share.BUILD, os.path.join(tree.REPO, "nvc/_syscalls.abi3.so"))
     os.makedirs(os.path.dirname(os.path.abspath(root)), exist_ok=True)
-    name = lay_out(root, parts, version)
+    name = lay_out(root, version)
     reference = f"{options.name}:{version}"
     program = f"{PLACE}/{name}/lib/nvc/node"
     env = [f"PATH={':'.join(tree.PLACES)}"]

@@ -34,15 +34,6 @@ DEBIAN = {"x86_64": "amd64", "aarch64": "arm64"}
 WORDS = {"deb": "nvc_{version}-1_{debian}.deb", "rpm": "nvc-{version}-1.{machine}.rpm"}
 
 
-class Parts:
-    def __init__(self, directory: str, core: str) -> None:
-        self.launcher = os.path.join(directory, "launcher")
-        self.spin = os.path.join(directory, "nvc-spin")
-        self.simdriver = os.path.join(directory, "simdriver")
-        self.shim = os.path.join(directory, "vgpu")
-        self.core = core
-
-
 def source_date() -> int:
     """The time of every file, in seconds: of the last commit, so that packages can be made again byte by byte."""
     if "SOURCE_DATE_EPOCH" in os.environ:
@@ -56,26 +47,18 @@ def source_date() -> int:
     )
 
 
-def set_version(library: str, version: str) -> None:
-    path = os.path.join(library, "python/nvc/__init__.py")
-    with open(path, encoding="utf-8") as source:
-        text = re.sub(r'__version__ = "[^"]+"', f'__version__ = "{version}"', source.read())
-    share.write(path, text.encode())
-
-
-def lay_out(root: str, parts: Parts, machine: str, version: str, cache: str) -> None:
+def lay_out(root: str, build: str, machine: str, version: str, cache: str) -> None:
     tree.remove(root)
     prefix = os.path.join(root, "usr")
     library = os.path.join(prefix, "lib/nvc")
-    tree.copy_tree(prefix, parts.simdriver, native=False)
-    shim.install(parts.shim, os.path.join(library, "vgpu"), version)
-    shutil.copy(parts.core, os.path.join(library, "python/nvc/_syscalls.abi3.so"))
+    tree.copy_tree(prefix, build, native=False, version=version)
+    if build != share.BUILD:  # of another architecture than the one that came with the code
+        shutil.copy(os.path.join(build, "_syscalls.abi3.so"), os.path.join(library, "python/nvc"))
     wheels.every_python(os.path.join(library, "site"), cache, machine)
-    set_version(library, version)
     interpreter = tree.default_interpreter()
     tree.compile_bytecode(interpreter, library, root)
     tree.write_archive(interpreter, library, root, machine)
-    tree.install_programs(parts.launcher, parts.spin, os.path.join(prefix, "bin"), symbolic=True)
+    tree.install_programs(build, os.path.join(prefix, "bin"), symbolic=True)
     tree.link_names(library)
     share.install(prefix, "/usr")
     os.makedirs(os.path.join(root, "etc/nvc"))
@@ -158,19 +141,18 @@ def main() -> None:
     scripts(os.path.join(directory, "scripts"))
     os.environ["SOURCE_DATE_EPOCH"] = str(source_date())  # also what compilers and nfpm go by
 
-    made = {platform.machine(): (directory, Parts(share.BUILD, os.path.join(tree.REPO, "nvc/_syscalls.abi3.so")))}
+    made = {platform.machine(): (directory, share.BUILD)}
     if options.arch == "all" and platform.machine() != cross.MACHINE:
         other = os.path.join(share.BUILD, cross.MACHINE)
         if not cross.build(other):
             parser.error(f"no cross compiler for {cross.MACHINE}: see packaging/apt-packages.txt")
-        parts = Parts(other, os.path.join(other, "_syscalls.abi3.so"))
-        made[cross.MACHINE] = (os.path.join(directory, cross.MACHINE), parts)
+        made[cross.MACHINE] = (os.path.join(directory, cross.MACHINE), other)
     for place in ("", cross.MACHINE):
         for old in glob.glob(os.path.join(glob.escape(directory), place, "nvc[_-]*.[dr][ep][bm]")):
             os.unlink(old)
-    for machine, (target, parts) in made.items():
+    for machine, (target, build) in made.items():
         root = os.path.join(directory, "root", machine)
-        lay_out(root, parts, machine, version, cache)
+        lay_out(root, build, machine, version, cache)
         pack(directory, target, root, machine, version)
 
 

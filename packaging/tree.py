@@ -25,6 +25,7 @@ import argparse
 import configparser
 import importlib.metadata
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -96,21 +97,21 @@ def remove(path: str) -> None:
         os.unlink(path)
 
 
-def install_programs(launcher: str, spin: str, bin_directory: str, symbolic: bool = False) -> None:
+def install_programs(build: str, bin_directory: str, symbolic: bool = False) -> None:
     """The launcher under each name, by links of either sort: it goes by the name it was executed under.
 
     nvc-spin lies beside it.
     """
     os.makedirs(bin_directory, exist_ok=True)
     remove(os.path.join(bin_directory, "nvc-spin"))
-    shutil.copy(spin, os.path.join(bin_directory, "nvc-spin"))
+    shutil.copy(os.path.join(build, "nvc-spin"), os.path.join(bin_directory, "nvc-spin"))
     os.chmod(os.path.join(bin_directory, "nvc-spin"), 0o755)
     first = os.path.join(bin_directory, PROGRAMS[0])
     for name in PROGRAMS:
         path = os.path.join(bin_directory, name)
         remove(path)
         if path == first:
-            shutil.copy(launcher, path)
+            shutil.copy(os.path.join(build, "launcher"), path)
             os.chmod(path, 0o755)
         elif symbolic:
             os.symlink(PROGRAMS[0], path)
@@ -169,18 +170,18 @@ def close_to_others(directory: str) -> None:
                 os.chmod(entry, os.stat(entry).st_mode & 0o7755 | 0o444)
 
 
-def link_stage(prefix: str, simdriver: str) -> None:
+def link_stage(prefix: str, build: str) -> None:
     library = os.path.join(prefix, "lib/nvc")
     os.makedirs(os.path.join(library, "python"), exist_ok=True)
     for name, source in PACKAGES.items():
         replace_link(os.path.join(REPO, source), os.path.join(library, "python", name))
-    if simdriver and os.path.abspath(simdriver) != os.path.join(library, "simdriver"):
-        replace_link(os.path.abspath(simdriver), os.path.join(library, "simdriver"))
+    replace_link(os.path.abspath(os.path.join(build, "simdriver")), os.path.join(library, "simdriver"))
 
 
-def copy_tree(prefix: str, simdriver: str, native: bool = True, shims: str = "") -> None:
-    """Copy the code and its packages; without `native`, only packages that suit every version of Python.
+def copy_tree(prefix: str, build: str, native: bool = True, simulated: bool = True, version: str = "") -> None:
+    """Copy the code, its packages, and what `build` has of C beside it; it gets the version, nvc's own by default.
 
+    Without `native`, only packages that suit every version of Python; without `simulated`, no simulated driver.
     Earlier versions of the shim stay: containers may be about to be given one.
     """
     library = os.path.join(prefix, "lib/nvc")
@@ -188,10 +189,13 @@ def copy_tree(prefix: str, simdriver: str, native: bool = True, shims: str = "")
     for name in os.listdir(library):
         if name not in ("vgpu", manifest.NAME):
             remove(os.path.join(library, name))
-    if shims:
-        shim.install(shims, os.path.join(library, "vgpu"))
+    shim.install(os.path.join(build, "vgpu"), os.path.join(library, "vgpu"), version)
     for name, source in PACKAGES.items():
         shutil.copytree(os.path.join(REPO, source), os.path.join(library, "python", name), ignore=IGNORED)
+    if version:
+        path = os.path.join(library, "python/nvc/__init__.py")
+        text = re.sub(rb'__version__ = "[^"]+"', f'__version__ = "{version}"'.encode(), share.read(path))
+        share.write(path, text)
     for name in requirements():
         if native or name not in NATIVE:
             copy_distribution(name, os.path.join(library, "site"))
@@ -199,9 +203,9 @@ def copy_tree(prefix: str, simdriver: str, native: bool = True, shims: str = "")
     shutil.copytree(archive, os.path.join(library, "archive"), ignore=IGNORED)
     for name in ("settle", "in-use"):
         shutil.copy(os.path.join(REPO, "packaging", name), library)
-    if simdriver:
-        ignored = shutil.ignore_patterns(".obj")
-        shutil.copytree(simdriver, os.path.join(library, "simdriver"), symlinks=True, ignore=ignored)
+    if simulated:
+        source, ignored = os.path.join(build, "simdriver"), shutil.ignore_patterns(".obj")
+        shutil.copytree(source, os.path.join(library, "simdriver"), symlinks=True, ignore=ignored)
 
 
 def main() -> None:
@@ -209,10 +213,7 @@ def main() -> None:
     parser.add_argument("prefix", help="where it will be found, absolute")
     parser.add_argument("--destdir", default="", help="put before PREFIX while copying")
     parser.add_argument("--interpreter", default="", help="default: the distribution's, else this one")
-    parser.add_argument("--launcher", required=True)
-    parser.add_argument("--spin", required=True, help="the program nvc-spin")
-    parser.add_argument("--simdriver", default="")
-    parser.add_argument("--shim", default="", help="directory of the shim of slices")
+    parser.add_argument("--build", default=share.BUILD, help="where make has put what it compiles")
     parser.add_argument("--links", action="store_true", help="link instead of copying")
     options = parser.parse_args()
 
@@ -223,20 +224,20 @@ def main() -> None:
     interpreter = os.path.realpath(options.interpreter or default_interpreter())
     os.umask(0o022)
     if options.links:
-        link_stage(prefix, options.simdriver)
+        link_stage(prefix, options.build)
         site = sysconfig.get_path("platlib")
     else:
         free = free_names(os.path.join(prefix, "bin"), () if options.destdir else PLACES)
         programs = (*PROGRAMS, "nvc-spin", *free)
         names = [*(f"bin/{name}" for name in programs), *share.contents(options.prefix)]
         manifest.begin(prefix, names)
-        copy_tree(prefix, options.simdriver, shims=options.shim)
+        copy_tree(prefix, options.build)
         compile_bytecode(interpreter, library, options.destdir)
         write_archive(interpreter, library, options.destdir)
         site = os.path.join(options.prefix, "lib/nvc/site")
     write_conf(library, interpreter, site)
     link_names(library)
-    install_programs(options.launcher, options.spin, os.path.join(prefix, "bin"))
+    install_programs(options.build, os.path.join(prefix, "bin"))
     if not options.links:
         for name in free:
             replace_link(NVIDIAS[name], os.path.join(prefix, "bin", name))
