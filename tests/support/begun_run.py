@@ -1,8 +1,4 @@
-"""`vgpu run` without the start of nvc-cli, for the many tests that are about what runs in a slice.
-
-A process that has imported nvc-cli forks, takes the test's ends of pipes by their descriptors in /proc, and goes on
-as the launcher lets Python go on, with the caller's environment in a file. test_vgpu_run.py starts the stage's own.
-"""
+"""`vgpu run` without the start of nvc-cli, for the many tests that are about what runs in a slice."""
 
 from __future__ import annotations
 
@@ -12,49 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from . import STAGE
-from .begun import IMPORTED, Forking, at_home, placed, shared_of
-from .forked import Forked
+from .begun import at_home, placed
+from .forked import fork
 
 OPTIONS = {"stdin", "stdout", "stderr", "text", "pass_fds"}
-SERVER = """
-for name in modules:
-    importlib.import_module(name)
-from nvc_cli.boot import main
-for line in sys.stdin:
-    asked = json.loads(line)
-    if isinstance(asked, int):
-        answer = os.waitstatus_to_exitcode(os.waitpid(asked, 0)[1])
-    else:
-        taken, taking = os.pipe()
-        answer = os.fork()
-        if answer == 0:
-            paths, directory, place, carried, sys.argv[1:] = asked
-            for number, path in enumerate(paths):
-                os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND if number else os.O_RDONLY), number)
-            os.write(taking, b"x")
-            os.closerange(3, 1 << 12)
-            file = os.memfd_create("environment", 0)
-            os.write(file, carried.encode("utf-8", "surrogateescape"))
-            os.environ["NVC_CALLERS_ENVIRONMENT"] = str(file)
-            if place:
-                enter(place)
-            os.chdir(directory)
-            try:
-                main("nvc-cli")
-            except SystemExit as end:
-                sys.stdout.flush()
-                os._exit(end.code)
-        os.close(taking)
-        os.read(taken, 1)
-        os.close(taken)
-    print(answer, flush=True)
-"""
-
-
-class Runner(Forking):
-    """The process that forks them."""
-
-    server, modules = SERVER, (*IMPORTED, "nvc_cli.caller_environment")
 
 
 def is_run(words: Sequence[str]) -> bool:
@@ -88,8 +45,7 @@ def started(words: Sequence[str], env: Mapping[str, str], **options: Any) -> Any
             wanted = wanted.fileno()
         paths.append("/dev/null" if wanted < 0 else f"/proc/{os.getpid()}/fd/{wanted}")
     carried = "".join(f"{name}={value}\0" for name, value in env.items())
-    server = shared_of(Runner, STAGE)
-    made = Forked(server, server.ask([paths, os.getcwd(), place, carried, command[1:]]))
+    made = fork(STAGE, "nvc-cli", command[1:], paths, place, carried=carried)
     for descriptor in theirs:
         os.close(descriptor)
     for name, descriptor, mode in ours:

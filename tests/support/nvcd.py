@@ -16,8 +16,8 @@ from typing import Any
 from nvc.model.slices.policy import POLICIES
 
 from . import CLEAN_ENV, PATIENCE, REPO, until
-from .begun import at_home, shared_of
-from .begun_nvcd import Server
+from .begun import at_home
+from .forked import fork
 from .realtime import REAL, Time
 
 GPU = "GPU-00000000-1111-2222-3333-44444444444{}"
@@ -125,8 +125,10 @@ class Daemon:
         self.process: Any  # Popen, or what has its methods
         with open(self.log, "ab") as log:
             if place.forks and not variables and at_home():
-                server = shared_of(Server, place.stage)
-                self.process = server.start(place.keeper, self.log, every, place.constants, words)
+                paths = ("/dev/null", self.log, self.log)
+                self.process = fork(
+                    place.stage, "nvcd", words, paths, str(place.keeper), every, constants=place.constants
+                )
             else:
                 self.process = place.time.start(
                     place.enter(*place.program, *words), every, stderr=log, stdin=subprocess.DEVNULL
