@@ -96,14 +96,6 @@ def test_they_are_also_found_without_a_cache(
     assert all(line.startswith("\x7fELF/opt/driver/lib/lib") and VERSION in line for line in lines)
 
 
-def test_nothing_is_linked_where_the_loader_looks_anyway(start: Callable[..., Bundle], rootfs: Any) -> None:
-    bundle = start(as_debian_with_programs(rootfs()))
-    bundle.run("runc", "true")
-    assert not os.path.lexists(f"{bundle.rootfs}/usr/lib64")
-    assert not os.path.lexists(f"{bundle.rootfs}/usr/lib/libcuda.so.1")
-    assert os.readlink(f"{bundle.rootfs}{LIBS}/libcuda.so.1") == f"libcuda.so.{VERSION}"
-
-
 def test_a_file_of_the_image_stays(start: Callable[..., Bundle], rootfs: Any) -> None:
     path = as_fedora(rootfs())
     with open(f"{path}/usr/lib64/libnvidia-ml.so.1", "w", encoding="ascii") as out:
@@ -148,9 +140,3 @@ def test_musl_searches_what_its_list_says(
     assert ("loaded" in done.stdout) == bool(directory), done
     if directory:
         assert os.readlink(f"{path}{directory}/libnvidia-ml.so.1") == f"{LIBS}/libnvidia-ml.so.1"
-
-
-def test_consumers_without_hooks_find_them_by_a_variable(start: Callable[..., Bundle], rootfs: Any) -> None:
-    bundle = start(as_fedora(rootfs()), "--disable-hook=all")
-    bundle.config.pop("hooks")  # that of the simulated driver
-    assert opened(bundle, "libcuda.so.1 libnvidia-ml.so.1", f"LD_LIBRARY_PATH={LIBS}") == ["loaded"] * 2

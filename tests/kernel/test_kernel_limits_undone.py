@@ -115,14 +115,6 @@ def test_what_fails_later_tells_of_the_limit_that_stays(
     assert kept in str(caught.value)
 
 
-def test_one_of_several_gpus_that_is_refused(nvml: Nvml, groups: tuple[Group, Group]) -> None:
-    nvml.write("refuse", "2")
-    with pytest.raises(ContainerError) as caught:
-        set_limits(nvml.held(groups[0], *GPUS), TIMEOUT)
-    assert nvml.in_force() == {(groups[0].path, "GPU-a"): GIB}
-    assert "GPU-b: Insufficient Permissions, and the new limit stays on GPU-a" in str(caught.value)
-
-
 def test_a_driver_that_does_not_answer_may_have_set_them(nvml: Nvml, groups: tuple[Group, Group]) -> None:
     nvml.write("hang", "")
     with pytest.raises(InitializationError) as caught:

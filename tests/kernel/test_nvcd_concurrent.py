@@ -303,16 +303,6 @@ def paces(state: dict[str, Any]) -> list[int]:
     return sorted(one["pacePercent"] or 0 for device in state["devices"] for one in device["together"])
 
 
-def test_a_foreign_control_daemon_on_the_usual_directory(place: Place, tenants: Tenants) -> None:
-    """Nobody's slice is its client."""
-    run(*place.enter("mount", "-t", "tmpfs", "none", "/mnt"))
-    os.makedirs(f"{place.root}/mnt/nvidia-mps")
-    place.start(f"--root={tenants.driver}")
-    one = tenants.start(*SLICE, CUDA_MPS_PIPE_DIRECTORY="/mnt/nvidia-mps")
-    assert one.do("start")[0] == 0
-    assert one.do("environment CUDA_MPS_PIPE_DIRECTORY")[1].endswith("/nvc/mps")
-
-
 @pytest.mark.parametrize(
     ("uuid", "mode", "cause"),
     [
