@@ -126,9 +126,6 @@ WRAP(cuMemRelease, (CUmemGenericAllocationHandle handle),
 
 static uint64_t mapped_at(uint64_t address)
 {
-    const struct item *item = item_find(ITEM_MAPPING, address / PAGE * PAGE);
-    if (item)
-        return item->other;
     EACH_ITEM (at)
         if (at->kind == ITEM_MAPPING && address - at->key < at->bytes)
             return at->other;
