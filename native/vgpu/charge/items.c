@@ -67,14 +67,6 @@ static bool make_room(struct process *in)
     return in && (in->item_count * 4 < in->item_room * 3 || grow(in) || in->item_count + 1 < in->item_room);
 }
 
-bool items_have_room(void)
-{
-    items_lock();
-    bool room = make_room(process());
-    items_unlock();
-    return room;
-}
-
 bool item_insert(const struct item *item)
 {
     struct process *in = process();

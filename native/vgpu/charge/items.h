@@ -64,9 +64,6 @@ bool item_take(enum kind kind, uint64_t key, struct item *out);
 bool item_take_next(uint64_t *slot, bool (*fits)(const struct item *, uint64_t), uint64_t asked,
                     struct item *out);
 
-/* For one more; false: it would not be put. */
-bool items_have_room(void);
-
 /* For more than one step at a time. A pointer is good until the next item is put or taken. */
 void items_lock(void);
 void items_unlock(void);

@@ -82,8 +82,6 @@ static CUresult allocate_unknown(CUdeviceptr *out, const struct request *request
     int ordinal = -1;
     CUdeviceptr at;
     struct account_view view;
-    if (!items_have_room())
-        return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = ask_driver(&at, request);
     if (result != CUDA_SUCCESS)
         return result;
@@ -106,18 +104,12 @@ static bool charge_or_trim(const struct target *to, CUmemoryPool pool, uint64_t 
 {
     if (charge_quietly(to->position, bytes))
         return true;
-    bool trimmed = to->position != NO_POSITION && attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) !=
-                                                      attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
-    if (trimmed) {
-        int mode = capture_leave();
-        trimmed =
-            REAL(cuMemPoolTrimTo)(pool, attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT)) == CUDA_SUCCESS;
-        capture_return(mode);
-    }
-    if (trimmed)
-        return charge(to->position, bytes);
-    charge_refused(to->position);
-    return false;
+    int mode = capture_leave();
+    uint64_t used = attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
+    if (attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) != used)
+        REAL(cuMemPoolTrimTo)(pool, used);
+    capture_return(mode);
+    return charge(to->position, bytes);
 }
 
 static CUresult allocate(CUdeviceptr *out, const struct request *request)
