@@ -4,7 +4,7 @@
 
 #include "module.h"
 
-enum { IN_CONTEXT = 1024 };
+enum { THERE_ALREADY = 1024 };
 
 #define HEAP_IN_CONTEXT (8 * MIB)
 #define PRINTF_IN_CONTEXT MIB
@@ -55,11 +55,11 @@ static bool resize(const struct target *to, enum kind kind, uint64_t bytes, bool
 
 static bool ensure(const struct target *to, uint64_t per_thread)
 {
-    if (per_thread <= IN_CONTEXT)
+    if (per_thread <= THERE_ALREADY)
         return true;
     if (to->position == NO_POSITION)
         return false;
-    uint64_t bytes = multiply_capped(per_thread - IN_CONTEXT, resident_threads(to));
+    uint64_t bytes = multiply_capped(per_thread - THERE_ALREADY, resident_threads(to));
     return resize(to, ITEM_LOCAL, round_capped(bytes, PAGE), false);
 }
 
@@ -80,7 +80,7 @@ static bool fits(CUfunction function, const struct target *to, bool *lasting)
     if (!library_allows_kernel(function, to, lasting))
         return false;
     int bytes = local_bytes(function, to->ordinal);
-    if (bytes <= IN_CONTEXT)
+    if (bytes <= THERE_ALREADY)
         return true;
     *lasting = false; /* in each context anew, so never remembered */
     return ensure(to, (uint64_t)bytes);

@@ -4,16 +4,14 @@
 #include "slice/share.h"
 #include "vmm.h"
 
-enum { GRANULE = 32 << 20 }; /* in which the driver takes memory for pools */
-
-/* What the driver may keep for an importer alone: no less than a granule, and no more than the pool has. */
+/* What the driver may keep for an importer alone: no less than a step, and no more than the pool has. */
 static uint64_t kept_for(CUmemoryPool pool, size_t size)
 {
     uint64_t reserved = UINT64_MAX;
     if (REAL(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) != CUDA_SUCCESS ||
         reserved < size)
         reserved = UINT64_MAX;
-    return least(round_capped(size, GRANULE), round_capped(reserved, PAGE));
+    return least(round_capped(size, POOL_STEP), round_capped(reserved, PAGE));
 }
 
 static CUresult export(CUmemPoolPtrExportData *out, CUdeviceptr address)

@@ -9,6 +9,5 @@ char *staging_get(uint64_t bytes);
 void staging_free(void);
 uint64_t staging_size(void);
 
-/* Threads, by a C library of whatever age. False: it has none. */
+/* A thread, by a C library of whatever age. False: it has none. */
 bool thread_start(uint64_t *id, void *(*work)(void *), void *data);
-void thread_join(uint64_t id);

@@ -228,8 +228,6 @@ void pacer_begin(struct launch *launch, uint64_t now)
 void pacer_end(struct launch *launch, bool launched)
 {
     struct pacer *pacer = launch->pacer;
-    if (!pacer)
-        return;
     if (launched)
         record(pacer, &launch->batch->event, launch->handle);
     lock_take(&pacer->lock);
