@@ -178,14 +178,6 @@ def points_off(rates: list[float], weights: list[int]) -> float:
     return max(100 * abs(rate / sum(rates) - one / sum(weights)) for rate, one in zip(rates, weights))
 
 
-def test_equal_weights_cost_nothing(gpu: Gpu) -> None:
-    """Nothing is measured, and nobody waits."""
-    gpu.slice(1), gpu.slice(1)
-    tenants = gpu.start_all()
-    assert gpu.rates(tenants) == approx([TWO, TWO], rel=0.01)
-    assert not any(any(one.budget()[2:]) for one in gpu.slices)
-
-
 def test_four(gpu: Gpu) -> None:
     weights = [4, 2, 1, 1]
     for weight in weights:
@@ -235,14 +227,6 @@ def test_a_slice_that_lies_about_its_time(gpu: Gpu) -> None:
     assert gpu.rates(tenants, 2) == approx([TWO, TWO], rel=0.01)
     gpu.liars = {"1": lambda told: told.replace(charged=gpu.world.now_ns)}  # and one that says it always had work
     assert points_off(gpu.rates(tenants), [3, 1]) < 2
-
-
-def test_steps_of_many_kernels_that_are_queued(gpu: Gpu) -> None:
-    """Steps that their programs do not wait for one by one."""
-    heavy, light = gpu.slice(3), gpu.slice(1)
-    words = {"ns": 500_000, "batch": 8}
-    tenants = [gpu.start(heavy, **words), gpu.start(light, **words)]
-    assert points_off(gpu.rates(tenants), [3, 1]) < 3
 
 
 def test_no_turn_is_given_while_the_policy_is_another(gpu: Gpu) -> None:
