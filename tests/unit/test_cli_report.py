@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 
-import pytest
-from support.facts import CAPABILITIES, LIBS, MIG_UUID_0, UUID_1, VERSION, cap, facts, gpu
+from support.facts import CAPABILITIES, LIBS, VERSION, cap, facts, gpu
 
 from nvc.model.facts import Binary
 from nvc.model.request import Request
@@ -70,27 +69,6 @@ def test_a_hostile_name_stays_on_its_line() -> None:
         assert len(text) < 1000
 
 
-def test_info_document() -> None:
-    made = json.loads(json.dumps(listing.info_document(facts(warnings=("odd",)))))
-    assert (made["schemaVersion"], made["warnings"]) == (1, ["odd"])
-    assert made["gpus"][1] == {
-        "index": 1,
-        "minor": 2,
-        "model": "NVIDIA H100 80GB HBM3",
-        "brand": "Nvidia",
-        "uuid": UUID_1,
-        "busId": "00000000:3c:00.0",
-        "architecture": "9.0",
-        "node": "/dev/nvidia2",
-        "migCapable": True,
-        "migEnabled": True,
-        "migDevices": [
-            {"index": 0, "uuid": MIG_UUID_0, "gpuInstance": 1, "computeInstance": 0},
-            {"index": 1, "uuid": MIG_UUID_0[:-1] + "2", "gpuInstance": 2, "computeInstance": 0},
-        ],
-    }
-
-
 def test_everything_in_the_peers_order() -> None:
     request = Request(devices=("all",), capabilities=("compat32",), imex_channels=(5,))
     access = [f"{CAPABILITIES}/gpu2/mig/gi1/access", f"{CAPABILITIES}/gpu2/mig/gi1/ci0/access"]
@@ -135,23 +113,6 @@ def test_mig_rights_replace_mig_devices() -> None:
     assert listed(Request(devices=("all",), mig_monitor="all"), "devices") == [*nodes, *right("monitor", 2)]
     # GPU 0 cannot do MIG: there is nothing to configure.
     assert listed(Request(devices=("0",), mig_config="all"), "devices") == [*CONTROL, "/dev/nvidia1"]
-
-
-@pytest.mark.parametrize(
-    ("request_", "kinds", "lines"),
-    [
-        (Request(), ("devices",), CONTROL),
-        (Request(devices=("0",)), (), []),
-        (Request(imex_channels=(7, 0)), (), ["channel7", "channel0"]),
-        (Request(persistenced=False), ("ipcs",), ["/run/nvidia-fabricmanager/socket", "/tmp/nvidia-mps"]),
-        (Request(fabricmanager=False), ("ipcs",), ["/run/nvidia-persistenced/socket", "/tmp/nvidia-mps"]),
-        (Request(gsp_firmware=False), ("firmwares", "binaries"), ["/usr/bin/nvidia-smi"]),
-        (Request(capabilities=("compat32",)), ("binaries",), ["/usr/bin/nvidia-smi"]),
-    ],
-)
-def test_filters(request_: Request, kinds: tuple[str, ...], lines: list[str]) -> None:
-    prefix = "/dev/nvidia-caps-imex-channels/"
-    assert [line.removeprefix(prefix) for line in listed(request_, *kinds)] == lines
 
 
 def test_names_keep_their_bytes_but_not_their_lines() -> None:

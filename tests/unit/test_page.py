@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
 from typing import Any
@@ -29,16 +28,6 @@ ENTRY = Entry("a-1-2-3", "", 7, 1, "", "/lib", 100, (EntryDevice(GPU, "0", 80 * 
 TENANT = SliceStatus(
     ENTRY, "a", (7,), (DEVICE,), (), name="shop/web/main", container=ContainerName("docker", "ab" * 32, "web")
 )
-
-
-def test_a_slice() -> None:
-    row = rows.slice_row(TENANT, DEVICE)
-    assert json.loads(json.dumps(row)) == {
-        "gpu": GPU, "key": "a-1-2-3", "name": "shop/web/main", "origin": "docker abababababab", "asked": "weight 3",
-        "policy": "weight", "problem": None, "entitled": 0.75, "limit": 8 * GIB, "reserved": 0,
-        "limitedBy": ["shim"], "created": 100,
-    }  # fmt: skip
-    assert rows.slice_row(TENANT, DEVICE.replace(not_enforced="nvcd is not running"))["problem"]
 
 
 def test_what_it_does_now() -> None:
