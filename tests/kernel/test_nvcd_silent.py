@@ -14,6 +14,7 @@ import pytest
 from support import CLEAN_ENV, PATIENCE, REPO, run
 from support.locks import lock
 from support.nvcd import ANEW, Place, ask, eventually
+from support.processes import in_namespace
 from support.rootfs import LIBS
 
 from nvc.daemon.audit.ledgers import _read
@@ -82,8 +83,6 @@ mount -t overlay -o lowerdir={0}/lower,upperdir={0}/upper,workdir={0}/work none 
 mount -t tmpfs -o size=64k none {0}/merged/lib/nvc/ledger
 touch {0}/merged/lib/nvc/ledger/ledger
 mount --bind {0}/vgpu/{1}/quota {0}/merged/lib/nvc/quota
-echo ready
-exec cat
 """
 
 
@@ -94,15 +93,12 @@ def test_links_of_an_overlay(scratch: str) -> None:
     for key in (ours, other):
         os.makedirs(f"{scratch}/vgpu/{key}")
         open(f"{scratch}/vgpu/{key}/quota", "w", encoding="ascii").close()
-    words = ["unshare", "--mount", "--propagation=private", "sh", "-ec", OVERLAY.format(scratch, ours)]
-    keeper = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=CLEAN_ENV)
-    assert keeper.stdin is not None and keeper.stdout is not None and keeper.stdout.readline() == b"ready\n"
 
     def entry(key: str, libraries: str) -> Entry:
         return Entry(key, f"{scratch}/vgpu/{key}", 1, 1, "", f"{scratch}/merged/{libraries}", 0, ())
 
-    try:
-        with ProcessView(LinuxKernel(), keeper.pid) as view:
+    with in_namespace(OVERLAY.format(scratch, ours)) as pid:
+        with ProcessView(LinuxKernel(), pid) as view:
             with pytest.raises(BlockingIOError):
                 view.kernel.open_cached(view.root, f"{scratch}/merged/link/nvc/quota")
             for libraries in ("lib", "link"):
@@ -110,10 +106,6 @@ def test_links_of_an_overlay(scratch: str) -> None:
                 os.close(view.open_ledger(entry(ours, libraries)))
             os.unlink(f"{scratch}/vgpu/{ours}/quota")
             assert not view.sees(entry(ours, "link"))
-    finally:
-        keeper.stdin.close()
-        keeper.wait(timeout=PATIENCE)
-        keeper.stdout.close()
 
 
 NOT_ENTERED = """
@@ -123,8 +115,6 @@ touch {0}/rootfs{0}/lib/nvc/quota
 mount -t tmpfs -o size=64k none {0}/rootfs{0}/lib/nvc/ledger
 touch {0}/rootfs{0}/lib/nvc/ledger/ledger
 mount --bind {1}/quota {0}/rootfs{0}/lib/nvc/quota
-echo ready
-exec cat
 """
 
 
@@ -136,47 +126,31 @@ def test_before_the_container_is_entered(disk: str) -> None:
     directory = f"{disk}/vgpu/{key}"
     os.makedirs(directory)
     open(f"{directory}/quota", "w", encoding="ascii").close()
-    words = ["unshare", "--mount", "--propagation=private", "sh", "-ec", NOT_ENTERED.format(disk, directory)]
-    keeper = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=CLEAN_ENV)
-    assert keeper.stdin is not None and keeper.stdout is not None and keeper.stdout.readline() == b"ready\n"
     entry = Entry(key, directory, 1, 1, f"{disk}/rootfs", f"{disk}/lib", 0, ())
     os.mkdir(f"{disk}/lib")
-    try:
+    with in_namespace(NOT_ENTERED.format(disk, directory)) as pid:
         for errors in ((BlockingIOError,), (FileNotFoundError,)):
-            with ProcessView(LinuxKernel(), keeper.pid) as view:
+            with ProcessView(LinuxKernel(), pid) as view:
                 with pytest.raises(errors):
                     view.kernel.open_cached(view.root, f"{disk}/lib/nvc/quota")
                 assert view.sees(entry)
                 with pytest.raises(LedgerError, match="not been entered yet"):
                     view.open_ledger(entry)
             assert not os.path.exists(f"{disk}/lib/nvc/quota")  # now it is remembered
-    finally:
-        keeper.stdin.close()
-        keeper.wait(timeout=PATIENCE)
-        keeper.stdout.close()
 
 
 # Each one has all that there are in it: 2 to the power of 13 in the end.
 MOUNTS = """
 mount -t tmpfs none {0}
 for i in $(seq 13); do mkdir {0}/$i; mount --rbind {0} {0}/$i; done
-echo ready
-exec cat
 """
 
 
 def test_mounts_by_the_thousand(scratch: str) -> None:
     """Of a list of them that takes long, the beginning is read."""
-    words = ["unshare", "--mount", "--propagation=private", "sh", "-ec", MOUNTS.format(scratch)]
-    keeper = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=CLEAN_ENV)
-    assert keeper.stdin is not None and keeper.stdout is not None and keeper.stdout.readline() == b"ready\n"
-    try:
-        with ProcessView(LinuxKernel(), keeper.pid) as view:
+    with in_namespace(MOUNTS.format(scratch)) as pid:
+        with ProcessView(LinuxKernel(), pid) as view:
             assert 100 < len(view._list()) < 1 << 13
-    finally:
-        keeper.stdin.close()
-        keeper.wait(timeout=PATIENCE)
-        keeper.stdout.close()
 
 
 def test_locks_by_the_thousand(scratch: str, monkeypatch: pytest.MonkeyPatch) -> None:

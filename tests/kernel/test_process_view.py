@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import subprocess
 from collections.abc import Iterator
 
 import pytest
-from support import CLEAN_ENV, PATIENCE
+from support.processes import in_namespace
 
 from nvc.kernel import LinuxKernel
 from nvc.model.slices import layout
@@ -25,26 +23,9 @@ touch {0}/libs/nvc/quota
 mount --bind {1}/quota {0}/libs/nvc/quota
 mount --bind {1}/ledger {0}/libs/nvc/ledger
 {2}
-echo ready
-exec cat
 """
 OWN_LEDGER = "mount -t {kind} none {0}/libs/nvc/ledger; truncate -s 1M {0}/libs/nvc/ledger/ledger"
 STRANGER = "exec chroot /proc/{}/root sh -c 'echo ready; exec cat'"
-
-
-@contextlib.contextmanager
-def running(script: str) -> Iterator[int]:
-    """A process in a mount namespace of its own."""
-    words = ["unshare", "--mount", "--propagation=private", "sh", "-ec", script]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(words, stdin=pipe, stdout=pipe, env=CLEAN_ENV) as process:
-        assert process.stdin is not None and process.stdout is not None
-        try:
-            assert process.stdout.readline() == b"ready\n"
-            yield process.pid
-        finally:
-            process.stdin.close()
-            process.wait(timeout=PATIENCE)
 
 
 @pytest.fixture
@@ -63,8 +44,8 @@ def entry(scratch: str) -> Iterator[Entry]:
 def test_one_that_entered_from_elsewhere(entry: Entry, scratch: str) -> None:
     """Its list of mounts has none of the slice's. The ledger is the host's nevertheless."""
     with (
-        running(CONTAINER.format(scratch, entry.directory, "")) as inside,
-        running(STRANGER.format(inside)) as pid,
+        in_namespace(CONTAINER.format(scratch, entry.directory, "")) as inside,
+        in_namespace(STRANGER.format(inside)) as pid,
     ):
         with ProcessView(LinuxKernel(), pid) as view:
             assert view.sees(entry) and not view._list()
@@ -80,7 +61,7 @@ def test_one_that_entered_from_elsewhere(entry: Entry, scratch: str) -> None:
 def test_one_that_shows_another_ledger(entry: Entry, scratch: str, kind: str) -> None:
     """What it shows cannot be told from a file system whose server never answers: it is not opened."""
     covered = CONTAINER.format(scratch, entry.directory, OWN_LEDGER.format(scratch, kind=kind))
-    with running(covered) as inside, running(STRANGER.format(inside)) as pid:
+    with in_namespace(covered) as inside, in_namespace(STRANGER.format(inside)) as pid:
         with ProcessView(LinuxKernel(), pid) as view:
             assert view.sees(entry)
             with pytest.raises(LedgerError, match="not in a tmpfs"):

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Callable, Iterator
 
 import pytest
-from support import CLEAN_ENV, PATIENCE, run
+from support import CLEAN_ENV, run
+from support.processes import in_namespace
 from support.rootfs import LIBS
 
 pytestmark = pytest.mark.usefixtures("shim")
 MOUNT = """
 mkdir {0}/upper {0}/work {0}/merged
 mount -t overlay -o lowerdir={1},upperdir={0}/upper,workdir={0}/work none {0}/merged
-echo ready
-exec cat
 """
 #: Loads the driver's libraries as a program does, then has itself looked at.
 LOAD = """
@@ -29,16 +27,8 @@ sys.exit(subprocess.run(sys.argv[1:] + [str(os.getpid())], env={}).returncode)
 @pytest.fixture
 def place(scratch: str, sim_root: Callable[..., str]) -> Iterator[list[str]]:
     """Words by which a command is run where the driver root is on an overlay, at `merged` in `scratch`."""
-    script = MOUNT.format(scratch, sim_root(gpus=1))
-    keeper = subprocess.Popen(
-        ["unshare", "--mount", "--propagation=private", "sh", "-ec", script],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=CLEAN_ENV,
-    )  # fmt: skip
-    assert keeper.stdin is not None and keeper.stdout is not None and keeper.stdout.readline() == b"ready\n"
-    yield ["nsenter", "-t", str(keeper.pid), "-m"]
-    keeper.stdin.close()
-    keeper.stdout.close()
-    keeper.wait(timeout=PATIENCE)
+    with in_namespace(MOUNT.format(scratch, sim_root(gpus=1))) as pid:
+        yield ["nsenter", "-t", str(pid), "-m"]
 
 
 def test_check(place: list[str], launcher: str, scratch: str) -> None:

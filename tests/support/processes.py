@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
+
+from . import CLEAN_ENV, PATIENCE
 
 #: Children that outlive the test that started them: daemons of what many tests share.
 SHARED: set[int] = set()
@@ -58,3 +61,18 @@ def enter_user_namespace(setgroups: bool) -> None:
     ):
         with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
             file.write(text)
+
+
+@contextlib.contextmanager
+def in_namespace(script: str) -> Iterator[int]:
+    """A process in a mount namespace of its own, once the script has mounted there what a test wants."""
+    words = ["unshare", "--mount", "--propagation=private", "sh", "-ec", f"{script}\necho ready\nexec cat"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, env=CLEAN_ENV) as process:
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            assert process.stdout.readline() == b"ready\n"
+            yield process.pid
+        finally:
+            process.stdin.close()
+            process.wait(timeout=PATIENCE)
