@@ -44,19 +44,6 @@ def test_container_in_a_user_namespace(runc_bundle: Any, scratch: str, runtime: 
     assert os.lstat(f"{bundle.rootfs}{LIBS}/libt7.so.1").st_uid == 100000
 
 
-@pytest.mark.parametrize("runtime", ["runc", "crun"])
-def test_running_container_in_a_user_namespace(runc_bundle: Any, scratch: str, runtime: str) -> None:
-    bundle = runc_bundle()
-    chown_all(bundle.rootfs, 100000)
-    bundle.user_namespace()
-    plan = plan_of(f"{scratch}/driver")
-    with bundle.created(runtime) as container:
-        container.start()
-        assert apply(plan, container.pid, bundle.rootfs).changes > 40
-        assert container.exec(SHOW).stdout.splitlines()[-2:] == ["0:0", "0:0"]
-        assert apply(plan, container.pid, bundle.rootfs).changes == 0
-
-
 @pytest.mark.parametrize("destination", [LIBS, "/etc"])
 @pytest.mark.parametrize("owner", [0, 100000])
 def test_a_volume_that_its_root_cannot_write(

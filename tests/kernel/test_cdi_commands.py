@@ -70,18 +70,6 @@ def test_generate(cdi: Any) -> None:
     assert call.document("--vendor", "example.org", "--class=slice")["kind"] == "example.org/slice"
 
 
-def test_formats(cdi: Any, scratch: str) -> None:
-    call = cdi(gpus=1)
-    made = call.document()
-    assert yaml.safe_load(call("generate", "--format", "yaml").stdout) == made
-    for name, form in (("a.json", None), ("b.yaml", None), ("c.json", "yaml")):
-        call("generate", "--output", f"{scratch}/{name}", *(["--format", form] if form else []))
-        with open(f"{scratch}/{name}", encoding="utf-8") as file:
-            text = file.read()
-        assert yaml.safe_load(text) == made and text.startswith("---" if name != "a.json" else "{")
-        assert os.stat(f"{scratch}/{name}").st_mode & 0o7777 == 0o644
-
-
 def test_capabilities_and_requirements(cdi: Any) -> None:
     """What NVIDIA's generator ignores."""
     call = cdi(gpus=1)

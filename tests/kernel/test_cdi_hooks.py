@@ -246,20 +246,6 @@ def test_only_on_a_root_file_system(rootfs: Any, stage: str, scratch: str) -> No
     assert done.stderr.count("\n") == 1 and snapshot(path) == before
 
 
-def test_state_from_a_file(rootfs: Any, stage: str, scratch: str) -> None:
-    """--container-spec, as NVIDIA's program has it; the rootfs may be named relative to the bundle."""
-    path = rootfs()
-    os.symlink(path, f"{scratch}/rootfs")
-    with open(f"{scratch}/config.json", "w", encoding="ascii") as out:
-        json.dump({"ociVersion": "1.0.2", "process": {}, "root": {"path": "rootfs"}}, out)
-    with open(f"{scratch}/state.json", "w", encoding="ascii") as out:
-        json.dump({"bundle": scratch}, out)
-    hook = os.path.join(stage, "bin/nvc-cdi-hook")
-    words = f"create-symlinks --container-spec {scratch}/state.json --link a::/b"
-    run("unshare", "--mount", "/bin/sh", "-c", f"mount --bind {path} {path} && exec '{hook}' {words}")
-    assert os.readlink(f"{path}/b") == "a"
-
-
 def test_what_it_does_is_told_by_an_option_alone(rootfs: Any, stage: str, scratch: str) -> None:
     """The variable of NVIDIA's hooks may be the image's."""
     path = rootfs()

@@ -72,14 +72,3 @@ def test_a_hook_of_all_steps_loads_nothing_heavy(
     with open(os.path.join(REPO, "packaging/archive/modules.txt"), encoding="ascii") as lines:
         archived = {*lines.read().split(), "nvc._syscalls", "nvc._syscalls.lib"}
     assert {name for name in loaded if name.partition(".")[0] in ("nvc", "nvc_hooks")} - archived == set()
-
-
-def test_an_unknown_hook_loads_next_to_nothing(stage: str) -> None:
-    with open(os.path.join(stage, "lib/nvc/launch.conf"), encoding="ascii") as conf:
-        interpreter, site = (line.rstrip("\n").partition(" ")[2] for line in conf)
-    code = RECORD.format(path=[os.path.join(stage, "lib/nvc/python"), site])
-    loaded = run(interpreter, "-I", "-S", "-B", "-c", code, "from-the-future").stdout.split(",")
-    assert [name for name in loaded if name.startswith("nvc.")] == [
-        "nvc.base", "nvc.base.errors", "nvc.base.program", "nvc.base.types", "nvc.base.value",
-        "nvc.frontends", "nvc.frontends.cdi", "nvc.frontends.cdi.hooks", "nvc.frontends.cdi.hooks.arguments",
-    ]  # fmt: skip

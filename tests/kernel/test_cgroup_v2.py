@@ -20,12 +20,10 @@ from support.device_cgroup import (
     ModelRule,
     Prober,
     assert_docker_and_gpus,
-    find,
     load,
     runc_shape,
 )
 
-from nvc.apply.cgroup.find import DeviceCgroup
 from nvc.base.errors import MountError
 from nvc.kernel import bpf
 
@@ -216,16 +214,6 @@ def test_many_nodes_and_a_long_program(group: Group) -> None:
             assert inside.opens(device)
         for device in ((508, 500), (509, 1), (509, 401), (240, 1), (510, 0), (507, 0)):
             assert not inside.opens(device)
-
-
-def test_group_of_a_process_is_found(group: Group) -> None:
-    """On a host with both versions, a process restricted by v2 alone is found there."""
-    with Prober(group) as inside:
-        found = find(inside.pid)
-        assert isinstance(found, DeviceCgroup)
-        assert (found.version, found.path, found.mount) == (2, group.path, group.mount)
-        assert os.fstat(found.directory).st_ino == os.stat(group.path).st_ino
-        found.close()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -33,12 +33,6 @@ def test_denying_ancestor_is_named_and_left_alone(group: Group) -> None:
     assert (group.attached, container.attached) == ((above,), (own,))
 
 
-def test_denying_ancestor_of_a_group_without_programs(group: Group) -> None:
-    group.attach(load(SHAPES["runc"](DOCKER)), 0)
-    with pytest.raises(MountError, match=f"{group.path}: device program"):
-        group.child("container").prepare()
-
-
 def test_ancestor_that_allows_the_nodes_is_no_obstacle(group: Group) -> None:
     group.attach(load(SHAPES["systemd"]((*DOCKER, (True, CHAR, 195, -1, 7)))), bpf.ALLOW_MULTI)
     container = group.child("container")

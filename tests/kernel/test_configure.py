@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support import run
 from support.configure import BASIC, Configure, as_hook
-from support.plans import mounts, snapshot
+from support.plans import mounts
 from support.prestart import at_prestart
 from support.rootfs import LIBS
 
@@ -49,18 +49,6 @@ def test_devices_can_be_opened_and_others_cannot(
     errors = bundle.run("runc", script).stderr.splitlines()
     assert "No such device or address" in errors[0], errors
     assert "Operation not permitted" in errors[1], errors
-
-
-def test_late_and_repeated(runc_bundle: Any, debian: str, sim_root: Any, launcher: str) -> None:
-    bundle = runc_bundle(debian)
-    configure = Configure(launcher, sim_root(gpus=2))
-    with bundle.created("runc") as container:
-        container.start()
-        configure(container.pid, debian)
-        assert container.exec("nvidia-smi -L | wc -l").stdout.strip() == "2"
-        before = snapshot(debian), mounts(container.pid)
-        configure(container.pid, debian)
-        assert (snapshot(debian), mounts(container.pid)) == before
 
 
 @pytest.mark.parametrize("cache", [False, True])

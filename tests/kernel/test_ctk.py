@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 import pytest
-from support import CLEAN_ENV, run
 from support.ctk import Ctk, refused
 
 from nvc.discovery.driver.ldcache import parse_cache
@@ -170,17 +169,6 @@ def test_print_ldcache(ctk: Ctk, driver: str) -> None:
 
 
 # The program itself
-
-
-def test_completion(nvidia_ctk: str) -> None:
-    def offers(*words: str) -> list[str]:
-        env = {"_NVC_CLI_COMPLETE": "bash_complete", "COMP_WORDS": "\n".join(("nvidia-ctk", *words)),
-               "COMP_CWORD": str(len(words))}  # fmt: skip
-        return [line.partition(",")[2] for line in run(nvidia_ctk, env={**CLEAN_ENV, **env}).stdout.splitlines()]
-
-    assert offers("ru") == ["runtime"] and offers("cdi", "tr") == ["transform"]
-    assert offers("runtime", "configure", "--runtime", "c") == ["containerd", "crio"]
-    assert "--nvidia-set-as-default" in offers("runtime", "configure", "--nvidia-s")
 
 
 def test_every_help_fits_a_terminal(ctk: Ctk) -> None:

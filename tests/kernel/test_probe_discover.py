@@ -151,14 +151,6 @@ def test_another_loader_cache_can_be_named(root: str) -> None:
     assert os.path.dirname(facts.libraries[0].path) == "/opt/odd/lib"
 
 
-def test_a_link_to_the_root_is_a_name_for_it(root: str, scratch: str) -> None:
-    create(root, SimSpec())
-    os.symlink("sim", f"{scratch}/link")
-    facts = facts_of(f"{scratch}/link")
-    assert facts.driver_root == f"{scratch}/link"
-    assert len(facts.gpus) == 1
-
-
 def test_no_gpus_is_not_an_error(root: str) -> None:
     create(root, SimSpec(gpus=0))
     facts = facts_of(root)

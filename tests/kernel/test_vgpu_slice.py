@@ -213,19 +213,6 @@ def test_other_copies_of_the_driver_are_covered(
         assert mounts(container.pid) == before
 
 
-def test_what_is_in_the_way_is_named_and_nothing_stays(
-    runc_bundle: Any, debian: str, configure: Configure
-) -> None:
-    with open(f"{debian}{LIBS}/nvc", "w", encoding="ascii") as out:
-        out.write("a file of the image\n")
-    with runc_bundle(debian).created("runc") as container:
-        container.start()
-        before = mounts(container.pid)
-        line = configure.refusal(container.pid, debian, SLICE)
-        assert f"{LIBS}/nvc" in line and mounts(container.pid) == before
-        assert entry_of(container.pid) is None
-
-
 def test_a_failed_change_takes_back_the_limits(runc_bundle: Any, debian: str, configure: Configure) -> None:
     with runc_bundle(debian).created("runc") as container:
         container.start()

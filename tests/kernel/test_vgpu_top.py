@@ -94,20 +94,6 @@ def test_a_report(launcher: str, tenant: int, scratch: str, world: World) -> Non
     assert shown[0].split()[:4] == ["SLICE", "DEVICE", "ENTITLED", "MEAN"] and " 0       40.0%" in shown[1]
 
 
-def test_nothing_was_measured_so_nothing_is_drawn(launcher: str, tenant: int, scratch: str) -> None:
-    """A file that was there is kept; none that is empty is left behind, nor while it is measured."""
-    new, old = f"{scratch}/new.svg", f"{scratch}/old.svg"
-    with open(old, "w", encoding="ascii") as file:
-        file.write("kept")
-    for path in (new, old):
-        done = cli(launcher, "report", "--seconds=0.2", f"--output={path}", check=False)
-        assert done.returncode == 1
-        assert "no slice was measured" in done.stderr and f"{path} is not written" in done.stderr
-    with open(old, encoding="ascii") as file:
-        assert file.read() == "kept"
-    assert os.listdir(scratch).count("new.svg") == 0
-
-
 @pytest.mark.parametrize("command", ["set", "report"])
 def test_tab_offers_slices(launcher: str, tenant: int, command: str) -> None:
     name = listed(launcher, tenant)["name"]

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from support import GIB, run, until
+from support import GIB, until
 from support.apiserver import ApiServer, claim, result
 from support.kubelet import DRIVER, NODE, Kubelet, Plugin, add, forget
 from support.vgpu import ensure_shim
@@ -123,23 +123,6 @@ def test_gpus_under_the_names_of_dcgm(
         "XID_ERRORS",
     ):
         assert len(found[f"DCGM_FI_DEV_{name}"]) == 2, name
-
-
-def test_probes_and_an_address_in_use(measured_plugin: Plugin, address: str) -> None:
-    with urllib.request.urlopen(f"http://{address}/healthz", timeout=60) as answer:
-        assert answer.read() == b"ok\n"
-    with pytest.raises(urllib.error.HTTPError, match="404"):
-        urllib.request.urlopen(f"http://{address}/elsewhere", timeout=60)
-    measured_plugin.close()
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        words = [f"--root={measured_plugin.root}", f"--kubeconfig={measured_plugin.api.kubeconfig()}"]
-        words += [f"--state-dir={measured_plugin.state}", f"--metrics-listen=127.0.0.1:{port}"]
-        done = run(measured_plugin.program, "--node-name=node-a", *words, check=False)
-    assert done.returncode == 1 and f"serve metrics: 127.0.0.1:{port}: " in done.stderr
-    assert "Address already in use" in done.stderr
 
 
 def test_nothing_to_do(plugin: Plugin, kubelet: Kubelet) -> None:

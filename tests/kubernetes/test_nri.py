@@ -80,13 +80,6 @@ def test_the_page(containerd: Containerd, plugin: subprocess.Popen[str]) -> None
     assert '{}: "{}"'.format(*required) in text and DEFAULT_VALIDATOR in text
 
 
-def test_a_slice(containerd: Containerd, plugin: subprocess.Popen[str]) -> None:
-    """nvidia-smi shows it; an allocation beyond it fails, and one below it does not."""
-    done = containerd.pod(TAKE, SLICE)
-    assert "0MiB / 10240MiB" in done.stdout, done
-    assert "below 0" in done.stdout and "beyond 1" in done.stdout, done
-
-
 def test_variables_of_a_container_change_nothing(containerd: Containerd, plugin: subprocess.Popen[str]) -> None:
     envs = [{"key": name, "value": value} for name, value in HOSTILE.items()]
     script = f"unset LD_PRELOAD; {TAKE}; {LOOK}"
