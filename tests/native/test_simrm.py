@@ -178,7 +178,8 @@ def test_nvcd_is_told_how_many_it_missed(host: Host) -> None:
     host.served.fault("none")
     host.world.run(30)
     records, lost = log.read()
-    assert len(records) == 508 * 32 - 1 and lost > 0
+    room = 508 * 32 - 1  # but for what was read lately, of which the driver is told once an eighth is
+    assert room * 7 // 8 < len(records) <= room and lost > 0
     host.world.run(0.01)
     assert log.read()[1] == 0
     log.close()
