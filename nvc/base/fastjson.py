@@ -22,7 +22,7 @@ MAX_DEPTH = 64
 MAX_STRINGS = MAX_CONTAINERS = 1 << 20
 #: For shapes of what is read; the longest text in one, and the longest list.
 NUMBER, POSITIVE, WORD, PID = range(1 << 63), range(1, 1 << 63), range(1 << 32), range(1, 1 << 31)
-TEXT_MAX, MANY = 4096, 1 << 20
+TEXT_MAX, MANY = 1 << 16, 1 << 20
 _BLANKS = " \t\n\r"
 _NO_BRACKET = bytes(set(range(256)) - set(b"[]{}"))
 _ONE_KIND = bytes.maketrans(b"{}", b"[]")

@@ -47,7 +47,7 @@ def test_a_start(claimed: Any) -> None:
     places = [line.split()[1].rpartition(LIBS)[2] for line in seen if line.startswith("/")]
     assert {"/nvc/quota", "/nvc/ledger", "/nvc/real-libcuda.so.1"} <= set(places)
     assert places.count(f"/libcuda.so.{VERSION}") == 2  # the driver's, and the shim over it
-    assert f"bundle {one.world.scratch}\n" in one.about() and "container x\n" in one.about()
+    assert f'"bundle":"{one.world.scratch}"' in one.about() and '"container":"x"' in one.about()
 
 
 #: Of the hook of all devices, which does the slice's step too where a document has one device.
@@ -190,7 +190,7 @@ def garbled(one: Claimed) -> None:
     """As many lines as before, but one is not as nvc writes it."""
     text = one.about()
     with open(f"{one.entry.directory}/about", "w", encoding="ascii") as out:
-        out.write(text.replace("created ", "created x"))
+        out.write(text.replace('"created":', '"created":"x",'))
 
 
 def other_policies(one: Claimed) -> None:

@@ -16,12 +16,6 @@ def overwrite(path: str, offset: int, data: bytes) -> None:
         file.write(data)
 
 
-def last_line(path: str) -> int:
-    """Where it begins."""
-    with open(path, "rb") as file:
-        return file.read()[:-1].rindex(b"\n") + 1
-
-
 def replaced_by_a_link(path: str) -> None:
     os.rename(path, f"{path}.away")
     os.symlink(f"{path}.away", path)
@@ -42,8 +36,8 @@ ANY: dict[str, Callable[[str], None]] = {
 }
 ABOUT = ANY | {
     "cut short": lambda path: os.truncate(path, os.path.getsize(path) - 3),
-    "cut at the end of a line": lambda path: os.truncate(path, last_line(path)),
     "of other words": lambda path: overwrite(path, 0, b"lines x"),
+    "of another type": lambda path: overwrite(path, 0, b"7 "),
     "gone": os.unlink,
 }
 QUOTA = ANY | {

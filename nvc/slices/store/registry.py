@@ -1,7 +1,7 @@
 """The registry of slices: a directory for each, with its quota and what identifies it.
 
     /run/nvc/vgpu/<key>/quota    bound into the container; changed in place
-    /run/nvc/vgpu/<key>/about    lines of `name value`
+    /run/nvc/vgpu/<key>/about    JSON
     /run/nvc/vgpu/<key>/ledger   of a slice that was made for a claim, whose containers share it: a file system
     /run/nvc/vgpu/<key>/ready    that is whole
 
