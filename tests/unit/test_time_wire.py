@@ -15,7 +15,7 @@ from nvc.daemon.io.loop import SECOND, Loop
 from nvc.daemon.keeper import wire
 from nvc.daemon.keeper.device import ACCOUNT as ODD
 from nvc.daemon.keeper.device import DeviceTime, SliceTime
-from nvc.daemon.keeper.keeper import TELL, TELL_CALM, Service
+from nvc.daemon.keeper.keeper import TELL, TELL_TURNS, Service
 from nvc.daemon.keeper.plan import STRANGERS, DevicePlan, Group, Plan, SlicePlan
 from nvc.daemon.time.client import SILENT, TimeClient
 
@@ -280,13 +280,21 @@ def test_accounts_come_more_often_while_nvcd_may_have_to_act() -> None:
     ours, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, other:
         service = Service(other, host.keeper, host.gpu.clock)
-        assert service.telling == service.told + TELL_CALM
+        assert service.telling == service.told + TELL
         host.demands = (demand("a", "weight", cores=50),)
         host.run(SECOND)
         assert service.telling == service.told + TELL
+        host.told = in_turn
+        host.run(SECOND)
+        assert service.telling == service.told + TELL_TURNS
         host.tenant(STRANGERS, 100, always())
         host.run(SECOND)
         assert service.telling == service.told + ODD
+
+
+def in_turn(plan: Plan) -> Plan:
+    (device,) = plan.devices
+    return Plan((device.replace(slices=tuple(one.replace(in_turn=True) for one in device.slices)),))
 
 
 def take(channel: socket.socket) -> bytes:

@@ -24,8 +24,8 @@ from nvc.daemon.keeper.driver import RmDriver
 from nvc.daemon.keeper.plan import DevicePlan, Plan, phases
 from nvc.model.slices.layout import KEPT_FOR
 
-TELL = 200_000_000  # nanoseconds between two accounts; ACCOUNT, if nvcd may have to act on one; else:
-TELL_CALM = CALM  # while nobody is stopped
+TELL = CALM  # nanoseconds between two accounts; ACCOUNT, if nvcd may have to act on one
+TELL_TURNS = 200_000_000  # while slices take turns: nvcd plans by what they had in LATELY
 AGAIN = SECOND  # until a device that could not be opened is tried again
 TRACED = 65536  # records of the log that are kept for a trace
 PACKET_MAX = 1 << 17
@@ -118,9 +118,9 @@ class Keeper:
         return any(device.is_odd for device in self.devices.values())
 
     @property
-    def is_calm(self) -> bool:
-        """Whether nobody is stopped on any device."""
-        return all(device.is_calm for device in self.devices.values())
+    def has_turns(self) -> bool:
+        """Whether slices take turns on some device."""
+        return any(known.plan.in_turn for device in self.devices.values() for known in device.slices.values())
 
     def records(self, seconds: int) -> list[tuple[str, int, int, int]]:
         """The records of the last seconds, the oldest first."""
@@ -214,7 +214,7 @@ class Service:
         """When the next account is due."""
         if self.keeper.is_odd:
             return self.told + ACCOUNT
-        return self.told + (TELL_CALM if self.keeper.is_calm else TELL)
+        return self.told + (TELL_TURNS if self.keeper.has_turns else TELL)
 
     def _take(self, packet: bytes) -> None:
         try:
