@@ -86,7 +86,12 @@ class Value(metaclass=ValueType):
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        return type(other) is type(self) and tuple(self) == tuple(other)
+        if type(other) is not type(self):
+            return False
+        for name in self._fields:
+            if getattr(self, name) != getattr(other, name):
+                return False
+        return True
 
     def __hash__(self) -> int:
         return hash((type(self).__name__, *self))

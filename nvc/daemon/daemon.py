@@ -104,8 +104,8 @@ class Daemon:
             self.accountant.ledgers.open_again()
             self._say_of_files(self.held.look())
         if census or self.polls or self.slices.broken:  # the kernel does not tell when a file's lease ends
-            self._guarded(lambda: self._refresh(now, census))
-        self._guarded(lambda: self.timing.second(now))
+            self._guarded(lambda: self.slices.refresh(now, census))
+        self._guarded(lambda: self.timing.second(now))  # it plans anew
         reap(0)
         self.mps.look({key for key, known in self.slices.by_key.items() if known.alive}, now)
         modes = {device.uuid.lower(): device.mode for device in self.accountant.devices}

@@ -112,6 +112,7 @@ class Loop:
         due = [one for one in self.timed if now >= one.due]
         self.timed = [one for one in self.timed if now < one.due or one.period]
         for one in due:
-            one.due = now + one.period
+            if one.period:  # in step: what is due each second is so with what is due twice a second
+                one.due += one.period * ((now - one.due) // one.period + 1)
             one.work(now)
         self.following = min((one.due for one in self.timed), default=now + SECOND)

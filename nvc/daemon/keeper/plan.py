@@ -163,7 +163,7 @@ def _turns(
     while the others are stopped. Only slices that use all that they are entitled to take turns, and they share what
     the others have not used. Those with a period of another length do not.
     """
-    if force.front:
+    if force.front or not spanning:
         return {}
     had = {}
     for terms in present:

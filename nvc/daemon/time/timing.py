@@ -251,7 +251,9 @@ class Timing:
 
     def _look_for_hidden(self, tracer: Tracer, account: Account, now: int) -> None:
         """Act on processes of slices that had a GPU while none of their channels was known there."""
-        self._touch_known()
+        groups = (group for few in self.table.groups().values() for group in few)
+        known = {pid for group in groups for pid in (group.pid, group.opener)}
+        self.hidden.touch(known)
         for uuid, pid, had, times in self.hidden.take(account):
             try:
                 began = process_began(pid)
@@ -273,11 +275,7 @@ class Timing:
                 continue
             self.meddling.counts["broke"] += 1
             self.meddling.kill(pid, key, text)
-        self._touch_known()
-
-    def _touch_known(self) -> None:
-        groups = (group for few in self.table.groups().values() for group in few)
-        self.hidden.touch(pid for group in groups for pid in (group.pid, group.opener))
+        self.hidden.touch(known)
 
     def _planned(self, now: int) -> None:
         self._soon = False
