@@ -112,6 +112,21 @@ static bool charge_or_trim(const struct target *to, CUmemoryPool pool, uint64_t 
     return charge(to->position, bytes);
 }
 
+/* One that the program did not make is watched once it is used: the default pool of a device, or its current one. */
+static void meet(CUmemoryPool pool)
+{
+    int count = 0;
+    REAL(cuDeviceGetCount)(&count);
+    for (CUdevice ordinal = 0; ordinal < count; ordinal++) {
+        CUmemoryPool first = NULL, now = NULL;
+        struct target to;
+        REAL(cuDeviceGetDefaultMemPool)(&first, ordinal);
+        REAL(cuDeviceGetMemPool)(&now, ordinal);
+        if ((pool == first || pool == now) && target_device(ordinal, &to))
+            gauge_watch(ITEM_POOL, KEY(pool), to.position);
+    }
+}
+
 static CUresult allocate(CUdeviceptr *out, const struct request *request)
 {
     struct target to;
@@ -122,8 +137,8 @@ static CUresult allocate(CUdeviceptr *out, const struct request *request)
         is_capturing(request->stream, request->per_thread) ||
         (!pool && REAL(cuDeviceGetMemPool)(&pool, to.ordinal) != CUDA_SUCCESS))
         return ask_driver(out, request);
-    if (!request->pool && !gauge_watch(ITEM_POOL, KEY(pool), to.position))
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!item_get(ITEM_POOL, KEY(pool), &item))
+        meet(pool);
     if (!item_get(ITEM_POOL, KEY(pool), &item))
         return request->pool ? allocate_unknown(out, request, &to) : CUDA_ERROR_OUT_OF_MEMORY;
     to.position = item.position;
@@ -200,35 +215,6 @@ CU_API CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *propert
     }
     return HAND_OUT(out, pool, result);
 }
-
-static __attribute__((noinline)) CUresult got(CUmemoryPool *out, const CUmemoryPool *pool,
-                                              const CUmemLocation *where, CUresult result)
-{
-    if (result != CUDA_SUCCESS)
-        return result;
-    watch(*pool, where);
-    *out = *pool;
-    return result;
-}
-
-/* With copies of what is asked and answered: another thread may change what the program has. */
-#define GET(name, parameters, location, arguments)                                                          \
-    CU_API CUresult name parameters                                                                         \
-    {                                                                                                       \
-        CUmemoryPool pool, *place = out ? &pool : NULL;                                                     \
-        CUmemLocation own = location;                                                                       \
-        return got(out, &pool, &own, REAL(name) arguments);                                                 \
-    }
-
-#define ON_DEVICE ((CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, device})
-#define SOMEWHERE (where ? *where : (CUmemLocation){0})
-
-GET(cuDeviceGetDefaultMemPool, (CUmemoryPool * out, CUdevice device), ON_DEVICE, (place, device))
-GET(cuDeviceGetMemPool, (CUmemoryPool * out, CUdevice device), ON_DEVICE, (place, device))
-GET(cuMemGetDefaultMemPool, (CUmemoryPool * out, CUmemLocation *where, int type), SOMEWHERE,
-    (place, where ? &own : NULL, type))
-GET(cuMemGetMemPool, (CUmemoryPool * out, CUmemLocation *where, int type), SOMEWHERE,
-    (place, where ? &own : NULL, type))
 
 /* False: one that the driver refuses to destroy. The current pool of a device is its default one again. */
 static bool retire(CUmemoryPool pool, int position)
