@@ -13,7 +13,7 @@ from support.vgpushim import CONTEXT, OUT_OF_MEMORY, Process, Slice
 from nvc.model.slices import layout, ledger, quota
 from nvc.model.slices.ledger import Account
 
-INVALID, CAPTURES, UNKNOWN = 1, 900, 999
+INVALID, NOT_READY, CAPTURES, UNKNOWN = 1, 600, 900, 999
 
 
 def move(slice_: Slice, what: int) -> Account:
@@ -93,6 +93,18 @@ def test_a_piece_that_does_not_leave(vgpu: Slice) -> None:
     delay(vgpu.root, "unmap", 1)
     one.do("free a", "free b")
     assert vgpu.agree() == CONTEXT
+
+
+@pytest.mark.nightly
+def test_work_that_does_not_end(vgpu: Slice) -> None:
+    """It is waited for 10 seconds. The program goes on then, and moves once the work has ended."""
+    one = swapping(vgpu)
+    one.do("alloc a 64m", "hold")
+    found = move(vgpu, layout.SWAP_OUT)
+    assert (found.away, found.swap_error) == (False, NOT_READY)
+    one.do("alloc b 2m", "letgo")
+    assert move(vgpu, layout.SWAP_OUT).away and not move(vgpu, layout.SWAP_IN).away
+    one.do("free a", "free b")
 
 
 def test_limits_hold(vgpu: Slice) -> None:

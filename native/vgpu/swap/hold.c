@@ -1,6 +1,8 @@
 #include "hold.h"
 
 #include "charge/items.h"
+#include "process/capture.h"
+#include "staging.h"
 
 #include <errno.h>
 
@@ -61,6 +63,42 @@ static CUresult wait_for_work(void)
     return result;
 }
 
+static _Atomic bool waits;
+static CUresult ended;
+
+static void *wait_aside(void *unused)
+{
+    capture_leave();
+    ended = wait_for_work();
+    atomic_store(&waits, false);
+    return unused;
+}
+
+static bool over(_Atomic bool *goes_on, uint64_t until)
+{
+    while (atomic_load(goes_on) && now_ns(CLOCK_MONOTONIC) < until)
+        sleep_us(STEP_US);
+    return !atomic_load(goes_on);
+}
+
+/* A kernel may never end: then a thread is left behind that waits for it, and the next time waits for that first. */
+static CUresult wait_for_work_until(uint64_t until)
+{
+    static uint64_t aside;
+    static bool is_aside;
+    if (!over(&waits, until))
+        return CUDA_ERROR_NOT_READY;
+    if (is_aside)
+        thread_join(aside);
+    atomic_store(&waits, true);
+    is_aside = thread_start(&aside, wait_aside, NULL);
+    if (!is_aside) {
+        atomic_store(&waits, false);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return over(&waits, until) ? ended : CUDA_ERROR_NOT_READY;
+}
+
 static bool captures(void)
 {
     bool found = false;
@@ -83,7 +121,7 @@ CUresult hold_close(void)
     if (captures()) /* a wait would end it */
         result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     else if (!atomic_load(&in->inside))
-        result = wait_for_work();
+        result = wait_for_work_until(until);
     uint32_t drains = DRAINS;
     if (result == CUDA_SUCCESS && !atomic_compare_exchange_strong(&in->hold, &drains, CLOSED))
         result = CUDA_ERROR_NOT_READY;

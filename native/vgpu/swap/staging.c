@@ -43,7 +43,7 @@ bool thread_start(uint64_t *id, void *(*work)(void *), void *data)
     return started;
 }
 
-static void thread_join(uint64_t id)
+void thread_join(uint64_t id)
 {
     join_type *join = (join_type *)(uintptr_t)thread_call("pthread_join");
     if (join)

@@ -11,3 +11,4 @@ uint64_t staging_size(void);
 
 /* A thread, by a C library of whatever age. False: it has none. */
 bool thread_start(uint64_t *id, void *(*work)(void *), void *data);
+void thread_join(uint64_t id);
