@@ -68,10 +68,10 @@ class Entry(Told):
         return f"{self.directory}/quota"
 
 
-#: What a file has of each field. `policy` is a number of 32 bits in a quota.
+#: What a file has of each field. `policy` is a number of 32 bits in a quota; no limit is the greatest of 64 bits.
 _OF_DEVICE: dict[str, Any] = {
     "uuid": str, "index": str, "memory": NUMBER, "name": str, "asked_policy": WORD, "reserved": NUMBER,
-    "lowered": NUMBER,
+    "lowered": range(1 << 64),
 }  # fmt: skip
 _SHAPES: dict[str, Any] = {
     **{name: str for name in Entry._fields if name not in ("key", "directory", "devices")},
