@@ -134,6 +134,11 @@ class Config(Value):
         wrong = dict(self.refused)
         return (self._defaults[name] if name in wrong else getattr(self, name) for name in self._fields)
 
+    def __eq__(self, other: object) -> bool:  # a field that was taken out cannot be compared
+        return type(other) is type(self) and tuple(self) == tuple(other)
+
+    __hash__ = Value.__hash__
+
     def replace(self, **changes: Any) -> Config:
         """A copy with the named fields changed. A field that was refused is well with a new value."""
         refused = tuple(one for one in self.refused if one[0] not in changes)
