@@ -80,7 +80,7 @@ class Build(build):
         shutil.copytree(f"{native}/vgpu", f"{library}/vgpu/current", ignore=shutil.ignore_patterns(".obj"))
         with open(os.path.join(library, "launch.conf"), "w", encoding="ascii") as conf:
             conf.write(launch_conf())
-        tree.install_programs(f"{native}/launcher", f"{native}/nvc-spin", os.path.join(root, "bin"))
+        tree.install_programs(native, os.path.join(root, "bin"))
         tree.close_to_others(root)
         self.distribution.data_files = [
             (os.path.relpath(path, root), [os.path.join(path, name) for name in names])

@@ -7,7 +7,7 @@ import re
 import subprocess
 
 import pytest
-from support import CLEAN_ENV, REPO, run
+from support import CLEAN_ENV, REPO, run, until
 from support.builds import make
 from support.debian import APT, Debian
 from support.engines import DAEMON_JSON, IMAGE, PODMAN, Host
@@ -92,5 +92,6 @@ def test_uninstall_under_podman(host: Host, scratch: str) -> None:
         assert run("/usr/bin/env", f"{prefix}/lib/nvc/in-use").stdout == "conmon: db\n"
     finally:
         host.sh(f"podman {PODMAN} rm -f -t 0 db")
+    until(lambda: not run("/usr/bin/env", f"{prefix}/lib/nvc/in-use").stdout)  # conmon may end a moment later
     run(*uninstall)
     assert not os.path.exists(prefix)
