@@ -49,13 +49,19 @@ def test_a_suspended_slice_is_told(nvc: Cluster, space: Space) -> None:
 
     The record of a suspension is the test's: nvcd reads no others than its own.
     """
+
+    def slices() -> dict[str, Any]:
+        listed = json.loads(nvc.inside("node1", NVC, "vgpu", "ls", "--format", "json").stdout)["slices"]
+        return {one["key"]: one for one in listed}
+
+    others = slices()  # of pods that are being deleted
     made = template("small", {"memory": "2Gi", "cores": "50"})
     space.apply({**made, "kind": "ResourceClaim", "spec": made["spec"]["spec"]})
     document = pod("away", IDLE, {"gpu": "small"}, nodeSelector={"kubernetes.io/hostname": "node1"})
     document["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "small"}]
     space.apply(document)
     space.phase("away", "Running")
-    (slice,) = json.loads(nvc.inside("node1", NVC, "vgpu", "ls", "--format", "json").stdout)["slices"]
+    (slice,) = (one for key, one in slices().items() if key not in others)
     saved = f"saved 1 1 {slice['devices'][0]['uuid']} {3 << 20}"
     write = f"mkdir -p $0; printf 'state suspended\\nsince 1\\nwhy asked\\n{saved}\\n' > $0/.new; mv $0/.new $0/$1"
     for script, event, reason, status in (
