@@ -217,11 +217,14 @@ static CUresult launch_parts(CUgraphExec handle, CUstream stream, type_cuGraphLa
     return result;
 }
 
+/* Launches of graphs without memory wait for nobody. */
 static CUresult launch(CUgraphExec handle, CUstream stream, type_cuGraphLaunch call)
 {
     struct process *in = process();
-    bool none = !in || !atomic_load_explicit(&in->graphs, memory_order_relaxed);
-    return none ? call(handle, stream) : IN_TURN(STORE, launch_parts(handle, stream, call));
+    struct item item;
+    bool some = in && atomic_load_explicit(&in->graphs, memory_order_relaxed) &&
+                item_get(ITEM_EXEC, KEY(handle), &item);
+    return some ? IN_TURN(STORE, launch_parts(handle, stream, call)) : call(handle, stream);
 }
 
 /* What a graph works for on other devices than its stream's is not measured. */

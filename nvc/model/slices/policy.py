@@ -84,7 +84,7 @@ def table() -> str:
     """The table of docs/sharing.md, which packaging/tables.py puts there."""
     lines = [HEAD]
     for row in TABLE:
-        cap = "part of the multiprocessors" if row.server else "enforced" if row.timed else "ignored"
+        cap = "limits the multiprocessors, not the time" if row.server else "enforced" if row.timed else "ignored"
         weight = "used" if row.weighs else "ignored"
         needs = "yes" if row.needs_nvcd else "for exact caps" if row.timed else "no"
         lines.append(f"| `{row.name}` | {row.number} | {row.text} | {cap} | {weight} | {needs} |\n")
