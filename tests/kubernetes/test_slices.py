@@ -62,7 +62,7 @@ def test_a_suspended_slice_is_told(nvc: Cluster, space: Space) -> None:
     space.apply(document)
     space.phase("away", "Running")
     (slice,) = (one for key, one in slices().items() if key not in others)
-    saved = f"saved 1 1 {slice['devices'][0]['uuid']} {3 << 20}"
+    saved = f"saved 1 1 {slice['devices'][0]['uuid']} {3 << 20} 0"
     write = f"mkdir -p $0; printf 'state suspended\\nsince 1\\nwhy asked\\n{saved}\\n' > $0/.new; mv $0/.new $0/$1"
     for script, event, reason, status in (
         (write, "SliceSuspended", "Asked", "True"), ("rm $0/$1", "SliceResumed", "Resumed", "False"),
